@@ -131,7 +131,10 @@ def test_a_message_that_is_held_may_be_as_it_was_seen(run: Bide, orders: bide.Qu
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("cancel orders a --if-version 7", "--if-version '7' is no version; give the version"),
+        (
+            "cancel orders a --if-version 7",
+            "; give the version of the message you read",
+        ),
         ("reschedule orders a --delay 1 --if-version x", "--if-version 'x' is no version"),
         ("cancel orders a b --if-version 0123456789abcdef", "--if-version is the version of one"),
     ],

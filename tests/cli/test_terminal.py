@@ -239,18 +239,6 @@ def test_a_bar_can_learn_its_total_later(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "2/3" in screen.getvalue()
 
 
-def test_a_bar_of_what_is_not_counted_shows_how_long_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    screen = Screen()
-    monkeypatch.setattr(sys, "stderr", screen)
-    with Bar("cancelling in orders", counts=False) as bar:
-        assert bar._progress is not None
-        bar._progress.refresh()
-    assert "0:00:00" in screen.getvalue()
-    assert "0/?" not in screen.getvalue()
-
-
 def test_times_read_well() -> None:
     assert [rounded(ms) for ms in (3, 4_234, 179_000, 1_799_900, 7_200_000, 90_061_000)] == [
         "3ms", "4.2s", "2m59s", "30m", "2h", "1d1h",

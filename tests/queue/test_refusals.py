@@ -142,7 +142,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.reschedule(group="g", delay=1, if_due=START / 1000), "are for one message"),
         (
             lambda q: q.cancel("a", if_version="1"),
-            r"if_version='1' is no.*get\(id\).version",
+            r"if_version='1' is no.*the version of the message",
         ),
         (lambda q: q.cancel("a", if_version=1), "if_version=1 is no version"),
         (lambda q: q.reschedule("a", delay=1, if_version="A" * 16), "is no version"),

@@ -42,7 +42,7 @@ def change_many(
     check_undo(undoable, True, dry_run, None)
     try:
         doing = "counting" if dry_run else verb.removesuffix("ed") + "ing"
-        with Bar(f"{doing} in {queue}", counts=False):
+        with Bar(f"{doing} in {queue}"):
             count = change(dry_run=dry_run, undo=undoable)
     except BaseException as error:
         for note in getattr(error, "__notes__", ()):

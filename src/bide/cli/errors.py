@@ -60,8 +60,6 @@ def command_error(error: BideError | OSError) -> CommandError:
 
 def in_options(text: str) -> str:
     """Return an error text with arguments named as options; options in a URL stay."""
-    text = text.replace("Queue(..., max_body=...)", "--max-body")
-    text = text.replace("queue.get(id).version", "'bide get' shows it")
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
     context = click.get_current_context(silent=True)
     command = context and context.meta.get(COMMAND)

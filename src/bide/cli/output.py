@@ -224,24 +224,20 @@ class Bar:
     Args:
         doing: its label, such as "exporting orders".
         total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
-        counts: whether it counts what was done; if not, it shows the time since its block began.
     """
 
     _progress: "Progress | None" = None
 
-    def __init__(self, doing: str, total: int | None = None, *, counts: bool = True) -> None:
+    def __init__(self, doing: str, total: int | None = None) -> None:
         if not sys.stderr.isatty():
             return
         from rich import progress as rich
         from rich.console import Console
 
-        columns: list[rich.ProgressColumn] = [rich.TimeElapsedColumn()]
-        if counts:
-            columns = [rich.MofNCompleteColumn(), rich.TimeRemainingColumn()]
         self._progress = rich.Progress(
-            "{task.description}", rich.BarColumn(), *columns,
-            console=Console(stderr=True), refresh_per_second=1, transient=True,
-            redirect_stdout=False,
+            "{task.description}", rich.BarColumn(), rich.MofNCompleteColumn(),
+            rich.TimeElapsedColumn(), console=Console(stderr=True), refresh_per_second=1,
+            transient=True, redirect_stdout=False,
         )  # fmt: skip
         self._progress.add_task(doing, total=total)
 

@@ -94,7 +94,7 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
     if len(data) > limit:
         raise InvalidArgument(
             f"body takes {len(data):,} bytes, the limit is {limit:,}; store it elsewhere and put a "
-            "reference, or raise the limit with Queue(..., max_body=...)"
+            "reference, or raise the limit with max_body="
         )
     return data, is_json
 

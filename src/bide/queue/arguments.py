@@ -39,8 +39,7 @@ def checked_version(value: str) -> str:
     """Return a valid version of a message."""
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
         raise InvalidArgument(
-            f"if_version={value!r} is no version; give the version of the message as you saw it: "
-            "queue.get(id).version"
+            f"if_version={value!r} is no version; give the version of the message you read"
         )
     return value
 

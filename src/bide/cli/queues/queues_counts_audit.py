@@ -130,8 +130,7 @@ def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool
     """
     audited = [store.existing(name) for name in queues]
     audited = audited or [store.queue(name) for name in store.names(own=own)]
-    several = len(audited) > 1
-    with Bar("auditing", len(audited) if several else None, counts=several) as bar:
+    with Bar("auditing queues", len(audited)) as bar:
         found = [one.audit() for one in bar.over(audited)]
     if not out.terminal:
         for one in found:
