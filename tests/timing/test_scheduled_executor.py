@@ -316,7 +316,7 @@ def test_many_cancelled_tasks_leave_nothing_behind(executor: ScheduledExecutor) 
     cancelled = [executor.schedule(int, 100 + number % 999) for number in range(20_000)]
     assert all(future.cancel() for future in cancelled)
     pool = executor._pool
-    assert pool._live == set()
+    assert not pool._live
     entries = pool._queue._entries
     assert len(entries._heap) <= 32
     assert entries.waiting == {}

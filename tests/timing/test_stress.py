@@ -118,4 +118,4 @@ def test_an_executor_settles_every_future(start: Start) -> None:
     assert all(future.done() for future in futures)
     once = [future for future in futures if not future.periodic]
     assert len(ran) == len(set(ran)) == sum(not future.cancelled() for future in once)
-    assert executor._pool._live == set()
+    assert not executor._pool._live

@@ -231,10 +231,9 @@ class ScheduledExecutor(Executor):
             raise TypeError(f"{fn!r} is async; make the executor with loop= to run it")
         future: ScheduledFuture[Any] = ScheduledFuture(
             self._pool,
-            partial(fn, *args, **(kwargs or {})),
             self._due_times.of(delay, at),
             repeat,
             submitted=submitted,
             asynchronous=asynchronous,
         )
-        return self._pool.add(future)
+        return self._pool.add(future, partial(fn, *args, **(kwargs or {})))

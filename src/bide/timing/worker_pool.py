@@ -52,7 +52,6 @@ class ScheduledFuture(Future[T]):
     def __init__(
         self,
         pool: "WorkerPool",
-        call: partial[Any],
         due: int,
         repeat: Repeat | None = None,
         *,
@@ -62,7 +61,6 @@ class ScheduledFuture(Future[T]):
         super().__init__()
         self.runs = 0
         self._pool = pool
-        self._call: partial[Any] | None = call  # `None` once it is done, to free its arguments
         self._due = due
         self._repeat = repeat
         self._submitted = submitted  # by `submit` or `map`, not by `schedule`
@@ -116,19 +114,20 @@ class WorkerPool(OwnedByProcess):
         self._loop = loop
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock)
         self.now = self._queue._now
-        self._live: set[ScheduledFuture[Any]] = set()  # what is not done
+        self._live: dict[ScheduledFuture[Any], partial[Any]] = {}
+        """What is not done, and what it calls."""
         self._threads: list[threading.Thread] = []
         self._idle = 0  # threads that wait for a task, or are about to
         self._closed = False
 
-    def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
-        """Add a new future."""
+    def add(self, future: ScheduledFuture[T], call: partial[Any]) -> ScheduledFuture[T]:
+        """Add a new future and what it calls."""
         with self._lock:
             if self._closed:
                 raise ShutDown("the scheduled executor was shut down: it takes no more tasks")
             if self._idle == 0:
                 self._start_thread()
-            self._live.add(future)
+            self._live[future] = call
             self._put(future)
         future.add_done_callback(self._done)  # type: ignore[arg-type]  # it gets this future
         return future
@@ -195,7 +194,7 @@ class WorkerPool(OwnedByProcess):
                 self._idle += 1
 
     def _run(self, future: ScheduledFuture[Any]) -> None:
-        call = future._call
+        call = self._live.get(future)
         if future.periodic or future._asynchronous:  # these can be cancelled while they run
             started = future._busy = not future.cancelled()
         else:
@@ -234,9 +233,7 @@ class WorkerPool(OwnedByProcess):
         if not on_loop.cancelled():
             error = on_loop.exception()
             self._settle(future, error, None if error else on_loop.result())
-        elif future.cancel():
-            future._call = None
-        else:
+        elif not future.cancel():
             self._settle(future, asyncio.CancelledError())
 
     def _settle(
@@ -248,13 +245,13 @@ class WorkerPool(OwnedByProcess):
             if future._repeat is not None and self._put_again(future, future._repeat):
                 return
         elif not future._submitted:
-            logger.error("task %r failed", future._call and future._call.func, exc_info=error)
+            call = self._live.get(future)
+            logger.error("task %r failed", call and call.func, exc_info=error)
         with suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
-        future._call = None
 
     def _put_again(self, future: ScheduledFuture[Any], repeat: Repeat) -> bool:
         """Queue a periodic task again, unless it was cancelled meanwhile."""
@@ -271,7 +268,7 @@ class WorkerPool(OwnedByProcess):
     def _done(self, future: ScheduledFuture[Any]) -> None:
         """Forget a future that is done. If it was cancelled, take it back and tell its waiters."""
         with self._lock:
-            self._live.discard(future)
+            self._live.pop(future, None)
             self._end_if_over()
         if future.cancelled():
             waited = future._handle is not None and self._queue.remove(future._handle)
@@ -281,8 +278,6 @@ class WorkerPool(OwnedByProcess):
             if on_loop is not None and self._loop and not self._loop.is_closed():
                 on_loop.cancel()
         future._handle = None
-        if not future._busy:  # else `_settle` does it
-            future._call = None
 
     def _end_if_over(self) -> None:
         if self._closed and not self._live:
