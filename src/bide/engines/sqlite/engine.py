@@ -29,7 +29,7 @@ from bide.engines.sqlite.notifier import PipeNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
-from bide.model.errors import Closed, StoreCorrupt, StoreFull
+from bide.model.errors import Closed, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import State, size_of
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
@@ -241,14 +241,20 @@ class SqliteEngine:
         )  # fmt: skip
 
     def notifier(self) -> Notifier | None:
-        """Start to listen for the other processes on this file.
+        """Start to listen for the other processes on this file; `None` on Windows.
 
         Raises:
-            StoreError: the file is not there; the next attempt may find it.
+            StoreError: the file is not there, or no pipe can be made; the next attempt may succeed.
         """
         self._current()
-        if self._notifier is None:
-            self._notifier = PipeNotifier.open(self._files.real)
+        if self._notifier is None and hasattr(os, "mkfifo"):
+            try:
+                self._notifier = PipeNotifier(self._files.real)
+            except OSError as error:
+                raise StoreError(
+                    f"no pipe can be made in {self._listeners}: {error}; use a file system that "
+                    "has named pipes"
+                ) from error
         return self._notifier
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:

@@ -7,7 +7,6 @@ now and then. The next sender removes the pipe of a dead process.
 """
 
 import errno
-import logging
 import os
 import secrets
 import stat
@@ -27,7 +26,6 @@ not open yet: to them it is that of a dead process."""
 
 _CAPACITY = 64 * 1024  # of a pipe
 
-_log = logging.getLogger("bide.sqlite")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, UnixMs]).decode
 
@@ -38,23 +36,19 @@ def folder_of(path: Path) -> str:
 
 
 class PipeNotifier:
-    """The listening end in one process."""
+    """The listening end in one process.
+
+    Args:
+        path: the file, beside which it makes a pipe.
+
+    Raises:
+        OSError: no pipe can be made there.
+    """
 
     def __init__(self, path: Path) -> None:
         self._pipe, self.address = _make(path)
         self._lock = threading.Lock()
         self._closed = False
-
-    @classmethod
-    def open(cls, path: Path) -> "PipeNotifier | None":
-        """Make a pipe beside the file; `None` where that cannot be done."""
-        if not hasattr(os, "mkfifo"):
-            return None
-        try:
-            return cls(path)
-        except OSError as error:
-            _warn(path, error)
-            return None
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come; return all that have arrived. Once closed, an empty list."""
@@ -85,13 +79,6 @@ class PipeNotifier:
             os.unlink(self.address)
         with suppress(OSError):
             os.rmdir(os.path.dirname(self.address))
-
-
-def _warn(path: Path, error: OSError) -> None:
-    _log.warning(
-        "no pipe can be made in %s (%s): messages that other processes put are noticed with a "
-        "delay of up to a second; use a file system that has named pipes", folder_of(path), error,
-    )  # fmt: skip
 
 
 def _make(path: Path) -> tuple[int, str]:
@@ -134,27 +121,22 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     os.chmod(path, mode)
 
 
-def ring_all(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> bool:
-    """Send hints to every process that listens beside the file; return whether there is one.
-
-    This process itself needs no hint.
+def ring_all(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> None:
+    """Send hints to every other process that listens beside the file.
 
     Args:
         path: the file.
         wakes: the time from which something can be claimed, by queue.
-        own: the notifier of this process.
+        own: the notifier of this process, which needs no hint.
+
+    Raises:
+        OSError: nothing listens.
     """
     folder = folder_of(path)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    mine = os.path.basename(own.address) if own is not None else None
-    others = [name for name in names if name != mine]
     hints = [_encode(hint) + b"\n" for hint in wakes.items()]
-    for name in others:
-        _write(f"{folder}/{name}", hints)
-    return bool(others)
+    for address in [f"{folder}/{name}" for name in os.listdir(folder)]:
+        if own is None or address != own.address:
+            _write(address, hints)
 
 
 def _write(address: str, hints: list[bytes]) -> None:
