@@ -33,16 +33,22 @@ def some(count: int, late: float = 0.0) -> ServerStats:
     return ServerStats({("put", 201): count}, {"put": late}, {"orders": tally}, sent, count)
 
 
+def ended(descriptor: int) -> SharedStats:
+    """Return the board of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: process.pid)
+        return SharedStats(os.dup(descriptor))
+
+
 def test_the_figures_of_all_are_added_up_and_of_the_dead_what_stays_true() -> None:
     descriptor = make_file()
-    boards = [SharedStats(os.dup(descriptor)) for _ in range(3)]
-    for number, board in enumerate(boards, 1):
+    boards = [SharedStats(os.dup(descriptor)), SharedStats(os.dup(descriptor)), ended(descriptor)]
+    for number, board in enumerate(boards, 2):
         board.post(some(number, 0.5))
-    boards[1].leave(some(4, 0.5))
-    boards[1].post(some(9))  # too late to count
-    for board in (boards[0], boards[2]):
-        board.post(some(5, 0.5))
-        found = boards[1].together(some(100))
+    boards[0].post(some(5, 0.5))
+    found = boards[1].together(some(5, 0.5))
     assert found.requests == {("put", 201): 14}
     assert found.seconds == {"put": 1.5}
     assert (found.waiting, found.processes) == (10, 2)
@@ -88,12 +94,15 @@ def test_claims_are_counted_for_so_many_queues() -> None:
 
 
 def test_of_processes_that_have_ended_so_many_queues_are_counted() -> None:
-    board = SharedStats()
+    descriptor = make_file()
+    boards = [SharedStats(os.dup(descriptor)), ended(descriptor)]
     many = {f"q{number}": Tally(claims=1) for number in range(MAX_TALLIES + 1)}
-    board.leave(ServerStats(tallies=many))
-    gone = board.together(ServerStats()).tallies
+    boards[1].post(ServerStats(tallies=many))
+    gone = boards[0].together(ServerStats()).tallies
     assert (len(gone), "q0" in gone) == (MAX_TALLIES, False)
-    board.close()
+    for board in boards:
+        board.close()
+    os.close(descriptor)
 
 
 DYING = """

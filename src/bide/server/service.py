@@ -313,7 +313,7 @@ class Service:
             self.stop()
             await self.pushing.end()
             await self.quotas.close()
-            self.shared.stats.leave(self.stats)
+            self.shared.stats.post(self.stats)
             await asyncio.to_thread(self.slow_reads.close)
             await asyncio.to_thread(close_lane, self.lane)
             # Not in a thread: requests that were broken off still use these.

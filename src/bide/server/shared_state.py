@@ -280,27 +280,18 @@ class SharedStats(SharedFile):
     def __init__(self, descriptor: int | None = None) -> None:
         super().__init__(descriptor)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._left = False
 
     def post(self, mine: ServerStats) -> None:
         """Post what this process has done so far."""
-        if not self._left:
+        if not self.is_closed:
             with self._posts() as posts:
                 posts.there[self._name] = msgspec.Raw(_encode(mine))
 
     def together(self, mine: ServerStats) -> ServerStats:
         """Return the sums of all processes: this one until now, others until a second ago."""
-        self.post(mine)
         with self._posts() as posts:
-            pass
+            posts.there[self._name] = msgspec.Raw(_encode(mine))
         return reduce(ServerStats.plus, map(_read, posts.there.values()), posts.gone)
-
-    def leave(self, mine: ServerStats) -> None:
-        """Post for the last time: this process ends."""
-        self._left = True
-        with self._posts() as posts:
-            posts.there.pop(self._name, None)
-            posts.gone = _bounded(posts.gone.plus(_read(_encode(mine)).ceased()))
 
     @contextmanager
     def _posts(self) -> Iterator[_Posts]:
@@ -310,7 +301,9 @@ class SharedStats(SharedFile):
             at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
             posts = _posts(os.pread(file, size, at)) if size else _Posts()
             for name in [name for name in posts.there if not _lives(name)]:
-                posts.gone = _bounded(posts.gone.plus(_read(posts.there.pop(name)).ceased()))
+                gone = posts.gone.plus(_read(posts.there.pop(name)).ceased())
+                newest = dict(list(gone.tallies.items())[-MAX_TALLIES:])
+                posts.gone = msgspec.structs.replace(gone, tallies=newest)
             yield posts
             data = _encode(posts)
             # Not over the current posts: a process that is killed while writing changes nothing.
@@ -327,12 +320,6 @@ def _read(post: bytes | msgspec.Raw) -> ServerStats:
         tally.lateness.sum = _exact(tally.lateness.sum)
         tally.duration.sum = _exact(tally.duration.sum)
     return found
-
-
-def _bounded(gone: ServerStats) -> ServerStats:
-    """Return the sums of ended processes, with the last `MAX_TALLIES` queues only."""
-    newest = list(gone.tallies.items())[-MAX_TALLIES:]
-    return msgspec.structs.replace(gone, tallies=dict(newest))
 
 
 def _exact(seconds: float) -> float:
