@@ -6,7 +6,7 @@ Errors suggest similar names or values, and do not contain the location of the s
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +24,6 @@ from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 
 _PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
-_STEP = re.compile(r"\.([^.\[\]]+)|\[[^\]]*\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
@@ -42,39 +41,27 @@ def would_fit(kind: Any, error: str) -> str:
         >>> would_fit(Settings, "Object contains unknown field `prot`")
         'did you mean port?'
     """
-    unknown = _UNKNOWN.search(error)
-    if unknown is None and not error.startswith("Invalid enum value"):
-        return ""
-    place = _PLACE.search(error)
-    steps = [found[1] for found in _STEP.finditer(place[1])] if place else []
-    there: list[str] = []
-    for node in _at(inspect.type_info(kind), steps):
-        if unknown is not None and isinstance(node, inspect.StructType):
-            there += [field.encode_name for field in node.fields]
-        elif unknown is None and isinstance(node, inspect.LiteralType):
-            there += map(str, node.values)
-    if not there:
+    unknown, place = _UNKNOWN.search(error), _PLACE.search(error)
+    parts = _parts(inspect.type_info(kind))
+    if unknown is not None:
+        there = [part.encode_name for part in parts if isinstance(part, inspect.Field)]
+    elif error.startswith("Invalid enum value") and place is not None:
+        name = re.sub(r"\[.*?\]", "", place[1]).rpartition(".")[2]
+        fields = [part for part in parts if getattr(part, "encode_name", None) == name]
+        literals = [part for part in _parts(tuple(fields)) if isinstance(part, inspect.LiteralType)]
+        there = [str(value) for part in literals for value in part.values]
+    else:
         return ""
     like = get_close_matches(unknown[1][: MAX_TYPO + 1], there, 1) if unknown else []
-    return f"did you mean {like[0]}?" if like else f"there are {', '.join(there)}"
+    return f"did you mean {like[0]}?" if like else f"there are {', '.join(dict.fromkeys(there))}"
 
 
-def _at(node: inspect.Type, steps: Sequence[str | None]) -> Iterator[inspect.Type]:
-    """Yield the types allowed at a place; a step is the name of a field, or `None`: any element."""
-    match node:
-        case inspect.Metadata(type=inner):
-            yield from _at(inner, steps)
-        case inspect.UnionType(types=types):
-            for inner in types:
-                yield from _at(inner, steps)
-        case _ if not steps:
-            yield node
-        case inspect.StructType(fields=fields):
-            for one in fields:
-                if one.encode_name == steps[0]:
-                    yield from _at(one.type, steps[1:])
-        case inspect.ListType(item_type=inner) | inspect.DictType(value_type=inner):
-            yield from _at(inner, steps[1:])
+def _parts(node: object) -> Iterator[Any]:
+    """Yield a type, its fields, and all types within it."""
+    yield node
+    inner = msgspec.structs.astuple(node) if isinstance(node, msgspec.Struct) else node
+    for part in inner if isinstance(inner, tuple) else ():
+        yield from _parts(part)
 
 
 class Kind(NamedTuple):

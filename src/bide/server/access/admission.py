@@ -105,12 +105,11 @@ class Admission:
                 headers={"www-authenticate": 'Bearer realm="bide"'},
             )
         self.logins.check(client, text, self.clock.monotonic())
-        caller, guessed, why = None, True, (
-            "the token is unknown, was revoked, or has expired; bide token list shows all tokens"
-            if self.asks else
-            "the token is unknown: the store of this server has none; bide token create makes one, "
-            "or send no authorization"
-        )  # fmt: skip
+        caller, guessed = None, True
+        why = (
+            "the token is unknown, was revoked, or has expired; bide token list shows all tokens "
+            "of the store, and bide token create makes one"
+        )
         if self._oidc is not None and text.count(".") == 2:  # a JWT: tokens of bide have no dots
             try:
                 caller = await self._oidc.caller(text)

@@ -116,11 +116,9 @@ async def counts(call: Call) -> CountsOut:
 @route("configure", "PATCH", QUEUE, "admin", problems=(507,))
 async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
     """Pause or resume a queue, limit it, or set how long it remembers messages."""
-    command = call.arguments.settings(
-        keep=asked.keep, history=asked.history, result_ttl=asked.result_ttl, limit=asked.limit,
-        rate=asked.rate, group_limit=asked.group_limit, group_rate=asked.group_rate,
-    )  # fmt: skip
-    command = msgspec.structs.replace(command, paused=asked.paused)
+    given = msgspec.structs.asdict(asked)
+    paused = given.pop("paused")
+    command = msgspec.structs.replace(call.arguments.settings(**given), paused=paused)
     return SettingsOut.of(await call.ask(Settings, command))
 
 
