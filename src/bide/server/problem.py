@@ -76,32 +76,25 @@ class Kind(NamedTuple):
     """Seconds after which trying again may help."""
 
 
-_OF_BIDE: dict[type[BideError], Kind] = {
-    error: Kind(name, status, title, error.__name__, *again)
-    for error, name, status, title, *again in (
-        (errors.InvalidArgument, "invalid-argument", 400, "A value cannot be"),
-        (errors.NotEmpty, "not-empty", 409, "The queue is not empty"),
-        (errors.AlreadyExists, "already-exists", 409, "The id is taken"),
-        (errors.LeaseLost, "lease-lost", 409, "The lease is over"),
-        (errors.NothingToUndo, "nothing-to-undo", 404, "Nothing can be taken back"),
-        (errors.Empty, "empty", 404, "Nothing fell due"),
-        (errors.Closed, "stopping", 503, "The server is stopping", 1),
-        (errors.Unsupported, "unsupported", 501, "The store cannot do this"),
-        (errors.StoreUnavailable, "store-unavailable", 503, "The store cannot be reached", 1),
-        (errors.StoreBusy, "store-busy", 503, "The store is locked", 1),
-        (errors.OutcomeUnknown, "outcome-unknown", 504, "It is not known whether it was done"),
-        (errors.StoreFull, "store-full", 507, "The store is full"),
-        (errors.StoreReadOnly, "store-read-only", 503, "The store cannot be written"),
-        (errors.StoreCorrupt, "store-corrupt", 500, "The store is damaged"),
-        (errors.NotAStore, "not-a-store", 500, "That is no store of bide's"),
-        (errors.SchemaTooNew, "schema-too-new", 500, "A newer bide is needed"),
-        (errors.AccessDenied, "forbidden", 403, "The token does not allow this"),
-        (errors.StoreError, "store-error", 500, "The store failed"),
-        (errors.BideError, "internal", 500, "A mistake in the server"),
-    )
-}
-
-_OWN = (
+_KINDS = (
+    Kind("invalid-argument", 400, "A value cannot be", "InvalidArgument"),
+    Kind("not-empty", 409, "The queue is not empty", "NotEmpty"),
+    Kind("already-exists", 409, "The id is taken", "AlreadyExists"),
+    Kind("lease-lost", 409, "The lease is over", "LeaseLost"),
+    Kind("nothing-to-undo", 404, "Nothing can be taken back", "NothingToUndo"),
+    Kind("empty", 404, "Nothing fell due", "Empty"),
+    Kind("stopping", 503, "The server is stopping", "Closed", 1),
+    Kind("unsupported", 501, "The store cannot do this", "Unsupported"),
+    Kind("store-unavailable", 503, "The store cannot be reached", "StoreUnavailable", 1),
+    Kind("store-busy", 503, "The store is locked", "StoreBusy", 1),
+    Kind("outcome-unknown", 504, "It is not known whether it was done", "OutcomeUnknown"),
+    Kind("store-full", 507, "The store is full", "StoreFull"),
+    Kind("store-read-only", 503, "The store cannot be written", "StoreReadOnly"),
+    Kind("store-corrupt", 500, "The store is damaged", "StoreCorrupt"),
+    Kind("not-a-store", 500, "That is no store of bide's", "NotAStore"),
+    Kind("schema-too-new", 500, "A newer bide is needed", "SchemaTooNew"),
+    Kind("forbidden", 403, "The token does not allow this", "AccessDenied"),
+    Kind("store-error", 500, "The store failed", "StoreError"),
     Kind("malformed", 400, "The request cannot be read"),
     Kind("cross-origin", 403, "A page of another site asks"),
     Kind("unauthorized", 401, "A token is needed"),
@@ -123,8 +116,10 @@ _OWN = (
     Kind("internal", 500, "A mistake in the server"),
 )
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*_OF_BIDE.values(), *_OWN)}
+KINDS = {kind.name: kind for kind in _KINDS}
 """All kinds of problems, by name."""
+
+_OF_ERROR = {kind.error: kind for kind in _KINDS}
 
 
 def kind_of(error: str) -> str:
@@ -134,7 +129,7 @@ def kind_of(error: str) -> str:
         >>> kind_of("NothingToUndo"), kind_of("WrongContext")
         ('nothing-to-undo', 'internal')
     """
-    return next((kind.name for kind in KINDS.values() if kind.error == error), "internal")
+    return _OF_ERROR.get(error, KINDS["internal"]).name
 
 
 class ProblemDocument(msgspec.Struct, omit_defaults=True):
@@ -210,9 +205,10 @@ def of_bide(error: BideError, text: str) -> Problem:
 
     The text of `InvalidArgument` begins with the name of the argument.
     """
-    kind = next(_OF_BIDE[cls] for cls in type(error).__mro__ if cls in _OF_BIDE)
+    kinds = [_OF_ERROR[one.__name__] for one in type(error).__mro__ if one.__name__ in _OF_ERROR]
     found = _FIELD.match(text) if isinstance(error, errors.InvalidArgument) else None
-    return Problem(kind.name, text, field=found[1] if found else None)
+    name = kinds[0].name if kinds else "internal"
+    return Problem(name, text, field=found[1] if found else None)
 
 
 def of_validation(error: msgspec.DecodeError, kind: Any, what: str = "The body") -> Problem:
