@@ -24,7 +24,7 @@ from bide.server.limits import request_bodies
 from bide.server.limits.request_bodies import LARGE, LargeBodies, Pause
 from bide.server.problem import Problem
 from bide.server.routes.batch import _shown
-from bide.server.validate import check_each
+from bide.server.validate import check_values
 from tests.server.client import Q
 from tests.server.conftest import Serve
 from tests.server.raw import request
@@ -187,7 +187,7 @@ def test_the_messages_of_a_reply_are_shown_in_steps() -> None:
 
 
 def _pauses_of(command: Command) -> int:
-    return _pauses_in(partial(check_each, command))
+    return _pauses_in(partial(check_values, command))
 
 
 def _pauses_in(work: Callable[[Pause], Coroutine[Any, Any, object]]) -> int:

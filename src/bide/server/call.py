@@ -279,12 +279,8 @@ class Call:
     async def begin_stream(self, kind: str) -> None:
         """Begin a stream as the answer."""
         self.streams = True
-        headers = [
-            (b"content-type", kind.encode()),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        headers = {"content-type": kind, "cache-control": "no-store", "x-accel-buffering": "no"}
+        await self.send(_beginning(200, headers))
 
     def shown(self, message: Message) -> wire.MessageOut:
         """Return a message as the caller may see it."""
@@ -349,6 +345,10 @@ async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str,
         data = b""
         del headers["content-length"]
         headers.pop("content-type", None)
-    fields = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
-    await send({"type": "http.response.start", "status": int(status), "headers": fields})
+    await send(_beginning(status, headers))
     await send({"type": "http.response.body", "body": data})
+
+
+def _beginning(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
+    fields = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+    return {"type": "http.response.start", "status": int(status), "headers": fields}

@@ -29,10 +29,10 @@ _STEP = 256
 """Values of a list that are checked before other requests get a turn."""
 
 
-def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
+async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause) -> None:
     """Check that a command can be carried out.
 
-    `check_each` checks the values of its lists, and `check_item` the messages of a Put.
+    `check_item` checks the messages of a Put, and `check_edit` the new values of an edit.
 
     Raises:
         InvalidArgument: one of its values is not valid.
@@ -42,10 +42,7 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
     caller.need(*rights)
     if not isinstance(command, cmd.Queues):
         check_queue(caller.full(command.queue, heartbeat=rights == ("consume",)))
-    for name in command.__struct_fields__:
-        value = getattr(command, name)
-        if value is not None and (rule := RULES.get(name)) is not None:
-            rule(value, name)
+    await check_values(command, pause)
     versions, if_version = (getattr(command, name, None) for name in ("versions", "if_version"))
     if versions or if_version is not None:  # a version would confirm a guessed body
         caller.need("bodies")
@@ -82,17 +79,19 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
 
 
-async def check_each(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
-    """Check each value in the lists of a command.
+async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
+    """Check each field of a command that has a rule, and each value in its lists.
 
     Raises:
         InvalidArgument: one of them is not valid.
     """
-    for name, rule in EACH.items():
-        for number, value in enumerate(getattr(command, name, None) or (), 1):
-            rule(value, name)
-            if name == "results" or not number % _STEP:  # a result takes up to 2 ms
-                await pause()
+    for name, rule in RULES.items():
+        value = getattr(command, name, None)
+        for number, one in enumerate(value if isinstance(value, list) else [value], 1):
+            if one is not None:
+                rule(one, name)
+                if name == "results" or not number % _STEP:  # a result takes up to 2 ms
+                    await pause()
 
 
 def check_item(item: Item, max_body: int) -> None:
@@ -156,14 +155,11 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "if_version": lambda version, name: checked_version(version),
     "undo": _undo,
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
-}
-"""The rule of each field of a command, by name: a name means the same in every command. Fields that
-are bounded where they are declared (`bide.model.commands`) have none."""
-
-EACH: dict[str, Callable[[Any, str], object]] = {
     "ids": lambda id, name: check_name(id),
     "leases": lambda lease, name: check_name(lease.id),
-    "results": lambda result, name: None if result is None else check_result(result),
+    "results": lambda result, name: check_result(result),
     "versions": lambda version, name: checked_version(version),
 }
-"""The rule of each value in a list of a command, by the name of the list."""
+"""The rule of each field of a command, and of each value in its lists, by name: a name means the
+same in every command. Fields that are bounded where they are declared (`bide.model.commands`) have
+none."""

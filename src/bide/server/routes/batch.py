@@ -124,8 +124,7 @@ async def _own(call: Call, command: Given, pause: Pause) -> Any:
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
     """
-    validate.check(command, call.caller)
-    await validate.check_each(command, pause)
+    await validate.check(command, call.caller, pause)
     for item in command.items if isinstance(command, cmd.Put) else ():
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)
