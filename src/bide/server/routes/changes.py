@@ -17,24 +17,8 @@ from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
-from bide.server.routes.given import (
-    Changed,
-    Moved,
-    body_of,
-    changed,
-    chosen,
-    headers_of,
-    one_of,
-    tag_of,
-)
+from bide.server.routes import given, undoing
 from bide.server.routes.messages import find_or_none
-from bide.server.routes.undoing import (
-    MovedOut,
-    RevivedOut,
-    UndoableOut,
-    UndoableRevive,
-    change,
-)
 
 route = Routes("messages")
 
@@ -63,7 +47,7 @@ class RuleQuery(CancelQuery, kw_only=True):
 
 
 @route(
-    "edit", "PATCH", MESSAGE, "change", {200: Outcome}, takes=Changed, headers=_IF_MATCH,
+    "edit", "PATCH", MESSAGE, "change", {200: Outcome}, takes=given.Changed, headers=_IF_MATCH,
     problems=(404, 409, 412, 507),
 )  # fmt: skip
 async def edit(call: Call) -> Answer:
@@ -72,21 +56,22 @@ async def edit(call: Call) -> Answer:
     Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
     The due time of a dead letter cannot be changed.
     """
-    given = await one_of(call, Changed)
-    check_fields(bytes(given.headers).count(b":"))
-    options: dict[str, Any] = {name: getattr(given, name) for name in (*OPTIONS, "expires")}
-    if bytes(given.headers):
-        options["headers"] = headers_of(given.headers)
+    asked = await given.one_of(call, given.Changed)
+    check_fields(bytes(asked.headers).count(b":"))
+    options: dict[str, Any] = {name: getattr(asked, name) for name in (*OPTIONS, "expires")}
+    if bytes(asked.headers):
+        options["headers"] = given.headers_of(asked.headers)
     command = call.arguments.edit(
-        [check_name(call.part("id"))], await body_of(call, given), given.delay,
-        wire.moment(given.at, "at"), None, decoded=True, **options,
+        [check_name(call.part("id"))], await given.body_of(call, asked), asked.delay,
+        wire.moment(asked.at, "at"), None, decoded=True, **options,
     )  # fmt: skip
     seen, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
-    answer = changed(outcome, conditional=command.if_version is not None)
+    answer = given.changed(outcome, conditional=command.if_version is not None)
     if seen is None:
         return answer
-    return answer._replace(headers={"etag": tag_of(_version(seen, command, outcome.due or 0))})
+    version = _version(seen, command, outcome.due or 0)
+    return answer._replace(headers={"etag": given.tag_of(version)})
 
 
 def _version(seen: Message, edit: Edit, due: int) -> str:
@@ -111,11 +96,11 @@ async def cancel(call: Call) -> Answer:
     command = call.arguments.cancel([check_name(call.part("id"))], None)
     _, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
-    return changed(outcome, conditional=command.if_version is not None)
+    return given.changed(outcome, conditional=command.if_version is not None)
 
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
-async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedOut:
+async def reschedule_where(call: Call, asked: given.Moved, query: RuleQuery) -> undoing.MovedOut:
     """Reschedule a group.
 
     One request moves up to 1,000 messages; repeat with the `cursor` while there is one.
@@ -123,23 +108,23 @@ async def reschedule_where(call: Call, asked: Moved, query: RuleQuery) -> MovedO
     command = call.arguments.reschedule([], asked.delay, wire.moment(asked.at, "at"), None)
     if query.dry_run:
         counted = call.arguments.cancel_where(*query.rule, dry_run=True)
-        return MovedOut((await call.ask(Affected, counted)).count)
+        return undoing.MovedOut((await call.ask(Affected, counted)).count)
     if query.undo:
         bulk = bulk_of(command, call.arguments.where(*query.rule))
-        done = await change(call, bulk, query.cursor)
+        done = await undoing.change(call, bulk, query.cursor)
         assert isinstance(done.undo, str)
-        return MovedOut(done.count, done.cursor or None, done.undo)
+        return undoing.MovedOut(done.count, done.cursor or None, done.undo)
     scan = call.arguments.scan(None, *query.rule, query.limit)
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
     if ids := unheld(page.messages):
         move = msgspec.structs.replace(command, ids=ids)
         count = sum(map(bool, (await call.ask(Outcomes, move)).outcomes))
-    return MovedOut(count, page.cursor)
+    return undoing.MovedOut(count, page.cursor)
 
 
 @route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(507,))
-async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
+async def cancel_where(call: Call, query: CancelQuery) -> undoing.UndoableOut:
     """Cancel a group or a range of time.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
@@ -147,9 +132,9 @@ async def cancel_where(call: Call, query: CancelQuery) -> UndoableOut:
     """
     command = call.arguments.cancel_where(*query.rule, query.dry_run)
     if query.undo and not query.dry_run:
-        return await change(call, bulk_of(command), query.cursor)
+        return await undoing.change(call, bulk_of(command), query.cursor)
     found = await call.ask(Affected, command)
-    return UndoableOut(count=found.count, more=found.more)
+    return undoing.UndoableOut(count=found.count, more=found.more)
 
 
 async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
@@ -158,7 +143,7 @@ async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Co
     if match is None or match.strip() == "*":
         return None, command
     message = await find_or_none(call)
-    version = chosen(call, match, message)
+    version = given.chosen(call, match, message)
     return message, msgspec.structs.replace(command, if_version=version)
 
 
@@ -180,18 +165,18 @@ async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
 
 
 @dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(507,))
-async def revive(call: Call, asked: UndoableRevive) -> RevivedOut:
+async def revive(call: Call, asked: undoing.UndoableRevive) -> undoing.RevivedOut:
     """Deliver dead letters again."""
     ids = asked.ids
     bulk = reviving(call.arguments, ids, asked.delay)
     if asked.dry_run:
         count = await call.carry_out(look_at_dead(call.arguments.queue, bulk.ids))
-        return RevivedOut(count=count)
+        return undoing.RevivedOut(count=count)
     if asked.undo:
-        done = await change(call, bulk, asked.cursor)
-        return RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor)
+        done = await undoing.change(call, bulk, asked.cursor)
+        return undoing.RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor)
     if ids is None:
         page = await call.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
         ids = [message.id for message in page.messages]
     command = call.arguments.revive(ids, asked.delay)
-    return RevivedOut((await call.ask(Outcomes, command)).outcomes)
+    return undoing.RevivedOut((await call.ask(Outcomes, command)).outcomes)

@@ -22,18 +22,7 @@ from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Routes
 from bide.server.problem import Problem, invalid, within
-from bide.server.routes.given import (
-    HEADER_TYPE,
-    PutQuery,
-    changed,
-    chosen,
-    is_named,
-    item_of,
-    many_of,
-    tag_of,
-    to_item,
-    wants_fresh,
-)
+from bide.server.routes import given
 
 route = Routes("messages")
 
@@ -57,15 +46,15 @@ class ListQuery(wire.Selection):
     },
     problems=(409, 412, 415, 507),
 )  # fmt: skip
-async def put_named(call: Call, query: PutQuery) -> Answer:
+async def put_named(call: Call, query: given.PutQuery) -> Answer:
     """Store a message under your own id.
 
     A repeated request changes nothing: 201 means that the message was stored, 200 that it
     existed. A body of another content type than JSON is stored unchanged; then the options are in
     the query.
     """
-    item = await item_of(call, query, check_name(call.part("id")))
-    fresh, match = wants_fresh(call), call.header("if-match")
+    item = await given.item_of(call, query, check_name(call.part("id")))
+    fresh, match = given.wants_fresh(call), call.header("if-match")
     if match is not None:
         return await _replace(call, item, query.on_conflict, match)
     (outcome,) = await _put(call, [item], query.on_conflict)
@@ -78,9 +67,9 @@ async def put_named(call: Call, query: PutQuery) -> Answer:
     "put", "POST", f"{QUEUE}/messages", "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
     takes_bytes=True, problems=(409, 415, 507),
 )  # fmt: skip
-async def put_one(call: Call, query: PutQuery) -> Answer:
+async def put_one(call: Call, query: given.PutQuery) -> Answer:
     """Store a message."""
-    item = await item_of(call, query, None)
+    item = await given.item_of(call, query, None)
     (outcome,) = await _put(call, [item], query.on_conflict)
     return _stored(call, query.on_conflict, outcome, item)
 
@@ -93,10 +82,10 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
         )
     message = await find_or_none(call)
-    version = chosen(call, match, message)
+    version = given.chosen(call, match, message)
     (outcome,) = await _put(call, [item], "replace", version)
-    answer = changed(outcome, conditional=True)
-    return answer._replace(headers={"etag": tag_of(version_of(item, outcome.due or 0))})
+    answer = given.changed(outcome, conditional=True)
+    return answer._replace(headers={"etag": given.tag_of(version_of(item, outcome.due or 0))})
 
 
 @route("putMany", "POST", f"{QUEUE}/put", "put", takes=wire.PutMany, problems=(507,))
@@ -105,12 +94,12 @@ async def put_many(call: Call) -> wire.OutcomesOut:
 
     All are stored in one transaction, or none.
     """
-    many = await many_of(call)
+    many = await given.many_of(call)
     items, fields, pause = [], 0, call.service.large_bodies.pauses()
     for number, one in enumerate(many.messages):
         check_fields(fields := fields + bytes(one.headers).count(b":"))
         with within(f"messages[{number}]"):
-            items.append(await to_item(call, one))
+            items.append(await given.to_item(call, one))
         await pause()
     return wire.OutcomesOut(await _put(call, items, many.on_conflict))
 
@@ -134,7 +123,7 @@ async def get_body(call: Call) -> Answer:
     message, etag, known = await _look(call)
     if known:
         return Answer(304, b"", etag)
-    kind = JSON if message.json else (message.headers or {}).get(HEADER_TYPE, "")
+    kind = JSON if message.json else (message.headers or {}).get(given.HEADER_TYPE, "")
     if not (kind and kind.isascii() and kind.isprintable()):
         kind = "application/octet-stream"
     safe = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
@@ -166,7 +155,7 @@ def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answe
     messages = f"{root}/v1/queues/{call.named['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
     if outcome.done and outcome.due is not None and outcome.successor is None:
-        headers["etag"] = tag_of(version_of(item, outcome.due))
+        headers["etag"] = given.tag_of(version_of(item, outcome.due))
     return Answer(201 if outcome.done else 200, outcome, headers)
 
 
@@ -186,8 +175,8 @@ async def _look(call: Call) -> tuple[Message, dict[str, str], bool]:
         raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
     if not call.caller.may("bodies"):
         return message, {}, False
-    tag = tag_of(message.version)
-    return message, {"etag": tag}, is_named(call.header("if-none-match"), tag)
+    tag = given.tag_of(message.version)
+    return message, {"etag": tag}, given.is_named(call.header("if-none-match"), tag)
 
 
 class EndOut(msgspec.Struct, omit_defaults=True):
