@@ -13,7 +13,6 @@ import msgspec
 from bide.lane.steps import Steps, arun_steps
 from bide.model.body import parse
 from bide.model.commands import Command
-from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_DEPTH, MAX_QUERY
 from bide.model.message import Message
@@ -113,11 +112,7 @@ class Call:
     @cached_property
     def arguments(self) -> CommandBuilder:
         """The builder of commands for the queue."""
-        full = self.full
-        try:
-            return _arguments_of(full, self.service.settings.max_body, self.actor)
-        except InvalidArgument as error:
-            raise InvalidArgument(str(error).replace(full, self.queue, 1)) from None
+        return _arguments_of(self.full, self.service.settings.max_body, self.actor)
 
     @property
     def records(self) -> Records:
@@ -207,7 +202,7 @@ class Call:
     @property
     def content_type(self) -> str:
         """The content type without parameters, in lower case."""
-        return _plain(self._headers.get(b"content-type", b""))
+        return (self.header("content-type") or "").partition(";")[0].strip().lower()
 
     def query(self, kind: type[T]) -> T:
         """Return the query's parameters as a struct.
@@ -302,11 +297,6 @@ class Call:
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)
 """Builders by queue and actor, so that a name is checked once."""
-
-
-@lru_cache(maxsize=64)
-def _plain(content_type: bytes) -> str:
-    return content_type.decode("latin-1").partition(";")[0].strip().lower()
 
 
 def decode(data: bytes, kind: type[T]) -> T:

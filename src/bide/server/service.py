@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
+from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import arun_steps
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
@@ -99,7 +100,7 @@ class Service:
         """Requests answered, by operation and status."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Seconds that they took, by operation."""
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: BoundedDict[str, Tally] = BoundedDict(MAX_TALLIES)
         """What was claimed through the claim route, by queue. A `Queue` on an http:// store claims
         in batches, and its program measures the lateness."""
         self.claimers = Claimers()
@@ -224,10 +225,7 @@ class Service:
         """Count the messages of a claim and remember its holder."""
         self.claimers.seen(command.holder, command.queue)
         if reply.messages:
-            tally = self.tallies.pop(command.queue, None)
-            tally = self.tallies[command.queue] = Tally() if tally is None else tally
-            if len(self.tallies) > MAX_TALLIES:  # there may be any number of names of queues
-                del self.tallies[next(iter(self.tallies))]
+            tally = self.tallies[command.queue] = self.tallies.get(command.queue) or Tally()
             tally.claims += 1
             tally.claimed += len(reply.messages)
             for message in reply.messages:

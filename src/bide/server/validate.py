@@ -58,11 +58,11 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
             raise InvalidArgument("origin is for messages by id; leave out where")
         check_origin(origin, command.weight)
     match command:
-        case cmd.Put():
-            latest = any(item.latest is not None for item in command.items)
-            if command.on_conflict != "replace" and (latest or command.if_version is not None):
-                name = "latest" if latest else "if_version"
-                raise InvalidArgument(f'{name} is for replacing: on_conflict must be "replace"')
+        case cmd.Put() if command.on_conflict != "replace":
+            if if_version is not None or any(item.latest is not None for item in command.items):
+                raise InvalidArgument(
+                    'latest and if_version are for replacing: on_conflict must be "replace"'
+                )
         case Bulk():
             state = "dead" if command.verb == "revive" else command.state
             _cursor(cmd.Scan("", state, command.where, command.cursor))

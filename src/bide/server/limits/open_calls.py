@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bide.engines.bounded_dict import BoundedDict
 from bide.lane.lane import Lane
 from bide.model.limits import MAX_CLAIMERS, MAX_HINTS
 from bide.server.problem import Problem
@@ -70,7 +71,7 @@ class Claimers:
 
     def __init__(self) -> None:
         self._waiting: Counter[tuple[str, str]] = Counter()
-        self._seen: dict[tuple[str, str], float] = {}
+        self._seen: BoundedDict[tuple[str, str], float] = BoundedDict(MAX_CLAIMERS)
 
     @property
     def waiting(self) -> int:
@@ -91,15 +92,14 @@ class Claimers:
 
     def seen(self, holder: str, queue: str) -> None:
         """Record that a worker has claimed."""
-        if len(self._seen) < MAX_CLAIMERS or (holder, queue) in self._seen:
-            self._seen[holder, queue] = time.monotonic()
+        self._seen[holder, queue] = time.monotonic()
 
     def listed(self) -> dict[str, list[str]]:
         """Return the current claimers, with the queues of each."""
         since = time.monotonic() - LATELY
-        self._seen = {key: moment for key, moment in self._seen.items() if moment > since}
+        lately = [key for key, moment in self._seen.items() if moment > since]
         found: dict[str, list[str]] = {}
-        for holder, queue in [*self._waiting, *(k for k in self._seen if k not in self._waiting)]:
+        for holder, queue in dict.fromkeys([*self._waiting, *lately]):
             if holder in found or len(found) < MAX_CLAIMERS:
                 found.setdefault(holder, []).append(queue)
         return found
