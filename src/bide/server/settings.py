@@ -23,9 +23,6 @@ Auth = Literal["auto", "required", "off"]
 
 PORT = 8642
 
-SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
-"""Settings that a file may give as "30s" as well as in seconds."""
-
 CAP = (1, 1_000_000)
 """The range of settings that limit how many of something there may be at a time."""
 
@@ -268,6 +265,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         found: dict[str, Any] = msgspec.to_builtins(self)
         brokers = [shown_address(url) for url in self.rabbitmq]
         return {**found, "store": mask(self.store), "rabbitmq": brokers}
+
+
+SPANS = [name for name, kind in Settings.__annotations__.items() if kind is float]
+"""Settings that a file may give as "30s" as well as in seconds."""
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bide.cli.errors import require_packages
 from bide.cli.output import Output, grid
 from bide.cli.times import read_duration
 from bide.model.times import format_duration
-from bide.server.settings import Settings
+from bide.server.settings import SPANS, Settings
 
 TYPES = get_type_hints(Settings)
 
@@ -155,12 +155,11 @@ def _check(settings: Any, out: Output) -> None:
     asks |= settings.auth == "auto" and tokens > 0
     must_be_local(settings, asks=asks)
     shown = {**settings.shown(), "tokens": tokens}
-    spans = {name for name, kind in TYPES.items() if kind is float}
-    facts = {n: round(value * 1000) if n in spans else value for n, value in shown.items()}
+    facts = {n: round(value * 1000) if n in SPANS else value for n, value in shown.items()}
     if out.as_json:
         out.json(facts)
     elif out.terminal:
-        texts = {n: (format_duration if n in spans else _text)(facts[n]) for n in facts}
+        texts = {n: (format_duration if n in SPANS else _text)(facts[n]) for n in facts}
         out.console.print(grid([[(name, "dim"), text] for name, text in texts.items()], "ll"))
     else:
         for name, value in facts.items():

@@ -70,7 +70,7 @@ class Connection:
             OutcomeUnknown: it was sent, and no answer came.
         """
         try:
-            answer = self._send(method, path, data, kind) or self._http.getresponse()
+            answer = self._send(method, path, data, kind)
             return answer.status, self.body(answer)
         except (OSError, HTTPException) as error:
             raise self._unanswered(method, error) from error
@@ -104,9 +104,8 @@ class Connection:
         Raises:
             StoreUnavailable: there is no answer.
         """
-        early = self._send("GET", path, None, kind)
         try:
-            return early or self._http.getresponse()
+            return self._send("GET", path, None, kind)
         except (OSError, HTTPException) as error:
             raise self._unanswered("GET", error) from error
 
@@ -139,8 +138,13 @@ class Connection:
         self._http.connect()
         self._http.sock.settimeout(self._timeout)
 
-    def _send(self, method: str, path: str, data: bytes | None, kind: str) -> HTTPResponse | None:
-        """Send a request; return the answer of a server that refused it before it was whole."""
+    def _send(self, method: str, path: str, data: bytes | None, kind: str) -> HTTPResponse:
+        """Send a request; return its answer, which may come before the request is whole.
+
+        Raises:
+            StoreUnavailable: it was not sent.
+            OSError: no answer came. `HTTPException`: it was no answer of HTTP.
+        """
         headers = {"accept": kind, "content-type": kind}
         if self._address.token:
             headers["authorization"] = f"Bearer {self._address.token}"
@@ -164,7 +168,7 @@ class Connection:
             raise StoreUnavailable(
                 f"{self._address.shown} cannot be reached: {_words(error)}; {fix}"
             ) from error
-        return None
+        return self._http.getresponse()
 
     def _refusal(self) -> HTTPResponse | None:
         """Return the answer that came while a request was sent, such as 413, if one did."""
