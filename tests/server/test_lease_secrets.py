@@ -40,7 +40,7 @@ def test_the_whole_token_settles_and_its_number_alone_does_not(shop: Client, ver
         assert "has no secret part; settle with the whole token" in refused.problem["detail"]
     for token in ("", "x", f"{number}.", f"{number}.\n", f"-1.{number}", "9" * 40):
         wrong = shop.post(f"{Q}/{verb}", {"leases": [{**lease, "token": token}]})
-        assert (wrong.status, wrong.problem["field"]) == (400, "leases"), token
+        assert (wrong.status, wrong.problem["field"]) == (400, "token"), token
     assert shop.post(f"{Q}/{verb}", {"leases": [lease]}).status == 200
 
 

@@ -10,6 +10,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_COUNT, MAX_ROW
 from bide.model.times import UnixMs
 
+_TOKEN = re.compile(r"([0-9]{1,16})(?:\.([ -~]{1,64}))?")
+
 
 class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One worker's hold on one message.
@@ -39,14 +41,13 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """Return the lease of a token that was given as text.
 
         Raises:
-            ValueError: the text is no token.
+            InvalidArgument: the text is no token.
         """
-        number, dot, secret = text.partition(".")
-        if not (number.isascii() and number.isdecimal() and len(number) <= 16):
-            raise ValueError(text)
-        if dot and not (secret.isascii() and secret.isprintable() and 0 < len(secret) <= 64):
-            raise ValueError(text)
-        return cls(id, int(number), secret if dot else None)
+        if (found := _TOKEN.fullmatch(text)) is None:
+            raise InvalidArgument(
+                f"token={text!r} is not a lease token; send the whole token of a claim"
+            )
+        return cls(id, int(found[1]), found[2])
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

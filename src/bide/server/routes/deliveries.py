@@ -17,7 +17,7 @@ from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.operation import MESSAGE, QUEUE, Answer, Handle, Routes
-from bide.server.problem import Problem, invalid
+from bide.server.problem import Problem
 from bide.server.routes.given import changed
 
 route = Routes("deliveries")
@@ -136,15 +136,7 @@ async def _settle(
     call: Call, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
 ) -> wire.OutcomesOut:
     """Settle the messages of a request, by a command built from their leases."""
-    leases = []
-    for one in asked.leases:
-        try:
-            leases.append(Lease.of(check_name(one.id), str(one.token)))
-        except ValueError:
-            raise invalid(
-                "leases",
-                f"token={one.token!r} is not a lease token; send the whole token of a claim",
-            ) from None
+    leases = [Lease.of(check_name(one.id), str(one.token)) for one in asked.leases]
     leases = await call.service.settled_by(call.caller, call.full, leases)
     command = build(leases, *given)
     outcomes = (await call.ask(Outcomes, command)).outcomes
