@@ -158,7 +158,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         server = MetricsServer(CollectorRegistry(), port, "127.0.0.1")
-        expected = f"metrics cannot be served at 127.0.0.1:{port}: Address already in use"
+        expected = f"metrics=127.0.0.1:{port} cannot be listened on: Address already in use"
         with pytest.raises(InvalidArgument, match=expected):
             server.open()
 

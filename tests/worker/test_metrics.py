@@ -80,7 +80,7 @@ def test_a_port_that_is_taken_ends_it_with_a_reason(tmp_path: Path) -> None:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with worker(tmp_path, APP, "--metrics", where) as process:
             assert process.wait(60) == 2
-    assert f"metrics cannot be served at {where}: Address already in use" in log(tmp_path)
+    assert f"--metrics {where} cannot be listened on: Address already in use" in log(tmp_path)
 
 
 @pytest.mark.process

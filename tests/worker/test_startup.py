@@ -131,7 +131,10 @@ def test_a_mistake_at_import_shows_the_frames_of_the_program_alone(tmp_path: Pat
             "--health-port",
             "error: --health-port 127.0.0.1:{} cannot be listened on: Address already in use",
         ),
-        ("--metrics", "error: --metrics cannot be served at 127.0.0.1:{}: Address already in use"),
+        (
+            "--metrics",
+            "error: --metrics 127.0.0.1:{} cannot be listened on: Address already in use",
+        ),
     ],
 )
 def test_a_port_that_is_taken_is_named_with_its_option(

@@ -255,8 +255,8 @@ class MetricsServer:
         try:
             self._running = start_http_server(self.port, self._host, self._registry)
         except OSError as error:
-            where = f"{self._host}:{self.port}"
-            raise unlistenable(f"metrics cannot be served at {where}", error) from error
+            what = f"metrics={self._host}:{self.port} cannot be listened on"
+            raise unlistenable(what, error) from error
         self.port = self._running[0].server_port
 
     def __enter__(self) -> Self:
