@@ -350,19 +350,16 @@ class Consumer(Claimer):
         """Fail the attempt of a handler that continues past its timeout."""
         if one.gone or one not in self.running:
             return
-        handler = one.handler
         one.took = self._clock.monotonic() - one.began
         verdict = settling.judge_delivery(one, asyncio.CancelledError(), self._chance())
         self._settling.add(one, verdict)
         one.lose()
-        what, fix = "keeps its thread", "Let it check delivery.lost, or make it async"
-        if handler.is_async:
-            what, fix = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
         delivery_log.log(
             logging.ERROR, one, "timeout",
-            "%s goes on past its timeout and %s; %d of %d places are taken like that. %s",
-            handler.name, what, sum(other.overran for other in self.running),
-            self.queue_handlers.concurrency, fix,
+            "%s goes on past its timeout and keeps its place; %d of %d places are taken like that. "
+            "Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
+            one.handler.name, sum(other.overran for other in self.running),
+            self.queue_handlers.concurrency,
         )  # fmt: skip
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:

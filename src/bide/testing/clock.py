@@ -188,18 +188,18 @@ class _FakeTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
         self._loop = loop
-        self._callback: Callable[[], object] | None = callback
+        self._callback = callback
+        self._cancelled = False
 
     def fire(self) -> None:
-        """Pass the callback to its loop, unless it was cancelled."""
-        if self._callback is not None and not self._loop.is_closed():
+        """Pass the callback to its loop."""
+        if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._run)
 
     def cancel(self) -> None:
-        """Drop the callback."""
-        self._callback = None
+        """Do not call the callback."""
+        self._cancelled = True
 
     def _run(self) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback()
+        if not self._cancelled:
+            self._callback()

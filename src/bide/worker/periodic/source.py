@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,13 +16,14 @@ from bide.consuming.handler import check_takes
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
+from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.model.backoff import Backoff
 from bide.model.commands import Put, Revive, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import MAX_ATTEMPTS, Item, Message, NewMessage
-from bide.model.replies import Outcomes, Page, expect
+from bide.model.replies import Outcomes, Page
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_bytes
@@ -109,8 +111,7 @@ class Window:
         for batch in _batches(self._call()):
             if one.gone:  # another process asks for this window
                 return
-            for command in self._commands(batch):
-                self._count(expect(Outcomes, self.store_client.lane.call(command)))
+            run_steps(self._put(batch), self.store_client.lane.call)
 
     async def ask_async(self, one: Handling) -> None:
         """Ask an async source."""
@@ -118,13 +119,12 @@ class Window:
         if inspect.isawaitable(messages):
             messages = await messages
         async for batch in _async_batches(messages):
-            for command in self._commands(batch):
-                self._count(await self.store_client.once(Outcomes, command))
+            await arun_steps(self._put(batch), partial(self.store_client.once, Outcomes))
 
     def _call(self) -> Any:
         return self.source.function(to_datetime(self.after), to_datetime(self.before))
 
-    def _commands(self, batch: list[Any]) -> list[Put]:
+    def _put(self, batch: list[Any]) -> Steps[None]:
         for message in batch:
             if not isinstance(message, NewMessage):
                 raise TypeError(
@@ -137,11 +137,10 @@ class Window:
                     "window would put it again"
                 )
         command = CommandBuilder(self.source.queue, MAX_BODY).put(batch)
-        return [msgspec.structs.replace(command, items=part) for part in in_bytes(command.items)]
-
-    def _count(self, reply: Outcomes) -> None:
-        self.found += len(reply.outcomes)
-        self.put += sum(outcome.done for outcome in reply.outcomes)
+        for part in in_bytes(command.items):
+            reply: Outcomes = yield msgspec.structs.replace(command, items=part)
+            self.found += len(reply.outcomes)
+            self.put += sum(outcome.done for outcome in reply.outcomes)
 
 
 def _batches(messages: Any) -> Iterator[list[Any]]:
