@@ -6,7 +6,6 @@ import heapq
 import itertools
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from bide.clock import Timer
@@ -110,8 +109,8 @@ class FakeClock:
     def waiting(self) -> int:
         """Count the threads that wait on this clock and have not been notified."""
         with self._lock:
-            conditions = Counter(condition for _, condition in self._waiting.values())
-        return sum(min(count, _parked(condition)) for condition, count in conditions.items())
+            conditions = {condition for _, condition in self._waiting.values()}
+        return sum(map(_parked, conditions))
 
     def wait_for_waiters(self, count: int = 1, timeout: float = 10.0) -> None:
         """Block, in real time, until `count` threads wait on this clock.

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from bide.consuming.consumer import Consumer
+from bide.consuming.graceful_stop import first_of
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Signal
@@ -96,31 +98,22 @@ class ManualConsumer(Consumer):
         if not reply.messages:
             return reply.next
         self.start(reply)
-        settling = asyncio.create_task(self.settle())
         try:
-            await self._end_of(settling, patience)
-        finally:
-            settling.cancel()
+            await self._settle_all(patience)
+        except TimeoutError:
+            stuck = ", ".join(f"{one.handler.name} with {one!r}" for one in self.running)
+            self.release_running()
+            with suppress(TimeoutError):
+                await self._settle_all(1)
+            raise TimeoutError(
+                f"{stuck} did not end within {patience:g} s of real time. Does it wait for "
+                "something that the test does not do? The fake clock does not move meanwhile"
+            ) from None
         return self._handled.pop()
 
-    async def _end_of(self, settling: "asyncio.Task[None]", patience: float) -> None:
-        quiet = asyncio.create_task(self.until_quiet())
-        done, _ = await asyncio.wait(
-            [quiet, settling], timeout=patience, return_when=asyncio.FIRST_COMPLETED
-        )
-        if settling in done:  # only an error ends it
-            quiet.cancel()
-            settling.result()
-        if done:
-            return
-        stuck = ", ".join(f"{one.handler.name} with {one!r}" for one in self.running)
-        self.release_running()
-        await asyncio.wait([quiet], timeout=1)
-        quiet.cancel()
-        raise TimeoutError(
-            f"{stuck} did not end within {patience:g} s of real time. Does it wait for something "
-            "that the test does not do? The fake clock does not move meanwhile"
-        )
+    async def _settle_all(self, patience: float) -> None:
+        async with asyncio.timeout(patience):
+            await first_of(self.until_quiet(), self.settle())
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         self._raised[one] = error
