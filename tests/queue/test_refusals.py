@@ -34,7 +34,7 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"at": -1}, "not between 1970 and 2100"),
     (
         {"at": "tomorrow"},
-        "at cannot be a str; give an aware datetime or Unix seconds; parse it with",
+        "at cannot be a str; give an aware datetime, as datetime.fromisoformat",
     ),
     ({"delay": -1}, "delay=-1 is negative; for now give 0.*at="),
     ({"delay": timedelta(days=-1)}, "is negative"),

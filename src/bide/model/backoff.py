@@ -1,11 +1,10 @@
 """Backoff: how often failed work is retried, and after which delays."""
 
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import check_whole
+from bide.model.limits import check_range, check_whole
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import Duration, milliseconds
 
@@ -49,10 +48,8 @@ class Backoff:
                 f"ceiling={self.ceiling!r} is shorter than first={self.first!r}; it is the longest "
                 "delay"
             )
-        if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
-            raise InvalidArgument(f"factor={self.factor!r} must be a number, 1 or more")
-        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise InvalidArgument(f"jitter={self.jitter!r} must be a number from 0 to 1")
+        check_range(self.factor, "factor", 1, 1e300)
+        check_range(self.jitter, "jitter", 0, 1)
         on = self.on if isinstance(self.on, tuple) else (self.on,)
         for kind in on:
             if not isinstance(kind, type) or not issubclass(kind, BaseException):
@@ -85,7 +82,3 @@ class Backoff:
             grown = float(self.factor) ** max(0, attempt - 1)
             pause = min(milliseconds(self.first) * grown, pause)
         return max(0, round(pause * (1 + self.jitter * (2 * random - 1))))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -216,7 +216,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
 
 
 def check_range(value: float, name: str, least: float, most: float) -> None:
-    """Check that a value is within its limits.
+    """Check that a value is a number within its limits.
 
     Raises:
         InvalidArgument: it is not.
@@ -227,5 +227,5 @@ def check_range(value: float, name: str, least: float, most: float) -> None:
           ...
         bide.model.errors.InvalidArgument: workers=0 must be between 1 and 256
     """
-    if not least <= value <= most:
+    if not isinstance(value, (int, float)) or not least <= value <= most:
         raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")

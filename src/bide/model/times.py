@@ -62,13 +62,8 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         ms = found
     elif isinstance(duration, timedelta):
         ms = duration // _MS + bool(duration % _MS)
-    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        ms = _whole_ms(duration, what)
     else:
-        raise InvalidArgument(
-            f"{what} cannot be a {type(duration).__name__}; give seconds, a "
-            "timedelta, or a string such as '30m'"
-        )
+        ms = _whole_ms(duration, what, "seconds, a timedelta, or a string such as '30m'")
     if 0 <= ms <= _LONGEST:
         return ms
     if ms < 0:
@@ -78,11 +73,18 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
 
 
-def _whole_ms(seconds: float, what: str) -> int:
+def _whole_ms(seconds: float, what: str, forms: str = "") -> int:
     """Return whole milliseconds, rounded up so that nothing is early.
 
     To microseconds first: 1.1 seconds are 1,100.0000000000002 ms in floating point.
+
+    Args:
+        seconds: a number.
+        what: the name of the argument, for the error.
+        forms: the forms that it may have, for the error if it is no number.
     """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidArgument(f"{what} cannot be a {type(seconds).__name__}; give {forms}")
     if isinstance(seconds, float) and not math.isfinite(seconds * 1000):
         raise InvalidArgument(f"{what}={seconds!r} is not a finite number of seconds")
     if abs(seconds) > _LONGEST:  # the caller refuses it
@@ -122,14 +124,9 @@ def unix(moment: Moment, what: str = "at") -> int:
             )
         since = moment - _EPOCH
         ms = since // _MS + bool(since % _MS)
-    elif isinstance(moment, (int, float)) and not isinstance(moment, bool):
-        ms = _whole_ms(moment, what)
     else:
-        hint = "; parse it with datetime.fromisoformat(...)" if isinstance(moment, str) else ""
-        raise InvalidArgument(
-            f"{what} cannot be a {type(moment).__name__}; give an aware datetime or Unix seconds"
-            + hint
-        )
+        forms = "an aware datetime, as datetime.fromisoformat(...) reads it, or Unix seconds"
+        ms = _whole_ms(moment, what, forms)
     if not 0 <= ms <= LATEST:
         looks = ms > LATEST and not isinstance(moment, datetime)
         hint = "; that looks like milliseconds, give seconds" if looks else ""

@@ -95,7 +95,6 @@ class SqliteEngine:
         """Execute the commands in one transaction, and reply when the disk has it."""
         connection = self._connection
         replies: list[Reply] | None = None
-        adds = 0
         try:
             if connection is None or time.monotonic() - self._checked > CHECK_EVERY:
                 connection = self._current()
@@ -108,18 +107,16 @@ class SqliteEngine:
             self._room -= adds
             if len(commands) == 1 and type(commands[0]) is Put:
                 replies = self._put_one(connection, commands[0], now)
-            replies = replies or self._transact(connection, commands, now)
-        except sqlite3.Error as error:
-            reason = translate(error, self._path, self._timeout)
-            if adds or connection is None or not isinstance(reason, StoreFull):
-                raise reason from error
-        if replies is None:
-            # The log may not grow. A checkpoint makes its space free again.
             try:
+                replies = replies or self._transact(connection, commands, now)
+            except sqlite3.Error as error:
+                if adds or not isinstance(translate(error, self._path, 0), StoreFull):
+                    raise
+                # The log may not grow. A checkpoint makes its space free again.
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
                 replies = self._transact(connection, commands, now)
-            except sqlite3.Error as error:
-                raise translate(error, self._path, self._timeout) from error
+        except sqlite3.Error as error:
+            raise translate(error, self._path, self._timeout) from error
         if time.monotonic() >= self._next_hint:
             self._send_hints(commands, replies)
         return replies
