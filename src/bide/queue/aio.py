@@ -162,13 +162,14 @@ class AsyncQueue(BaseQueue):
                 return answers[-1]
         if not self._users:
             raise self._was_closed()
-        if self._unset is not None and not command.only_reads:
-            await self._lane.acall(self._unset, self)
-            self._unset = None
+        lane = self._lane
+        if self._to_set is not None and self._set_in is not lane and not command.only_reads:
+            await lane.acall(self._to_set, self)
+            self._set_in = lane
         if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
-                return await self._lane.acall(traced, self)
-        return await self._lane.acall(command, self, wait)
+                return await lane.acall(traced, self)
+        return await lane.acall(command, self, wait)
 
     async def _ask(
         self, command: Command, result_of: Callable[[Any], T], wait: float | None = None

@@ -58,10 +58,8 @@ class BaseQueue:
         )  # fmt: skip
         self._to_set = None if settings == self._builder.configure() else settings
         self._own_clock = clock
-        if detours and clock is SYSTEM_CLOCK:
-            self._use(*detours[-1])
-        else:
-            self._use(open_lane(self._url, clock), clock)
+        self._set_in: Lane | None = None  # where the settings are
+        self._use(open_lane(self._url, clock))
         self._users = [name]  # one, until it is closed
         open_queues.add(self)
 
@@ -69,12 +67,19 @@ class BaseQueue:
         """Return the store of a queue that names none."""
         return default_url()
 
-    def _use(self, lane: Lane, clock: Clock) -> None:
-        """Use a store and a clock."""
-        self._lane = lane
-        self._clock = clock
+    def _use(self, lane: Lane) -> None:
+        """Use a store, except while tests redirect this queue."""
+        self._home = lane
         self._place = absolute(self._url)  # the program may go to another directory
-        self._unset = self._to_set  # not yet sent to this store
+
+    @property
+    def _lane(self) -> Lane:
+        return detours[-1][0] if detours and self._own_clock is SYSTEM_CLOCK else self._home
+
+    @property
+    def _clock(self) -> Clock:
+        own = self._own_clock
+        return detours[-1][1] if detours and own is SYSTEM_CLOCK else own
 
     @property
     def name(self) -> str:
@@ -121,8 +126,8 @@ class BaseQueue:
     def _joining(self, command: Command) -> Iterator[list[Command]]:
         """Yield the commands to carry out in the user's transaction; the last is the one given."""
         commands: list[Command] = []
-        if self._unset is not None:  # not sent yet; and this may be rolled back
-            commands.append(self._unset)
+        if self._to_set is not None and self._set_in is not self._lane:
+            commands.append(self._to_set)  # and it is not there yet: this may be rolled back
         if type(command) is Put:
             with spans.sending(command) as traced:
                 yield [*commands, traced]
@@ -161,5 +166,4 @@ class BaseQueue:
         except IndexError:
             return
         self._lane.release(self)
-        if not is_detoured(self._lane):
-            close_lane(self._lane)
+        close_lane(self._home)

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bide.clock import SYSTEM_CLOCK, Clock
+from bide.clock import Clock
 from bide.lane.lane import Lane
-from bide.lane.shared import close_lane, open_lane
 
 if TYPE_CHECKING:
     from bide.queue.base import BaseQueue
@@ -36,23 +35,8 @@ def detour(lane: Lane, clock: Clock) -> Iterator[None]:
     For tests: this includes queues that exist already, often made at import, and queues that are
     made during the block. A queue with a clock of its own keeps its store.
     """
-    before = {
-        queue: (queue._lane, queue._clock)
-        for queue in list(open_queues)
-        if queue._own_clock is SYSTEM_CLOCK and not queue._closed
-    }
     detours.append((lane, clock))
-    for queue in before:
-        queue._use(lane, clock)
     try:
         yield
     finally:
         detours.remove((lane, clock))
-        for queue in [queue for queue in list(open_queues) if queue._lane is lane]:
-            home = before.pop(queue, None)
-            if home is not None:
-                queue._use(*home)
-                if queue._closed:
-                    close_lane(queue._lane)
-            elif not queue._closed:
-                queue._use(open_lane(queue._url, SYSTEM_CLOCK), SYSTEM_CLOCK)

@@ -295,13 +295,14 @@ class Queue(Changes):
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
                 "bide.AsyncQueue here (the same methods, with await)"
             )
-        if self._unset is not None and not command.only_reads:
-            self._lane.call(self._unset, self)
-            self._unset = None
+        lane = self._lane
+        if self._to_set is not None and self._set_in is not lane and not command.only_reads:
+            lane.call(self._to_set, self)
+            self._set_in = lane
         if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
             with spans.sending(command) as traced:
-                return self._lane.call(traced, self)
-        return self._lane.call(command, self, wait)
+                return lane.call(traced, self)
+        return lane.call(command, self, wait)
 
     def _ask(self, command: Command, result_of: Callable[[Any], T], wait: float | None = None) -> T:
         return result_of(self._do(command, wait))

@@ -37,10 +37,9 @@ class OfSettings(BaseQueue):
         """Go to the store that the settings name now."""
         if self._names_store or self._closed or (url := store_url()) == self._url:
             return
-        self._url, before = url, self._lane
-        if not is_detoured(before):
-            self._use(open_lane(url, self._clock), self._clock)
-            close_lane(before)
+        self._url, before = url, self._home
+        self._use(open_lane(url, self._own_clock))
+        close_lane(before)
 
 
 class Queue(OfSettings, bide.Queue):

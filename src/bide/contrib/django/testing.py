@@ -15,7 +15,7 @@ from bide.contrib.django.queues import OfSettings
 from bide.lane.shared import close_lanes, open_lane
 from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, Moment
-from bide.queue.detour import is_detoured, open_queues
+from bide.queue.detour import open_queues
 from bide.testing import AsyncManualWorker, Handled, ScratchStore
 from bide.testing.worker import LIMIT, PATIENCE, Errors
 from bide.worker.app.app import App
@@ -137,11 +137,11 @@ def close_connections() -> None:
     if (dashboard := sys.modules.get("bide.contrib.django.admin")) is not None:
         dashboard.close()
     queues = [queue for queue in list(open_queues) if isinstance(queue, OfSettings)]
-    queues = [queue for queue in queues if not queue._closed and not is_detoured(queue._lane)]
+    queues = [queue for queue in queues if not queue._closed]
     for url in {queue._url for queue in queues}:
         close_lanes(url)
     for queue in queues:
-        queue._use(open_lane(queue._url, queue._clock), queue._clock)
+        queue._use(open_lane(queue._url, queue._own_clock))
 
 
 class _InPlace(AsyncManualWorker):
