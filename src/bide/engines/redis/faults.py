@@ -127,29 +127,25 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
     if isinstance(first, (Refusal, raised.ResponseError, raised.AuthenticationError)):
         return translate(first, shown)
     text, encrypted = str(error).rstrip("."), shown.startswith("rediss")
-    said, broke = str(first), isinstance(first, (ConnectionResetError, BrokenPipeError))
-    untrusted = isinstance(first, ssl.SSLCertVerificationError)
+    said, broken = str(first), (ssl.SSLError, ConnectionResetError, BrokenPipeError)
     known = (
         (isinstance(first, raised.InvalidResponse),
          "what answers there is no Redis server: is it the right port?"),
-        ("max number of clients" in text,
-         "it has as many clients as its maxclients lets in: raise that, or end some"),
-        (untrusted and "mismatch" in said,
-         "its certificate is for another name: connect by the name that it is for, or have only "
-         "its issuer checked (?verify=ca)"),
-        (untrusted,
-         "its certificate is not trusted here: name the file with the certificate of its "
-         "issuer (?ca=/path/ca.pem)"),
-        (isinstance(first, ssl.SSLError) and "MISMATCH" in said,
-         "the files of cert and cert_key do not belong together"),
-        (isinstance(first, ssl.SSLError) or broke or (encrypted and "closed by server" in said),
+        (isinstance(first, ssl.SSLCertVerificationError),
+         "its certificate is not trusted here: name the file with the certificate of its issuer "
+         "(?ca=/path/ca.pem), and connect by the name that it is for, or have only its issuer "
+         "checked (?verify=ca)"),
+        (encrypted and (isinstance(first, (FileNotFoundError, PermissionError))
+                        or "KEY_VALUES_MISMATCH" in said),
+         "a file that ca, cert or cert_key names cannot be read, or the last two do not belong "
+         "together"),
+        ("max number of clients" in text or isinstance(first, broken)
+         or (encrypted and "closed by server" in said),
          "it broke off: is it a port for TLS (rediss://), does it want a certificate of this "
          "client (?cert=...&cert_key=...) and trust who issued that, or has it as many clients as "
          "its maxclients lets in?"),
         (encrypted and "handshake" in said,
          "the server does not speak TLS there: is it a port without encryption?"),
-        (encrypted and isinstance(first, (FileNotFoundError, PermissionError)),
-         "a file that ca, cert or cert_key names cannot be read"),
         (True, "is the server running, is the address right, does a firewall block it?"),
     )  # fmt: skip
     fix = next(fix for is_so, fix in known if is_so)
