@@ -133,13 +133,13 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
         there = {}
         answers = yield [call._replace(shard=s, shards=sharded.count) for s, call in calls.items()]
         for shard, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, StoreError):
-                left_out.append(answer)
-                sharded.leave_out(shard, answer)
-                alive.pop(shard, None)
-            else:
-                sharded.take_in(shard)
+            error = answer if isinstance(answer, StoreError) else None
+            sharded.note(shard, error)
+            if error is None:
                 there[shard] = answer
+            else:
+                left_out.append(error)
+                alive.pop(shard, None)
         return there
 
     while examined < max(PROMOTE, command.count):

@@ -30,20 +30,13 @@ class ShardedQueue:
     out: set[int] = field(default_factory=set)
     """Shards without which claims go on."""
 
-    def leave_out(self, shard: int, error: StoreError) -> None:
-        """Note that a claim goes on without a shard; log it once."""
-        if shard not in self.out:
-            self.out.add(shard)
-            _log.warning(
-                "queue %s: shard %d of %d is left out by claims until it is back (%s)",
-                self.queue, shard, self.count, error,
-            )  # fmt: skip
-
-    def take_in(self, shard: int) -> None:
-        """Note that a shard answers; log it if it was left out."""
-        if shard in self.out:
-            self.out.discard(shard)
-            _log.warning("queue %s: shard %d of %d is back", self.queue, shard, self.count)
+    def note(self, shard: int, error: StoreError | None) -> None:
+        """Note whether a claim goes on without a shard; log it if that is new."""
+        if (shard in self.out) == (error is not None):
+            return
+        self.out ^= {shard}
+        told = f"is left out by claims until it is back ({error})" if error else "is back"
+        _log.warning("queue %s: shard %d of %d %s", self.queue, shard, self.count, told)
 
 
 class ShardMap:
