@@ -83,20 +83,6 @@ def test_a_replica_is_no_place_to_put(open_engine: Open, start: Start) -> None:
         ask(engine, put("b"))
 
 
-def test_who_has_read_from_a_replica_is_told_at_once_that_it_takes_no_puts(
-    open_engine: Open, start: Start
-) -> None:
-    server = start()
-    ask(open_engine(server.url), put("a"))
-    server.client().replicaof("127.0.0.1", "1")
-    engine = open_engine(f"{server.url}?reconnect={PATIENCE}")
-    assert ask(engine, Count("q")).sizes.total == 1
-    began = time.monotonic()
-    with pytest.raises(StoreReadOnly, match="this server is a replica: name the master"):
-        ask(engine, put("b"))
-    assert time.monotonic() < began + PATIENCE
-
-
 def test_a_password_is_needed_and_never_shown(open_engine: Open, start: Start) -> None:
     server = start(requirepass="s3cret")
     with pytest.raises(StoreUnavailable, match="wants a password"):

@@ -41,8 +41,8 @@ class Nodes:
         self._settings = settings
         self._many = settings.cluster is not None
         alone = not self._many and settings.sentinels is None
-        self.owners: list[Address | None] = [settings.address if alone else None] * SLOTS
-        """By slot: the server that has it, as far as is known."""
+        self.owners: list[Address | None] = [settings.address if alone else None]
+        """By slot: the server that has it, as far as is known. One server alone has slot 0."""
         self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
         """The servers that have slots, as far as is known."""
         self._replicas: set[Address] = set()
@@ -99,7 +99,7 @@ class Nodes:
         if self._many:
             self.owners = self._ask_nodes()
         elif self._settings.sentinels is not None:
-            self.owners = [self._settings.sentinels.master()] * SLOTS
+            self.owners = [self._settings.sentinels.master()]
         self.doubtful = False
         self.masters = frozenset(owner for owner in self.owners if owner is not None)
         for address in {*self._connections, *self._away} - self.masters:
@@ -112,9 +112,8 @@ class Nodes:
         """Ask one node after the other for the map of the cluster."""
         trouble: StoreError = StoreUnavailable("the cluster has no nodes")
         known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self._replicas)))
-        # Those are asked first to which there is a connection, and last those that are away.
         there = {a for a, connection in self._connections.items() if connection.open}
-        for address in sorted(known, key=lambda a: (bool(self._away.get(a)), a not in there)):
+        for address in sorted(known, key=lambda a: a not in there):  # those that are away fail soon
             try:
                 return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
             except StoreError as error:

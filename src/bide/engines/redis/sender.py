@@ -114,8 +114,9 @@ class Sender(Transport):
 
     def plain_all(self, commands: Sequence[Sequence[Any]], *, hurried: bool) -> list[Any]:
         """Send such commands at once, and return what each answered, errors as values."""
-        requests = [Request(slot_of(each[1]), tuple(each), False, hurried) for each in commands]
-        return self.execute(requests)
+        slots = [slot_of(each[1]) if self.clustered else 0 for each in commands]
+        both = zip(slots, commands, strict=True)
+        return self.execute([Request(slot, tuple(each), False, hurried) for slot, each in both])
 
     def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
         """Send calls, and return what each answered, errors as values.
@@ -138,8 +139,7 @@ class Sender(Transport):
                 if Refusal not in set(map(type, answers)):
                     for request, answer in zip(requests, answers, strict=True):
                         request.answer, request.done = answer, True
-                    self._replaceable = self._replaceable or any(one.writes for one in requests)
-                    self._given_up.clear()
+                    self._sought.clear()
                     return self._decoded(calls, answers)
                 self._take(only, requests, answers)
         return self._decoded(calls, self.execute(requests))
@@ -193,7 +193,8 @@ class Sender(Transport):
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
         mark = len(keys.names) + 5 if writes else 0
-        return Request(keys.slot, command, writes, hurried, mark=mark)
+        slot = keys.slot if self.clustered else 0
+        return Request(slot, command, writes, hurried, mark=mark)
 
 
 def _read_or_set_version(send: Send, key: bytes) -> Any:

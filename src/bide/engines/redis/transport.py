@@ -27,6 +27,7 @@ class Request:
     """A command, and its answer."""
 
     slot: int
+    """0 if one server has all."""
     command: tuple[Arg, ...]
     writes: bool
     hurried: bool
@@ -63,11 +64,9 @@ class Transport:
         self._settings = settings
         self.nodes = Nodes(settings)
         self.clustered = settings.cluster is not None
-        self._replaceable = settings.sentinels is not None or self.clustered
-        """Whether a server that is a replica was the master, or another one is it now."""
         self._short: set[Address] = set()
-        self._given_up: set[int] = set()
-        """Slots for which callers have waited: the next ones do not."""
+        self._sought: dict[int, float] = {}
+        """By slot, since when callers wait for its server."""
         self._opens_by: float | None = None
         """When to give up a store that has not answered yet."""
 
@@ -77,26 +76,27 @@ class Transport:
         Returns:
             The answer to each, errors as values.
         """
-        deadline: float | None = None
-        while not all(request.done for request in requests):
-            self._attempt([request for request in requests if not request.done])
-            if left := _left(requests):
-                deadline = deadline or time.monotonic() + self._settings.reconnect
-                self._wait(left, self._opens_by or deadline)
+        while left := [request for request in requests if not request.done]:
+            self._attempt(left)
+            self._wait([request for request in left if not request.done])
         return [self._answer(request) for request in requests]
 
-    def _wait(self, left: Sequence[Request], deadline: float) -> None:
+    def _wait(self, left: Sequence[Request]) -> None:
         """Wait a little, unless other servers have the slots now; give up what is hopeless."""
+        if not left:
+            return
         now, moved = time.monotonic(), self._refresh()
         for request in left:
             request.tries += 1
-            hurried = request.hurried or request.slot in self._given_up
-            hopeless = request.tries > 2 or (request.away and not moved)
-            request.done = now > deadline or (hurried and hopeless)
-            if now > deadline:
-                self._given_up.add(request.slot)
+            hopeless = request.tries > 1 or (request.away and not moved)
+            request.done = hopeless and (request.hurried or now > self._deadline(request.slot, now))
         if not moved and any(not request.done and request.asking is None for request in left):
             time.sleep(min(0.005 * left[0].tries, 0.2))
+
+    def _deadline(self, slot: int, now: float) -> float:
+        """Return until when callers wait for the server of a slot, which is sought from now on."""
+        since = self._sought.setdefault(slot, now)
+        return self._opens_by or since + self._settings.reconnect
 
     def _attempt(self, left: Sequence[Request]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
@@ -185,8 +185,7 @@ class Transport:
             request.answer = answer = connection.refusal or answer
         if not isinstance(answer, Refusal):
             request.done = True
-            self._replaceable = self._replaceable or request.writes
-            self._is_back(request.slot)
+            self._sought.pop(request.slot, None)
             return
         word, text = answer.word, str(answer)
         _log.debug("slot %d: %s", request.slot, text)
@@ -197,22 +196,15 @@ class Transport:
                 self.nodes.owners[request.slot] = to
             else:
                 request.asking = to
-        elif word == "READONLY" and self._replaceable:
+        elif word == "READONLY":  # it was the master, or another one is it now
             self.nodes.lose(connection.address)
         elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
             request.done = True
             # A script would report its first run.
             request.again = request.again and not has_run(answer)
-            self._is_back(request.slot)
+            self._sought.pop(request.slot, None)
             if "The user executing the script" in text:  # a function ended halfway: the next
                 self.nodes.lose(connection.address)  # connection sees which rights are missing
-
-    def _is_back(self, slot: int) -> None:
-        """Note that the server that has a slot answers: callers wait for it once more."""
-        if self.clustered:
-            self._given_up.discard(slot)
-        else:  # it has all
-            self._given_up.clear()
 
     def _lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
@@ -305,16 +297,3 @@ class Transport:
             f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
             "back, or ask for fewer"
         )
-
-
-def _left(requests: Sequence[Request]) -> list[Request]:
-    """Return commands that are not done; give up refused ones that others have overtaken."""
-    left: list[Request] = []
-    done_behind: set[int] = set()
-    for request in reversed(requests):
-        request.done = request.done or (request.slot in done_behind and passes(request.answer))
-        if request.done:
-            done_behind.add(request.slot)
-        else:
-            left.append(request)
-    return left
