@@ -117,7 +117,7 @@ class Call:
     @property
     def records(self) -> Records:
         """The subscriptions of the store."""
-        return self.service.pushing.records
+        return self.service.pushing.pusher.records
 
     async def text(self) -> bytes:
         """Return the request's body as JSON text; "{}" without a body.

@@ -79,10 +79,10 @@ class Pusher:
         """The name of the holder in its claims."""
         self.store_client = StoreClient(lane, clock)
         self._clock = clock
-        self._gate = gate or Gate()
+        self.gate = gate or Gate()
         self.lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
-        self._sender = Sender(clock, client or HttpClient(clock, self._gate))
+        self._sender = Sender(clock, client or HttpClient(clock, self.gate))
         self._rabbitmq: RabbitMQ | None = None
         self.intakes = [self._intake(address, queue_type) for address in intakes]
         self._taking: dict[Intake, asyncio.Task[None]] = {}
@@ -124,7 +124,7 @@ class Pusher:
             from bide.targets.rabbitmq.publisher import RabbitMQ
 
             trusted = {one.address.broker for one in self.intakes}
-            self._rabbitmq = RabbitMQ(self._clock, self._gate, trusted)
+            self._rabbitmq = RabbitMQ(self._clock, self.gate, trusted)
         return self._rabbitmq
 
     def look(self) -> None:
@@ -219,7 +219,7 @@ class Pusher:
         for name, subscription in known.items():
             worker = self.workers.get(name) or self._begin(name, subscription)
             worker.follow(subscription, place, len(there))
-            worker.adopt_circuit(circuits.get(name))
+            worker.adopt_circuit(circuits.get(name, worker.circuit))
         turned = [one for one in self.workers.values() if one.circuit.changed > one.published]
         news = {one: one.circuit.changed for one in turned}
         if news:

@@ -215,7 +215,7 @@ async def _checked(call: Call, name: str, fields: dict[str, Any]) -> dict[str, A
             raise InvalidArgument(
                 "url names files of this server; use the command line with the URL of the store"
             )
-        call.service.pushing.gate.check(fields["url"])
+        call.service.pushing.pusher.gate.check(fields["url"])
     if "concurrency" in fields and call.service.quotas.any:
         await _find_room(call, name, fields["concurrency"])
     return fields

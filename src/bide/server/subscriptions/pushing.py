@@ -30,12 +30,10 @@ class Pushing:
     """
 
     def __init__(self, lane: Lane, clock: Clock, settings: Settings) -> None:
-        self.gate = Gate(settings.push_networks)
         self.pusher = Pusher(
-            lane, clock, gate=self.gate, lease=settings.push_lease,
+            lane, clock, gate=Gate(settings.push_networks), lease=settings.push_lease,
             intakes=intakes(settings.rabbitmq),
         )  # fmt: skip
-        self.records = self.pusher.records
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -82,8 +80,9 @@ class Pushing:
         if (known := self.pusher.known) or self._settings.behind:
             return known
         if (now := time.monotonic()) >= self._known_until:
-            listed = await self.records.listed()
-            circuits = await self.records.peers.circuits() if listed else {}
+            records = self.pusher.records
+            listed = await records.listed()
+            circuits = await records.peers.circuits() if listed else {}
             self._known = {
                 one.name: Known(one, circuits.get(one.name, Circuit()).of(one.tag))
                 for one in listed

@@ -206,9 +206,7 @@ def _shown(
         own["url"] = shown_address(subscription.url)
     own["headers"] = sorted(subscription.headers)
     own["secrets"] = [
-        SecretOut(one.created, one.until)
-        for one in subscription.secrets
-        if one.until is None or now < one.until
+        SecretOut(one.created, one.until) for one in subscription.secrets if one.valid(now)
     ]
     probe_at = None if circuit.since is None else circuit.until
     out = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)

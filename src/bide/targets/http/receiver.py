@@ -223,14 +223,6 @@ class Pace:
         self._since = float("-inf")
         """Since when requests are saved."""
 
-    def set(self, rate: float | None, now: float) -> None:
-        """Change the rate; saved requests are kept up to the new maximum."""
-        if rate is None or self.rate is None:
-            self._since = float("-inf")
-        else:
-            self._since = now - self._saved(self.rate, now) / rate
-        self.rate = rate
-
     def room(self, most: int, now: float) -> int:
         """Return how many of `most` may start."""
         if self.rate is None:

@@ -207,7 +207,7 @@ class Records(Shared):
             old = (
                 replace(one, until=min(now + overlap, one.until or LATEST))
                 for one in known.secrets
-                if overlap and (one.until is None or now < one.until)
+                if overlap and one.valid(now)
             )
             # Each request carries a signature for each secret.
             return replace(known, secrets=(Secret(text, now), *old)[:5])

@@ -1,12 +1,12 @@
 """A subscription: the queue, the receiver, the limits, the retries, and the secrets that sign."""
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,6 +31,10 @@ class Secret(msgspec.Struct, frozen=True, omit_defaults=True):
     until: int | None = None
     """The end of its use in Unix milliseconds; set when it is replaced."""
 
+    def valid(self, now: int) -> bool:
+        """Tell whether it signs requests at a time."""
+        return self.until is None or now < self.until
+
     def __repr__(self) -> str:
         return f"Secret(created={self.created}, until={self.until})"
 
@@ -46,10 +50,9 @@ def check_secret(text: str) -> str:
     Raises:
         InvalidArgument: it is not a secret; the text does not repeat it.
     """
-    try:
+    size = 0
+    with suppress(ValueError):
         size = len(_bytes(text)) if text.startswith(PREFIX) else 0
-    except (binascii.Error, ValueError):
-        size = 0
     if not LEAST <= size <= MOST:
         raise InvalidArgument(
             f"secret must be {PREFIX} and {LEAST} to {MOST} bytes in base64; without one, bide "
@@ -166,7 +169,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def valid(self, now: int) -> list[str]:
         """Return the secrets that are valid at a time."""
-        return [one.text for one in self.secrets if one.until is None or now < one.until]
+        return [one.text for one in self.secrets if one.valid(now)]
 
     def check(self) -> "Subscription":
         """Return the subscription after a check.

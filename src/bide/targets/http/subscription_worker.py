@@ -69,17 +69,14 @@ class SubscriptionWorker(Consumer):
             QueueHandlers(subscription.queue, pusher.lease, subscription.concurrency), (),
             SimpleNamespace(), pusher.store_client, pusher.claimer,
         )  # fmt: skip
-        self.subscription = subscription
-        self.circuit = Circuit(tag=subscription.tag)
+        self.circuit = Circuit()
         self.published = 0
         """The change of the circuit that the other servers know."""
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
         self._pusher = pusher
-        self._place, self._among, self._share = 0, 1, subscription.concurrency
-        self._held_until = 0.0
-        self._pace = Pace(subscription.rate)
-        self._handle()
+        self._place, self._among = 0, 1
+        self.follow(subscription, 0, 1)
 
     # Called by the pusher.
 
@@ -103,15 +100,17 @@ class SubscriptionWorker(Consumer):
         # As its share of the places; one without places sends a probe at most.
         part = self._share / subscription.concurrency or 1 / among
         rate = None if subscription.rate is None else subscription.rate * part
-        self._pace.set(rate, self._clock.monotonic())
+        self._pace = Pace(rate)
         self.queue_handlers.concurrency = max(self._share, 1)
-        self._handle()
+        self.queue_handlers.handlers[None] = Handler(
+            f"push {subscription.name}", self._push, is_async=True,
+            timeout=subscription.timeout / 1000, retry=subscription.backoff,
+        )  # fmt: skip
         self.recall()
 
-    def adopt_circuit(self, circuit: Circuit | None) -> None:
-        """Take over a circuit that a server has stored; `None`: there is none."""
-        current = self.circuit
-        if circuit is not None and circuit.tag == current.tag and circuit.changed > current.changed:
+    def adopt_circuit(self, circuit: Circuit) -> None:
+        """Take over a circuit that a server has stored, if it is of this version and newer."""
+        if circuit.tag == self.circuit.tag and circuit.changed > self.circuit.changed:
             self.circuit, self.published = circuit, circuit.changed
             self.recall()
 
@@ -119,14 +118,6 @@ class SubscriptionWorker(Consumer):
         """Return the totals so far, and how much is running."""
         self.deliveries.running = len(self.running)
         return super().current()
-
-    def _handle(self) -> None:
-        """Let the consumer call `_push`, with the limits of the subscription as it is now."""
-        one = self.subscription
-        self.queue_handlers.handlers[None] = Handler(
-            f"push {one.name}", self._push, is_async=True, timeout=one.timeout / 1000,
-            retry=one.backoff,
-        )  # fmt: skip
 
     # Claiming.
 
