@@ -20,10 +20,10 @@ from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import Gate
 from bide.targets.http.client import HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
-from bide.targets.http.receiver import Answer
+from bide.targets.http.receiver import Answer, Circuit
 from bide.targets.http.records import Records
 from bide.targets.http.sender import Busy, Sender
-from bide.targets.http.stats import Deliveries, Known, PushStats
+from bide.targets.http.stats import Known, PushStats
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker, Target
 
@@ -205,7 +205,9 @@ class Pusher:
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
-            self._servers = await peers.present(self.holder, self._figures())
+            sent = self.sent.deliveries.items()
+            figures = {name: one for name, one in sent if one.answers or one.running}
+            self._servers = await peers.present(self.holder, figures)
             self._seen = self._clock.monotonic()
         there, place = self._servers, self._servers.index(self.holder)
         for name, worker in list(self.workers.items()):
@@ -216,20 +218,17 @@ class Pusher:
                 self._end(self.workers.pop(name))
         if self._rabbitmq is not None:
             self._rabbitmq.keep(one.url for one in known.values())
+        turned = {}
         for name, subscription in known.items():
             worker = self.workers.get(name) or self._begin(name, subscription)
             worker.follow(subscription, place, len(there))
-            worker.adopt_circuit(circuits.get(name, worker.circuit))
-        turned = [one for one in self.workers.values() if one.circuit.changed > one.published]
-        news = {one: one.circuit.changed for one in turned}
-        if news:
-            await peers.store_circuits({one.subscription.name: one.circuit for one in news})
-        for worker, changed in news.items():
-            worker.published = changed
-
-    def _figures(self) -> dict[str, Deliveries]:
-        found = self.sent.deliveries
-        return {name: one for name, one in found.items() if one.answers or one.running}
+            circuit = circuits.get(name, Circuit()).of(subscription.tag)
+            if circuit.changed > worker.circuit.changed:
+                worker.adopt_circuit(circuit)
+            elif circuit.changed < worker.circuit.changed:
+                turned[name] = worker.circuit
+        if turned:
+            await peers.store_circuits(turned)
 
     def _begin(self, name: str, subscription: Subscription) -> SubscriptionWorker:
         if not self.workers and not self.records.keys:

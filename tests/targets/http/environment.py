@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model import body as bodies
@@ -15,6 +17,8 @@ from bide.model.message import Item, Message
 from bide.model.replies import Counts, Found
 from bide.targets.http.addresses import Gate
 from bide.targets.http.client import HttpClient
+from bide.targets.http.peers import CIRCUITS
+from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker
@@ -101,6 +105,15 @@ class Stage:
         reader.close()
         assert isinstance(reply, Counts)
         return reply
+
+    def circuit(self) -> Circuit:
+        """Return the circuit of the subscription that other servers see."""
+        reader = SqliteEngine(self.path, read_only=True)
+        (reply,) = reader.execute([Find(CIRCUITS, ["shop"])], self.clock.now())
+        reader.close()
+        assert isinstance(reply, Found)
+        (found,) = reply.messages
+        return Circuit() if found is None else msgspec.json.decode(found.data, type=Circuit)
 
     async def acked(self, count: int, queue: str = "q") -> None:
         await until(lambda: self.counts(queue).flow.acked == count)

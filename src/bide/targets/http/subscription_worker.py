@@ -70,8 +70,6 @@ class SubscriptionWorker(Consumer):
             SimpleNamespace(), pusher.store_client, pusher.claimer,
         )  # fmt: skip
         self.circuit = Circuit()
-        self.published = 0
-        """The change of the circuit that the other servers know."""
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
         self._pusher = pusher
@@ -92,7 +90,7 @@ class SubscriptionWorker(Consumer):
         if not news and (place, among) == (self._place, self._among):
             return
         if news:
-            self.circuit, self.published = Circuit(tag=subscription.tag), 0
+            self.circuit = Circuit(tag=subscription.tag)
             self._held_until = 0.0
         self.subscription, self._place, self._among = subscription, place, among
         turn = crc32(subscription.name.encode())
@@ -109,10 +107,9 @@ class SubscriptionWorker(Consumer):
         self.recall()
 
     def adopt_circuit(self, circuit: Circuit) -> None:
-        """Take over a circuit that a server has stored, if it is of this version and newer."""
-        if circuit.tag == self.circuit.tag and circuit.changed > self.circuit.changed:
-            self.circuit, self.published = circuit, circuit.changed
-            self.recall()
+        """Take over the circuit of another server."""
+        self.circuit = circuit
+        self.recall()
 
     def current(self) -> Tally:
         """Return the totals so far, and how much is running."""
