@@ -13,7 +13,7 @@ from rich.console import Console
 
 import bide
 from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Forecaster
-from bide.cli.queues.top_screen import BUCKET, BUCKETS, View, picture
+from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, picture
 from bide.cli.store import Store
 from bide.model.commands import Command
 from bide.model.replies import Flow, Forecasted, Reply, Sizes
@@ -42,7 +42,7 @@ class Asked(Store):
     def total(self, queue: bide.Queue) -> int:
         ahead = self.forecaster.forecast({"orders": queue.counts()})
         assert ahead is not None
-        return sum(ahead.buckets)
+        return sum(ahead.found.buckets)
 
 
 Asks = Callable[..., Asked]
@@ -93,22 +93,24 @@ def test_of_many_queues_those_with_most_messages_are_asked(asks: Asks, orders: b
     ahead = asked.forecaster.forecast(queues)
     assert asked.queues == [f"q{n:03}" for n in range(QUEUES + 2, 2, -1)]
     assert ahead is not None
+    assert ahead.left_out == 2
+    assert "; without 2 queues" in line(ahead, width=120)
 
 
-def view(ahead: Forecasted) -> View:
+def view(ahead: Ahead) -> View:
     counts = bide.Counts(Sizes(delayed=9), Flow(put=9))
     return View(Sample(9.0, {"orders": counts}), None, [], 100_000, ahead)
 
 
-def line(ahead: Forecasted, width: int = 80) -> str:
+def line(ahead: Ahead, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(picture(view(ahead), "sqlite:///shop.db", width))
     (found,) = [one for one in console.export_text().splitlines() if one.startswith("due in")]
     return found
 
 
-def hours(*counts: int, later: int = 0) -> Forecasted:
-    return Forecasted(0, 0, [*counts, *[0] * (BUCKETS - len(counts))], later)
+def hours(*counts: int, later: int = 0) -> Ahead:
+    return Ahead(Forecasted(0, 0, [*counts, *[0] * (BUCKETS - len(counts))], later))
 
 
 def test_the_line_of_a_terminal() -> None:
@@ -137,7 +139,7 @@ def test_in_a_pipe_and_as_json(run: Bide, orders: bide.Queue, url: str) -> None:
         mail.put("next week", delay="7d")
         mail.put("due")
     found = json.loads(run("top", "--once", "--json").output)["forecast"]
-    assert (found["bucket"], found["start"] % BUCKET) == (BUCKET, 0)
+    assert (found["bucket"], found["start"] % BUCKET, found["left_out"]) == (BUCKET, 0, 0)
     assert (found["overdue"], found["later"]) == (1, 1)
     assert len(found["counts"]) == BUCKETS
     assert (sum(found["counts"][:2]), sum(found["counts"][2:5])) == (3, 2)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from heapq import nlargest
 from itertools import chain
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -14,7 +13,7 @@ import msgspec
 from bide.cli import option
 from bide.cli.errors import raise_on_termination
 from bide.cli.output import Output, escape, warn
-from bide.cli.queues.top_screen import BUCKET, BUCKETS, View, as_facts, picture, print_rows
+from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -106,10 +105,10 @@ class Forecaster:
         """Why the last forecast could not be read."""
         self._store = store
         self._clock = clock
-        self._ahead: Forecasted | None = None
+        self._ahead: Ahead | None = None
         self._next = 0.0
 
-    def forecast(self, queues: Mapping[str, Counts]) -> Forecasted | None:
+    def forecast(self, queues: Mapping[str, Counts]) -> Ahead | None:
         """Return the last forecast, or a new one if it is time; `None`: there is none.
 
         A forecast that fails does not end a sample: a server refuses slow reads that are too many.
@@ -122,11 +121,11 @@ class Forecaster:
             return None
         began = self._clock.monotonic()
         if self._ahead is None or began >= self._next:
-            names = nlargest(QUEUES, delayed, key=delayed.__getitem__)
-            commands = [Forecast(name, BUCKET, BUCKETS) for name in names]
+            names = sorted(delayed, key=lambda name: (-delayed[name], name))
+            commands = [Forecast(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
             try:
                 found = [self._store.ask(Forecasted, command) for command in commands]
-                self._ahead = sum_forecasts(found)
+                self._ahead = Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
                 self.trouble = None
             except StoreError as error:
                 self.trouble = error

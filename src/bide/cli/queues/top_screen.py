@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, table_of, text_of
+from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, plural, table_of, text_of
 from bide.cli.queues.queues_counts_audit import facts_of, size_cells
 from bide.cli.times import iso, rounded
 from bide.model.replies import FLOW, SIZES, Forecasted
@@ -48,6 +48,14 @@ BUCKETS = 24
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
+class Ahead(NamedTuple):
+    """What falls due in the next hours."""
+
+    found: Forecasted
+    left_out: int = 0
+    """How many queues with delayed messages were not asked."""
+
+
 class View(NamedTuple):
     """What `bide top` shows."""
 
@@ -58,7 +66,7 @@ class View(NamedTuple):
     """The workers of this sample and of the last minute, those that hold most first."""
     now: int
     """The store's clock, in Unix milliseconds."""
-    ahead: Forecasted | None = None
+    ahead: Ahead | None = None
     """What falls due when; `None`: nothing is delayed."""
 
 
@@ -83,9 +91,10 @@ def as_facts(view: View) -> dict[str, Any]:
     ]  # fmt: skip
     shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
     if ahead is not None:
+        found = ahead.found
         shown["forecast"] = {
-            "start": ahead.start, "bucket": BUCKET, "overdue": ahead.overdue,
-            "counts": ahead.buckets, "later": ahead.later,
+            "start": found.start, "bucket": BUCKET, "overdue": found.overdue,
+            "counts": found.buckets, "later": found.later, "left_out": ahead.left_out,
         }  # fmt: skip
     return shown
 
@@ -102,7 +111,7 @@ def print_rows(out: Output, view: View) -> None:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", worker.holder, worker.holds, held)
     if view.ahead is not None:
-        ahead = view.ahead
+        ahead = view.ahead.found
         counts = ",".join(map(str, ahead.buckets))
         out.row("forecast", iso(ahead.start), ahead.overdue, counts, ahead.later)
 
@@ -151,11 +160,12 @@ def _headline(store: str, sample: Sample) -> "Text":
     return line.append(f"at {store}", "bold")
 
 
-def _ahead(found: Forecasted) -> "Text":
+def _ahead(ahead: Ahead) -> "Text":
     """Return how many messages fall due in each hour, as one line; its end is what may be cut."""
     from rich.text import Text
 
     line = Text(f"due in {BUCKETS}h  ", no_wrap=True, overflow="ellipsis")
+    found = ahead.found
     total, most = sum(found.buckets), max(found.buckets)
     line.append(sparkline(found.buckets), STYLES["delayed"])
     line.append(f"  {total:,}", "bold" if total else "dim")
@@ -168,6 +178,8 @@ def _ahead(found: Forecasted) -> "Text":
         line.append(f", all {span}" if most == total else f", most {span}: {most:,}")
     if found.later:
         line.append(f"; later {found.later:,}", "dim")
+    if ahead.left_out:
+        line.append(f"; without {plural(ahead.left_out, 'queue')}", "dim")
     return line
 
 
