@@ -283,12 +283,11 @@ def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue)
     result = run("put", "orders", "--lines", stdin='"a"\n\n{oops\n')
     assert result.exit_code == 2
     assert "line 3 is not JSON" in result.stderr
-    assert "; nothing was put" in result.stderr
     assert orders.counts().flow.put == 0
     lines = "1\n" * 1_500 + "{oops\n"
     result = run("put", "orders", "--lines", stdin=lines)
     assert "line 1501 is not JSON" in result.stderr
-    assert "; the lines up to line 1000 were put, no others" in result.stderr
+    assert "the lines up to line 1000 were put\n" in result.stderr
     assert orders.counts().flow.put == 1_000
 
 

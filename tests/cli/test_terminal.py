@@ -125,9 +125,7 @@ def test_the_audit_adds_up_and_says_so(terminal: Terminal, orders: bide.Queue) -
     orders.put_many(range(1_234))
     orders.ack(orders.claim(34))
     screen = plain(terminal("audit", "orders")[0])
-    assert re.search(r"queue +put +acked .*ready", screen)
-    assert re.search(r"orders +1,234 +34 .* 1,200 .*✓", screen)
-    assert "✓ it balances: 1,234 messages put, all accounted for" in screen
+    assert "✓ orders balances: 1,234 messages put = 34 acked + 1,200 ready" in screen
 
 
 @pytest.mark.process
@@ -194,7 +192,7 @@ def test_the_other_screens(terminal: Terminal, orders: bide.Queue) -> None:
         (["dead", "show", "orders", "a"], ["k: v", "day", "dead since", "expires"]),
         (["get", "orders", "b"], ["ready", "0 of 10"]),
         (["scan", "orders", "--limit", "1"], ["a"]),
-        (["audit"], ["it balances"]),
+        (["audit"], ["orders balances"]),
         (["revive", "orders", "--all"], ["1 dead letter of orders revived"]),
         (["pause", "orders"], ["orders is paused"]),
         (["counts", "orders"], ["paused: claims get nothing"]),

@@ -11,7 +11,7 @@ from bide.cli.errors import in_options
 from bide.model.errors import InvalidArgument
 from bide.model.times import LATEST, format_duration, milliseconds, unix
 
-_WITH_NAME = re.compile(r"(.*\d)(?:\s+(\w+/[\w/+-]+)|\s*\[([\w/+-]+)\])")
+_WITH_NAME = re.compile(r"(.*\d)\s*[ \[]([A-Za-z][\w/+-]+)\]?")
 """A time and the name of a zone: behind a space, or in brackets as RFC 9557 has it."""
 
 
@@ -66,9 +66,9 @@ def read_moment(value: str | float) -> float:
 
 def _as_datetime(text: str) -> datetime:
     named = _WITH_NAME.fullmatch(text)
-    zone = _zone(named[2] or named[3]) if named else None
+    plain, zone = (named[1], _zone(named[2])) if named else (text, None)
     try:
-        moment = datetime.fromisoformat(named[1] if named else text)
+        moment = datetime.fromisoformat(plain)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is not a valid time; write ISO 8601 with a zone, as "

@@ -159,10 +159,7 @@ def _put_lines(
                 stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
                 before = f"the lines up to line {batch[-1][0]} were put"
                 bar.advance(len(batch))
-        except click.UsageError as error:
-            put_before = f"{before}, no others" if before else "nothing was put"
-            raise usage_error(f"{error.message}; {put_before}") from error
-        except (StoreError, KeyboardInterrupt):
+        except (click.UsageError, StoreError, KeyboardInterrupt):
             if before:
                 warn(before)
             raise

@@ -37,9 +37,7 @@ def _print_chart(out: Output, queue: str, found: Forecast, spans: list[tuple[int
     """Print a bar for each span; a run of empty spans is one row of dots."""
     verb = "waits" if found.total == 1 else "wait"
     out.text((queue, "bold"), (f"  {plural(found.total, 'message')} {verb}", "dim"))
-    now, day = now_ms(), 86_400
-    form = "%H:%M" if found.bucket * len(spans) <= day else "%d %b %H:%M"
-    form = "%H:%M:%S" if found.bucket < 60 else "%d %b %Y" if found.bucket >= day else form
+    now, form = now_ms(), "%H:%M:%S" if found.bucket < 60 else "%d %b %H:%M"
     rows = [("due by now", "", found.overdue, "green")]
     for empty, run in groupby(spans, key=lambda span: not span[1]):
         if empty:

@@ -1,6 +1,5 @@
 """`bide queues`, `bide counts` and `bide audit`."""
 
-from itertools import zip_longest
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from bide.cli.output import NAME, STYLES, Bar, Cell, Column, Output, counted, gr
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms, rounded, when
 from bide.model.commands import Count
-from bide.model.replies import FLOW, GONE, SIZES, Counts
+from bide.model.replies import GONE, SIZES, Counts
 from bide.model.times import limits_of, limits_text
 from bide.queue.results import Audit
 
@@ -98,14 +97,11 @@ def counts(store: Store, out: Output, queue: str) -> None:
         facts = facts_of(found)
         out.report({"queue": queue, **facts} if out.as_json else facts)
         return
-    states: list[list[Cell]] = [
-        [(name, "dim"), cell] for name, cell in zip(SIZES, size_cells(found), strict=True)
-    ]
-    states.append([("remembered", "dim"), counted(found.kept, STYLES["acked"])])
-    flow: list[list[Cell]] = [[(n, "dim"), counted(getattr(found.flow, n))] for n in FLOW]
-    rows = [[*left, *right] for left, right in zip_longest(states, flow, fillvalue=["", ""])]
+    numbers = msgspec.structs.asdict(found.sizes) | {"remembered": found.kept}
+    numbers |= msgspec.structs.asdict(found.flow)
+    rows = [[(name, "dim"), counted(n, STYLES.get(name, ""))] for name, n in numbers.items()]
     out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if found.paused else "")
-    out.console.print(grid(rows, "lrlr"))
+    out.console.print(grid(rows, "lr"))
     if limits := limits_text(found):
         out.text(("limits: ", "dim"), limits)
     if found.oldest is not None:
@@ -132,47 +128,26 @@ def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool
     audited = audited or [store.queue(name) for name in store.names(own=own)]
     with Bar("auditing queues", len(audited)) as bar:
         found = [one.audit() for one in bar.over(audited)]
-    if not out.terminal:
-        for one in found:
-            _print_audit(out, one)
-    elif found:
-        _print_audits(out, found)
-    else:
+    for one in found:
+        _print_audit(out, one)
+    if out.terminal and not found:
         out.text((f"no queues in {store.shown}", "dim"))
     return all(found)
 
 
-def _facts_of_audit(audited: Audit) -> dict[str, Any]:
-    """Return how many messages were put, are gone, and are in each state."""
-    flow, sizes = audited.counts.flow, audited.counts.sizes
-    gone = {name: getattr(flow, name) for name in GONE}
-    return {"put": flow.put, **gone, **{name: getattr(sizes, name) for name in SIZES}}
-
-
 def _print_audit(out: Output, audited: Audit) -> None:
-    facts = {"queue": audited.queue, **_facts_of_audit(audited)}
+    """Print how many messages were put, are gone, and are in each state, and the verdict."""
+    flow, sizes = audited.counts.flow, audited.counts.sizes
+    parts = {name: getattr(flow, name) for name in GONE}
+    parts |= {name: getattr(sizes, name) for name in SIZES}
+    facts = {"queue": audited.queue, "put": flow.put, **parts}
+    problems = "; ".join(audited.problems)
     if out.as_json:
         facts |= {"balanced": bool(audited), "problems": audited.problems}
     else:
-        facts["balanced"] = "yes" if audited else "no: " + "; ".join(audited.problems)
-    out.report(facts)
-
-
-def _print_audits(out: Output, found: list[Audit]) -> None:
-    rows: list[list[Cell]] = []
-    for audited in found:
-        facts = _facts_of_audit(audited)
-        cells = [
-            counted(count, STYLES.get(name, "")) if count else "" for name, count in facts.items()
-        ]
-        rows.append([(audited.queue, "bold"), *cells, output.DONE if audited else output.NOT_DONE])
-    columns = [Column(name, right=True, extra=True) for name in (*GONE, *SIZES)]
-    out.table([COLUMNS[0], Column("put", right=True), *columns, Column("")], rows)
-    problems = [f"{audited.queue}: {text}" for audited in found for text in audited.problems]
-    for problem in problems:
-        out.text(output.NOT_DONE, problem)
-    if problems:
-        out.text(output.NOT_DONE, "it does not balance: please report it, with this output")
-    else:
-        put = sum(audited.counts.flow.put for audited in found)
-        out.text(output.DONE, f"it balances: {plural(put, 'message')} put, all accounted for")
+        facts["balanced"] = f"no: {problems}" if problems else "yes"
+    mark, verdict = output.NOT_DONE, f"does not balance: {problems}; please report it"
+    if audited:
+        total = " + ".join(f"{count:,} {name}" for name, count in parts.items() if count)
+        mark, verdict = output.DONE, f"balances: {plural(flow.put, 'message')} put = {total or 0}"
+    out.report(facts, mark, f"{audited.queue} {verdict}")
