@@ -108,7 +108,7 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
         ("redis://[half", "is no URL"),
         ("redis://cache?wait_replicas=all", "wait_replicas='all' must be a number"),
         ("redis://cache/orders", "db='orders' must be a number"),
-        ("redis://cache?ca=ca.pem", "the option 'ca' is for rediss://"),
+        ("redis://cache?ca=ca.pem", "redis:// has no option 'ca'"),
         ("rediss://cache?verify=maybe", "must be full, ca or none"),
         ("redis://cache?timeout=0", r"\?timeout must be longer than nothing"),
         ("unix://", "needs the path of a socket"),

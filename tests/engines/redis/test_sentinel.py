@@ -325,7 +325,7 @@ def test_what_else_may_be_wrong_is_said(group: SentinelGroup, open_engine: Open)
         ("redis+sentinel://:s3cret@a:x/m?sentinel_password=s3cret", r"\*\*\*@a:x"),
         ("redis+sentinel://a/m/x", "db='x' must be a number"),
         ("redis+sentinel://a/m?sentinel_tls=yes", "sentinel_tls='yes' must be yes or no, and yes"),
-        ("redis+sentinel://a/m?ca=/ca.pem", "'ca' is for rediss://"),
+        ("redis+sentinel://a/m?ca=/ca.pem", "sentinel:// has no option 'ca'"),
         ("redis+sentinel://a/m?reconnect=0", "reconnect must be longer than nothing"),
         ("redis://a?sentinel_password=x", "has no option 'sentinel_password'"),
     ],

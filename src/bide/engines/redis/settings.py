@@ -14,7 +14,7 @@ from bide.model.errors import InvalidArgument
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _TLS_OPTIONS = ("ca", "cert", "cert_key", "verify")
 _SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
-_OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db", *_TLS_OPTIONS)
+_OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -71,9 +71,8 @@ def read_url(parts: SplitResult) -> Settings:
     shown = _shown(parts)
     form = "unix" if parts.scheme == "unix" else parts.scheme.partition("+")[2]
     encrypted = parts.scheme.startswith("rediss")
-    chosen = options(parts, *_OPTIONS, *(_SENTINEL_OPTIONS if form == "sentinel" else ()))
-    if not encrypted and (tls := chosen.keys() & set(_TLS_OPTIONS)):
-        raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
+    allowed = _OPTIONS + encrypted * _TLS_OPTIONS + (form == "sentinel") * _SENTINEL_OPTIONS
+    chosen = options(parts, *allowed)
     timeout = _seconds(chosen, "timeout", "5s")
     usual: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
     arguments = usual | dict.fromkeys(_TIMEOUTS, timeout)
