@@ -41,17 +41,11 @@ _TOGETHER: dict[type, Callable[[Any], object]] = {
 """Consecutive commands that agree in this are executed as one."""
 
 
-_SINGLE: dict[type, Callable[[Any, int], Step]] = {
-    cmd.History: history,
-    cmd.Find: find,
-    cmd.Configure: configure,
-    cmd.Count: count,
-    cmd.Scan: scan,
-    cmd.Forecast: forecast,
-    cmd.Explain: explain,
-    cmd.Delete: delete,
+_SINGLE: dict[str, Callable[[Any, int], Step]] = {
+    step.__name__: step
+    for step in (history, find, configure, count, scan, forecast, explain, delete)
 }
-"""How a command is executed of which each is executed as one."""
+"""By the name of its verb: how a command is executed of which each is executed as one."""
 
 _ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 """Commands of several rounds: nothing else may be executed meanwhile."""
@@ -191,11 +185,11 @@ class RedisEngine:
                 return step, shards > 1 or command.count > SLICE
             case cmd.Cancel(where=Where()) | cmd.Purge(ids=None):
                 return sweep(command, shards), True
-            case _ if type(command) in _SINGLE:
+            case _ if single := _SINGLE.get(type(command).__name__.lower()):
                 alone = isinstance(command, _ALONE) or (
                     isinstance(command, cmd.Count) and (command.recount or command.stored)
                 )
-                return _SINGLE[type(command)](command, shards), alone
+                return single(command, shards), alone
             case _:
                 return change(run, shards), False
 
