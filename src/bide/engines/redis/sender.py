@@ -150,7 +150,7 @@ class Sender(Transport):
         If it is known, later calls may have taken the place of the reply.
         """
         if not request.done:
-            request.again, request.asking = True, None
+            request.again = True
             return self._decoded([call], self.execute([request]))[0]
         answer = self._answer(request)
         if type(answer) is list and type(answer[0]) is bytes:

@@ -35,10 +35,6 @@ class Request:
     answer: Any = None
     again: bool = False
     """It may have arrived before."""
-    asking: Address | None = None
-    """Which server to ask once, though the slot is not its own yet."""
-    away: bool = False
-    """There is no connection to the server that has it."""
     done: bool = False
     tries: int = 0
     mark: int = 0
@@ -88,9 +84,9 @@ class Transport:
         now, moved = time.monotonic(), self._refresh()
         for request in left:
             request.tries += 1
-            hopeless = request.tries > 1 or (request.away and not moved)
-            request.done = hopeless and (request.hurried or now > self._deadline(request.slot, now))
-        if not moved and any(not request.done and request.asking is None for request in left):
+            late = request.hurried or now > self._deadline(request.slot, now)
+            request.done = late and not moved and request.tries > 1
+        if not moved and any(not request.done for request in left):
             time.sleep(min(0.005 * left[0].tries, 0.2))
 
     def _deadline(self, slot: int, now: float) -> float:
@@ -102,7 +98,7 @@ class Transport:
         """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[Request]] = {}
         try:
-            places = [request.asking or self.nodes.owner(request.slot) for request in left]
+            places = [self.nodes.owner(request.slot) for request in left]
         except StoreError as error:  # the others would ask the sentinels again
             self.nodes.doubt()
             self._fail(left, error)
@@ -119,7 +115,10 @@ class Transport:
             if connection is not None and (due := self._post(connection, group)):
                 posted.append((connection, due))
         for connection, due in posted:
-            self._receive(connection, due)
+            try:
+                self._take(connection, due, connection.receive(len(due)))
+            except Lost as lost:
+                self._lose(connection, due, lost)
         for connection, due in posted:  # all has been read: connections can be used
             if due[-1].command[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
@@ -143,12 +142,7 @@ class Transport:
 
         The last one is WAIT, if anything has to reach replicas.
         """
-        due: list[Request] = []
-        for request in group:
-            if request.asking is not None and not request.done:
-                due.append(Request(request.slot, ("ASKING",), False, False))
-            if not request.done:
-                due.append(request)
+        due = [request for request in group if not request.done]
         wanted = self._settings.wait_replicas
         if wanted > 0 and any(request.writes for request in due):
             timeout = self._settings.timeout * 1000
@@ -162,23 +156,18 @@ class Transport:
             return []
         return due
 
-    def _receive(self, connection: Connection, due: Sequence[Request]) -> None:
-        """Read a server's answers."""
-        try:
-            answers = connection.receive(len(due))
-        except Lost as lost:
-            self._lose(connection, due, lost)
-        else:
-            self._take(connection, due, answers)
-
     def _take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
         """Take in the answers of a server."""
         for request, answer in zip(due, answers, strict=True):
-            request.answer, request.asking = answer, None
+            request.answer = answer
             self._take_one(request, connection)
 
     def _take_one(self, request: Request, connection: Connection) -> None:
-        """Take in an answer, which may say where or when to ask again."""
+        """Take in an answer, which may say where or when to ask again.
+
+        A slot that is moving (ASK) is asked for until it has moved: before that, the new server
+        has no script executed, since never all keys of a script exist.
+        """
         answer = request.answer
         if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
             self.nodes.lose(connection.address)  # the next connection loads the library
@@ -189,16 +178,12 @@ class Transport:
             return
         word, text = answer.word, str(answer)
         _log.debug("slot %d: %s", request.slot, text)
-        if word in ("MOVED", "ASK") and self.clustered:
+        if word == "MOVED" and self.clustered:
             host, _, port = text.split(" ")[2].rpartition(":")
-            to = (host or connection.address[0], int(port))
-            if word == "MOVED":
-                self.nodes.owners[request.slot] = to
-            else:
-                request.asking = to
+            self.nodes.owners[request.slot] = (host or connection.address[0], int(port))
         elif word == "READONLY":  # it was the master, or another one is it now
             self.nodes.lose(connection.address)
-        elif word not in ("TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
+        elif word not in ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
             request.done = True
             # A script would report its first run.
             request.again = request.again and not has_run(answer)
@@ -216,7 +201,6 @@ class Transport:
         error.__cause__ = lost.__cause__
         for request in due:
             request.answer, request.again = error, True
-            request.asking, request.away = None, False
 
     def _refresh(self) -> bool:
         """Find out which server has what; return whether that has changed."""
@@ -229,8 +213,8 @@ class Transport:
     def _fail(self, group: Iterable[Request], error: StoreError) -> None:
         """Note that there is no connection to a server."""
         for request in group:
-            request.answer, request.asking, request.away = error, None, True
-            request.done = not is_away(error)
+            request.answer, request.done = error, not is_away(error)
+            request.tries += 1  # else it is sent once more: perhaps only the connection was lost
         if isinstance(error.__cause__, BusyLoadingError):  # it is there
             self._opens_by = None
 
