@@ -51,14 +51,10 @@ class Family(NamedTuple):
         )
         for name, figures in found.items():
             value = self.value(figures)
-            if isinstance(value, Histogram):
-                made.add_metric([name], value.cumulative(), value.sum)
-            elif isinstance(value, Mapping):
-                for second, one in value.items():
-                    values = (one.cumulative(), one.sum) if isinstance(one, Histogram) else (one,)
-                    made.add_metric([name, second], *values)
-            else:
-                made.add_metric([name] if labels else [], value)
+            parts = value if isinstance(value, Mapping) else {"": value}
+            for second, one in parts.items():
+                values = (one.cumulative(), one.sum) if isinstance(one, Histogram) else (one,)
+                made.add_metric([name, second][: len(labels)], *values)
         metric: Metric = made
         return metric
 

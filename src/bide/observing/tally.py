@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import msgspec
@@ -89,20 +90,16 @@ class Histogram(Stats, gc=False, array_like=True):
 
     def cumulative(self) -> list[tuple[str, int]]:
         """Return upper bounds, as Prometheus writes them, each with the number of values within."""
-        found, total = [], 0
-        for bound, count in zip((*BOUNDS, None), self.buckets, strict=True):
-            total += count
-            found.append(("+Inf" if bound is None else str(bound), total))
-        return found
+        bounds = *map(str, BOUNDS), "+Inf"
+        return list(zip(bounds, accumulate(self.buckets), strict=True))
 
     def quantile(self, share: float) -> float | None:
         """Return the upper bound of the bucket with this quantile; infinity past the last bound.
 
         `None` if there are no values.
         """
-        wanted, total = share * self.count, 0
-        for bound, count in zip((*BOUNDS, float("inf")), self.buckets, strict=True):
-            total += count
+        wanted = share * self.count
+        for bound, total in zip((*BOUNDS, float("inf")), accumulate(self.buckets), strict=True):
             if total and total >= wanted:
                 return bound
         return None

@@ -105,8 +105,7 @@ class Supervisor:
     """Runs worker processes until it is stopped.
 
     Raises:
-        InvalidArgument: `metrics` is given, and prometheus_client is not installed; or there is no
-            folder for the health file.
+        InvalidArgument: there is no folder for the health file.
     """
 
     command: Sequence[str]
@@ -135,10 +134,6 @@ class Supervisor:
         self._code = 0
         self.totals = Totals()
         """What the processes have done."""
-        self._metrics: MetricsServer | None = None
-        if self.metrics is not None:
-            registry = registry_of(self.totals.counts, more=self.totals.metrics)
-            self._metrics = MetricsServer(registry, self.metrics[1], self.metrics[0])
         self._stopping = False
         self._processes = self.totals.living
         self._news = asyncio.Event()
@@ -157,6 +152,10 @@ class Supervisor:
         If a process ends before any was ready, the supervisor ends with its exit code: the command
         line, the store or the lifespan is wrong, and a restart would not help. With a `folder` it
         waits for a change of the code instead.
+
+        Raises:
+            InvalidArgument: a port is taken or not allowed; or `metrics` is given, and
+                prometheus_client is not installed.
         """
         raise_descriptor_limit()
         loop = asyncio.get_running_loop()
@@ -174,8 +173,10 @@ class Supervisor:
             try:
                 if self.health_port is not None:
                     opened.callback((await serve_health(*self.health_port, self.trouble)).close)
-                if self._metrics is not None:
-                    opened.enter_context(self._metrics)
+                if self.metrics is not None:
+                    registry = registry_of(self.totals.counts, more=self.totals.metrics)
+                    host, port = self.metrics
+                    opened.enter_context(MetricsServer(registry, port, host))
                 while self._processes or not self._stopping:
                     self._news.clear()
                     self._begun = self._begun or any(one.report.ready for one in self._processes)
