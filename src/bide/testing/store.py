@@ -1,6 +1,7 @@
 """A store for one test: all queues of the program use it, and it records puts."""
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -12,16 +13,17 @@ from bide.clock import Clock
 from bide.engines.port import Engine
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
+from bide.lane.steps import run_steps
 from bide.model import body as bodies
 from bide.model.commands import Command, Put, Scan
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, InvalidArgument
 from bide.model.message import Item, Message, State
-from bide.model.replies import Outcome, Outcomes, Page, Reply, expect
+from bide.model.replies import Outcome, Outcomes, Reply
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
 from bide.queue.arguments import check_state
 from bide.queue.detour import detour, is_detoured
-from bide.queue.results import following
+from bide.queue.results import first_of
 from bide.queue.sync import Queue
 from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
@@ -207,13 +209,7 @@ class ScratchStore:
     def messages(self, queue: str, state: State | None = None) -> list[Message]:
         """Return the messages of a queue, of all states or of one; see `Queue.scan`."""
         checked = None if state is None else check_state(state)
-        scan: Scan | None = Scan(queue, checked, limit=PAGE)
-        found: list[Message] = []
-        while scan is not None:
-            page = expect(Page, self.lane.call(scan))
-            found += page.messages
-            scan = following(scan, page)
-        return found
+        return run_steps(first_of(Scan(queue, checked, limit=PAGE), sys.maxsize), self.lane.call)
 
     def pending(self, queue: str) -> list[Message]:
         """Return the delayed, ready and leased messages, by due time, then id."""

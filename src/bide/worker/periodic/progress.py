@@ -87,10 +87,6 @@ def source_progress(home: str) -> Steps[dict[str, Any] | None]:
         "queue": named[0], "name": named[1], "state": window.state, "next": window.due,
         "every": body.every, "window": body.window, "put": body.put, "attempt": window.attempt,
     }  # fmt: skip
-    if body.last is not None:
-        facts["last"] = msgspec.structs.asdict(body.last)
-    if window.holder is not None:
-        facts["holder"] = window.holder
-    if window.error is not None:
-        facts["error"] = window.error
-    return facts
+    last = None if body.last is None else msgspec.structs.asdict(body.last)
+    more = {"last": last, "holder": window.holder, "error": window.error}
+    return facts | {name: one for name, one in more.items() if one is not None}
