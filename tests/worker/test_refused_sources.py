@@ -54,6 +54,6 @@ def test_a_name_is_taken_once() -> None:
 
     assert list(app.queue_handlers) == list(app.sources) == ["acme/bide:source:orders:unpaid"]
     assert home_of("orders", "unpaid") == HOME
-    with pytest.raises(bide.InvalidArgument, match=r"has a source 'unpaid' already; give one"):
+    with pytest.raises(bide.InvalidArgument, match=r"already; give one source another name="):
         app.source("acme/orders", every="5m", window="10m")(unpaid)
     app.source("acme/orders", every="5m", window="10m", name="other")(unpaid)

@@ -78,18 +78,15 @@ def test_what_is_wrong_from_the_start_is_told_by_one_of_many_processes(tmp_path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("level", ["info", "debug"])
-def test_what_is_refused_when_it_is_registered_is_told_in_a_line(
-    tmp_path: Path, level: str
-) -> None:
+def test_what_is_refused_when_it_is_registered_is_told_in_a_line(tmp_path: Path) -> None:
     source = "import bide\napp = bide.App()\napp.schedule('q', cron='61 * * * *')(print)\n"
-    with worker(tmp_path, source, "--log-level", level) as process:
+    with worker(tmp_path, source) as process:
         assert process.wait(60) == 2
     told = log(tmp_path)
     where = "error: jobs cannot be imported (jobs.py, line 3): cron='61 * * * *' is not valid"
     assert where in told
-    assert ("Traceback" in told) == (level == "debug")
-    assert level == "debug" or told.count("\n") == 1
+    assert "Traceback" not in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.process
@@ -101,7 +98,8 @@ def test_an_app_that_is_written_as_a_module_is_found(tmp_path: Path) -> None:
             cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         assert done.returncode == 2
-        assert f"there is no module '{target}'; shop has an app: write shop:work" in done.stderr
+        assert f"there is no module '{target}' in " in done.stderr
+        assert "; write shop:work\n" in done.stderr
 
 
 @pytest.mark.process

@@ -1,7 +1,6 @@
 """Import the `App` that `module:app` on a command line names."""
 
 import importlib
-import logging
 import os
 import sys
 import traceback
@@ -108,15 +107,13 @@ def _import(name: str) -> ModuleType:
         return sys.modules[name]
     except ModuleNotFoundError as error:
         missing = error.name or name
-        owner = sys.modules.get(name.rpartition(".")[0])
-        if name == missing and owner is not None and (apps := _apps(owner)):
-            raise InvalidArgument(
-                f"there is no module {name!r}; {owner.__name__} has an app: write {apps[0]}"
-            ) from error
         if name == missing or name.startswith(missing + "."):
+            owner = sys.modules.get(name.rpartition(".")[0])
+            apps = [] if owner is None else _apps(owner)
+            fix = f"write {apps[0]}" if apps else "run this where your code is"
             raise InvalidArgument(
                 f"there is no module {missing!r} in {Path.cwd()} or among the installed "
-                "packages; run this where your code is"
+                f"packages; {fix}"
             ) from error
         extra = EXTRAS.get(missing.partition(".")[0])
         fix = f"pip install 'bide[{extra}]'" if extra else "install the package that brings it"
@@ -124,15 +121,14 @@ def _import(name: str) -> ModuleType:
             f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
             f"{fix}, for {sys.executable}"
         ) from error
+    except InvalidArgument as error:  # its text needs no traceback
+        where = _place(error.__traceback__)
+        raise InvalidArgument(f"{name} cannot be imported{where}: {error}") from error
     except Exception as error:
-        what = f"{name} cannot be imported: {type(error).__name__}: {error}"
-        plain = isinstance(error, InvalidArgument)  # its text needs no traceback
-        if plain:
-            what = f"{name} cannot be imported{_place(error.__traceback__)}: {error}"
-        if not plain or logging.getLogger("bide").isEnabledFor(logging.DEBUG):
-            here = error.__traceback__
-            traceback.print_exception(error.with_traceback(here and here.tb_next))
-        raise InvalidArgument(what) from error
+        here = error.__traceback__
+        traceback.print_exception(error.with_traceback(here and here.tb_next))
+        what = f"{type(error).__name__}: {error}"
+        raise InvalidArgument(f"{name} cannot be imported: {what}") from error
 
 
 def _place(trace: TracebackType | None) -> str:

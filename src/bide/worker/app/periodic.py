@@ -106,10 +106,7 @@ class Periodic:
         def register(function: F) -> F:
             chosen, is_async = inspect_source(function, queue, name)
             source = Source(queue, chosen, function, is_async, ms, ahead, behind, kept, pauses)
-            if source.home in self._queue_handlers:
-                raise InvalidArgument(
-                    f"queue {queue!r} has a source {chosen!r} already; give one another name="
-                )
+            self._check_free(source.home, "give one source another name=")
             handler = Handler(
                 name_of(function), source.run, is_async, timeout=seconds_of(timeout), retry=pauses
             )
