@@ -65,7 +65,7 @@ class CommandBuilder:
             ]
             return self.put(whole, on_conflict)
         ids = new_ids(len(listed))
-        same = _behind_body(self.item(shared, ""))
+        same = msgspec.structs.astuple(self.item(shared, ""))[3:]
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
         return cmd.Put(self.queue, items, _policy_of(on_conflict))
@@ -89,7 +89,7 @@ class CommandBuilder:
             item = self.item(message, id, encoded=(data, is_json))
             items.append(item)
             before = options if item.headers is None and item.latest is None else None
-            same = _behind_body(item)
+            same = msgspec.structs.astuple(item)[3:]
         arguments.check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
 
@@ -346,11 +346,3 @@ def _policy_of(on_conflict: str, others: Sequence[str] = ()) -> cmd.OnConflict:
     if on_conflict not in (known := ("keep", "replace", *others)):
         raise InvalidArgument(f"on_conflict={on_conflict!r} must be one of {', '.join(known)}")
     return "replace" if on_conflict == "replace" else "keep"
-
-
-def _behind_body(item: Item) -> tuple[Any, ...]:
-    """Return the fields of an item after its body, up to the last that is not a default."""
-    values = msgspec.structs.astuple(item)[3:]
-    defaults = Item.__struct_defaults__[-len(values) :]
-    used = [place for place, value in enumerate(values, 1) if value != defaults[place - 1]]
-    return values[: max(used, default=0)]
