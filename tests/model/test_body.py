@@ -103,25 +103,21 @@ def test_what_has_a_json_form_is_written_in_it(value: Any, text: bytes) -> None:
     ],
 )
 def test_the_part_that_is_no_json_is_named(body: Any, place: str) -> None:
-    with pytest.raises(InvalidArgument, match=place + ".*convert it, or encode the whole body"):
+    with pytest.raises(InvalidArgument, match=place + ".*convert it .*, or encode the whole body"):
         encode(body)
 
 
 @pytest.mark.parametrize(
-    ("body", "place", "key"),
+    ("body", "place"),
     [
-        ({(1, 2): 3}, "body", r"\(1, 2\).* tuple"),
-        ({"a": [{None: 1}]}, r"body\['a'\]\[0\]", "None.* NoneType"),
+        ({(1, 2): 3}, "body is .* tuple"),
+        ({"a": [{None: 1}]}, r"body\['a'\]\[0\] is .* NoneType"),
+        ({"a": {"\ud800": 1}}, r"body\['a'\] is .*'.ud800'.* surrogates not allowed"),
     ],
 )
-def test_the_key_that_is_no_text_is_named(body: Any, place: str, key: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"{place} has the key {key}; JSON needs str keys"):
+def test_the_dictionary_whose_key_is_no_text_is_named(body: Any, place: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"{place}.*convert it \(keys to str\)"):
         encode(body)
-
-
-def test_a_key_that_is_no_unicode_text_is_named() -> None:
-    with pytest.raises(InvalidArgument, match=r"body\['a'\] has the key '.ud800', which is not"):
-        encode({"a": {"\ud800": 1}})
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -240,7 +236,7 @@ NESTED = json.loads("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
         (Order(1, notes={"x": math.nan}), r"body\['notes'\]\['x'\] is nan"),
         (object(), "body is of type object"),
         ({"a": [object()]}, r"body\['a'\]\[0\] is of type object"),
-        ({(1, 2): 3}, r"body has the key \(1, 2\)"),
+        ({(1, 2): 3}, "body is of type dict"),
         ({"a": "\ud800"}, r"body\['a'\] is of type str"),
         (10**5_000, "body is of type int"),
         (NESTED, "nested too deeply: 501 levels"),

@@ -222,14 +222,10 @@ def _explain(body: Any, error: Exception) -> str:
     path, value = "", body
     while found := next((part for part in _parts(value) if not _encodes(part[1])), None):
         path, value = path + f"[{found[0]!r}]", found[1]
-    for key in value if isinstance(value, Mapping) else ():
-        if not _encodes({key: None}):
-            why = f" of type {type(key).__name__}; JSON needs str keys"
-            if isinstance(key, str):
-                why = ", which is not valid Unicode text"
-            return f"{_place(path)} has the key {repr(key)[:100]}{why}"
-    why = f"which JSON cannot represent ({error}); convert it{OR_BYTES}"
-    return f"{_place(path)} is of type {type(value).__name__}, {why}"
+    return (
+        f"{_place(path)} is of type {type(value).__name__}, which JSON cannot represent ({error}); "
+        f"convert it (keys to str){OR_BYTES}"
+    )
 
 
 def _place(path: str) -> str:

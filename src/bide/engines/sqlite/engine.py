@@ -289,7 +289,6 @@ class SqliteEngine:
         if not self._read_only:
             connection.execute(SQL.put_one_view)
             connection.execute(SQL.put_one_trigger)
-            forget_statistics(connection)
             if before.file not in (None, files.file):  # the writer logs it, its reader does not
                 _log.warning(
                     "%s was deleted, moved away or replaced while it was in use; from now on the "

@@ -77,9 +77,7 @@ class Reading(QueueRules, Protocol):
 
     def pauses(self) -> list[Pause]:
         """Return the last pauses of the queue."""
-        found = [Pause(*row) for row in self.run(SQL.pauses, (self.row.id,))]
-        is_known = bool(found) and found[-1].until is None
-        return found if is_known or not self.row.paused else [*found, Pause(None)]
+        return [Pause(*row) for row in self.run(SQL.pauses, (self.row.id,))]
 
     # Scans.
 
