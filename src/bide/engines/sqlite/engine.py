@@ -316,7 +316,7 @@ class SqliteEngine:
             raise Closed("this engine was closed")
         connection = self._connection
         if connection is not None and not self._files.moved:
-            self._files.refuse_lost(connection, self._timeout)
+            self._files.refuse_lost(connection)
             self._checked = time.monotonic()
         else:
             if connection is not None:

@@ -90,11 +90,7 @@ class Files:
         except OSError:
             return 0
 
-    def _is_lost(self, path: Path) -> bool:
-        before = self._beside[path]
-        return before is not None and identity(path) != before
-
-    def refuse_lost(self, connection: sqlite3.Connection, timeout: float) -> None:
+    def refuse_lost(self, connection: sqlite3.Connection) -> None:
         """Refuse to write to a store whose log, or the index of its log, was deleted.
 
         Another process would not see what this one writes, and break the file.
@@ -102,21 +98,17 @@ class Files:
         Raises:
             StoreCorrupt: one was deleted.
         """
-        if self._is_lost(self._log):
-            try:
-                busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            except sqlite3.Error as error:
-                raise translate(error, self._path, timeout) from error
-            lost = self._log
-            saved = "written to the file when the last process ends" if busy else "in the file"
-        elif self._is_lost(self._index):  # a checkpoint could cut off what others have written
-            lost, saved = self._index, f"in {self._log.name}"
-        else:
+        lost = [path for path, file in self._beside.items() if file and identity(path) != file]
+        if not lost:
             return
+        if lost[0] == self._log:  # else a checkpoint could cut off what others have written
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raise StoreCorrupt(
-            f"{lost} was deleted or replaced while {self._path.name} was in use: what "
-            f"was confirmed is {saved}, and nothing more is written. Stop all processes of this "
-            "store, run bide audit, and start them again; that file belongs to the store"
+            f"{lost[0]} was deleted or replaced while {self._path.name} was in use: nothing more "
+            f"is written, and what was confirmed is in the file or in {self._log.name}, or gets "
+            "there when the last process ends. Stop all processes of this store, run bide audit, "
+            "and start them again; that file belongs to the store"
         )
 
     def keep_log_from_successor(self, connection: sqlite3.Connection, timeout: float) -> None:
@@ -141,11 +133,7 @@ class Files:
                 self._log.unlink()
                 self._index.unlink(missing_ok=True)
         except OSError as error:
-            raise StoreUnavailable(
-                f"{self._path} was replaced while it was in use, and {self._log.name}, the log of "
-                f"the file before it, cannot be deleted: {error.strerror}. Stop all processes of "
-                "this store, delete the log, and start them again"
-            ) from error
+            raise translate(error, self._path, timeout) from error
 
 
 RESERVE = 32 * 1024 * 1024
