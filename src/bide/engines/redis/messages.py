@@ -41,16 +41,17 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     outcomes, answered, failed = yield from in_lots(
         "put", command, rows, head, sharded.count, first, sizes=[len(record) for record in records]
     )
-    for lot, (now, _change, following, dues, known) in answered:
+    for lot, (now, _change, following, found) in answered:
         sharded.next = max(sharded.next, following)
-        for index, due in zip(lot, dues, strict=True):
+        for index, outcome in zip(lot, found, strict=True):
             item = items[index]
-            state: State = "ready" if due <= now else "delayed"
+            if isinstance(outcome, list):
+                outcomes[index] = as_outcome(command.queue, item.id, *outcome)
+                continue
+            state: State = "ready" if outcome <= now else "delayed"
             if item.died is not None:
                 state = "dead"
-            outcomes[index] = Outcome(item.id, True, state, due, item.died)
-        for place, *outcome in known:
-            outcomes[lot[place]] = as_outcome(command.queue, items[lot[place]].id, *outcome)
+            outcomes[index] = Outcome(item.id, True, state, outcome, item.died)
     return _share_out([len(each.items) for each in run], outcomes, failed)
 
 

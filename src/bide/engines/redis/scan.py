@@ -120,13 +120,14 @@ def _ask(
     ]  # fmt: skip
     entries: list[tuple[_Place, Message, int]] = []
     ends: list[_Place] = []
-    for shard, ((now, _change), end, *listed) in zip(asked, raised(answers), strict=True):
+    for shard, (head, *listed) in zip(asked, raised(answers), strict=True):
+        now, _change, end, ranks = head
         if end:
-            ends.append(_Place(place.phase, end[0].decode(), end[1].decode(), shard))
-        for id, record, at, lease in zip(*listed, strict=True):
+            ends.append(_Place(place.phase, end[0], end[1], shard))
+        for at, id, record, lease in zip(ranks, *listed, strict=True):
             name, ready = id.decode(), phase == "ready"
             message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
-            rank, _, order = at.decode().partition(" ")
+            rank, order = at.split()
             mine = _Place(place.phase, rank, order, shard)
             entries.append((mine, message, len(record) + len(id)))
     entries.sort(key=lambda entry: _key(entry[0]))

@@ -5,8 +5,8 @@
 --   places    in a queue of several shards, the place of each among those of all shards
 -- ARGV from 9 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
 --   latest (how long after the first put of the id at most), priority, whether it expires, died, created, group
--- Reply: [now, change, next number, when each message is due, [index, outcome] of each that is not new]
-local ranks, texts, groups, dues, outcomes, left, earliest, stored
+-- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
+local ranks, texts, groups, outcomes, left, earliest, stored
 local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
 
 -- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
@@ -56,57 +56,50 @@ local function succeed(r, text)
   r.follows = due
 end
 
-local function add(index, outcome)
-  outcomes[#outcomes + 1] = {index - 1, unpack(outcome)}
-end
-
-local function meet(index, id, known, text, conflict, version)  -- a message that is there
+-- Returns the outcome for a message that is there, nil if it is replaced.
+local function meet(id, known, text, conflict, version)
   last_plan = nil
   local r, unreadable = locate(id, known)
-  if unreadable then return add(index, {false, 'unreadable'}) end
+  if unreadable then return {false, 'unreadable'} end
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
     and (not r.state or r.state == 'dead') and is_still(r, nil, version))
   if r.token and conflict == 'replace' and not version and latest and not died_at then
     succeed(r, text)
-    return add(index, outcome(r, true))
+    return outcome(r, true)
   end
-  if not replaced then return add(index, outcome(r, false)) end
+  if not replaced then return outcome(r, false) end
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   local first = latest and r.created == 0 and now or r.created
   due_after(first, created or first)
   left[#left + 1] = {r, store(r.order, id, text)}
-  if latest then
-    local state = died_at and 'dead' or due <= now and 'ready' or 'delayed'
-    add(index, {true, state, due, died_at or null})
-  end
 end
 
 define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   last_plan = nil
   local total = (#ARGV - 8) / 3
-  ranks, texts, groups, dues, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, {}, nil, 0
+  ranks, texts, groups, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   if not exists then return NO_SHARD end
   local ids, known, seq, new, done = {}, {}, numbers.seq, 0, {}
   read_origin(origin)
   for i = 1, total do ids[i] = ARGV[6 + 3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, before = ARGV[7 + 3 * i], #outcomes
+    local text, instead = ARGV[7 + 3 * i], nil
     read(ARGV[8 + 3 * i])
-    dues[i] = due
     if rows and is_forwarded(i) then
-      add(i, {false, 'forwarded'})
+      instead = {false, 'forwarded'}
     elseif known[i] then
-      meet(i, ids[i], known[i], text, conflict, version)
+      instead = meet(ids[i], known[i], text, conflict, version)
     elseif conflict == 'revive' or version then
-      add(i, {false})
+      instead = {false}
     else
       if places and places[i] > seq then seq = places[i] end
       store(format('%012x', seq), ids[i], text)
       seq, new = seq + 1, new + 1
     end
-    if rows and (#outcomes == before or outcomes[#outcomes][2]) then done[i] = true end
+    outcomes[i] = instead or due
+    if rows and (not instead or instead[1]) then done[i] = true end
   end
   remember_rows(done)
   advance('seq', int(seq), 'put', int(numbers.put + new))
@@ -115,5 +108,5 @@ define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
   for _, each in ipairs(left) do leave(each[1], each[2]) end
   wake(earliest)
-  return finish(seq, dues, outcomes)
+  return finish(seq, outcomes)
 end)

@@ -5,7 +5,7 @@
 --   mark, order  place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --                were returned of its first bucket. Empty at the beginning
 --   prefix  how the ids begin, or empty
--- Reply: [head, place or empty, ids, records, ranks, leases]; place is two texts; a rank
+-- Reply: [head, ids, records, leases]; head is [now, change, place or null, ranks]; place is two texts; a rank
 --   and behind it the order
 define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix)
   local rank = tonumber(mark)
@@ -114,5 +114,5 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
   elseif which == 'group' then scan_group()
   else scan_state() end
   local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
-  return {answer(), place or '', ids, texts, ranks, leases}
+  return {answer(place or null, ranks), ids, texts, leases}
 end)
