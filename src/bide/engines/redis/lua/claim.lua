@@ -23,26 +23,22 @@ local function reply(next, more)
     behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
   end
   write_counts()
-  if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. score) end
+  if #ids > 0 then remember('lease ' .. cmsgpack.pack(lease_token, until_, ids)) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
     next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
--- Replies as the first try of this claim did, which is in the order of rank.
+-- Replies as the first try of this claim did.
 local function tell_again()
-  lease_token, score = match(replayed, '^lease (%d+) (%d+)$')
-  until_ = tonumber(score)
-  local found = {}
-  for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, score, score)) do
-    local id = sub(member, ORDER + 1)
+  local claimed
+  lease_token, until_, claimed = cmsgpack.unpack(sub(replayed, 7))
+  for _, id in ipairs(claimed) do
     local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
     if text and lease and lease.token == lease_token and lease.until_ == until_ then
-      local r = parse(id, text)
-      found[#found + 1] = {r and ready_rank(r) or 0, member, id, text}
+      local n = #ids + 1
+      ids[n], texts[n], let_go[n] = id, text, 0
     end
   end
-  table.sort(found, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-  for i, each in ipairs(found) do ids[i], texts[i], let_go[i] = each[3], each[4], 0 end
   return reply()
 end
 
