@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bide.engines.redis.calls import SLICE, Call, Round, Step
-from bide.engines.redis.layout import DAMAGED, claim_rank, read_record
+from bide.engines.redis.layout import DAMAGED, read_record
 from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue
 from bide.model.commands import Claim
 from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Message
-from bide.model.rank import PROMOTE
+from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Claimed, Died
 
 _log = logging.getLogger("bide.redis")
@@ -96,8 +96,8 @@ class _Claiming:
             following = 0 if found or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         freed = [moment for *_, let_go in held for moment in let_go]
-        if not freed and self._answers > 1:  # each is in this order
-            held.sort(key=lambda each: claim_rank(each[0], each[1]))
+        if not freed and self._answers > 1:  # each is in this order; records begin with theirs
+            held.sort(key=lambda each: (ready_rank(each[0].due, each[0].priority), each[1]))
         messages = [message for message, *_ in held]
         return Claimed(
             messages, self.token, self.now, None, self.died, self.results, freed, self.behind

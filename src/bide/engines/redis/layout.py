@@ -13,7 +13,6 @@ from redis.crc import key_slot
 
 from bide.model.errors import StoreCorrupt
 from bide.model.message import Failure, Item, Message, State, unreadable
-from bide.model.rank import ready_rank
 from bide.model.replies import Outcome
 
 VERSION: Final = b"bide:version"
@@ -124,9 +123,6 @@ def copies(key: bytes) -> tuple[bytes, ...]:
 
 ORDER = 12
 """Digits of the order of putting, in front of each member of a sorted set."""
-
-_ORDER = slice(4, 4 + ORDER)
-"""Where it is in a record."""
 
 Arg = bytes | str | int
 
@@ -266,8 +262,3 @@ def _as_successor(id: str, record: Record) -> Item:
         id, record.data, record.json, record.due, 0, record.priority, record.expires,
         record.attempts, record.group or None, _headers(record), created=record.created or None,
     )  # fmt: skip
-
-
-def claim_rank(message: Message, record: bytes) -> tuple[int, bytes]:
-    """Return the place of a message in the order of delivery."""
-    return ready_rank(message.due, message.priority), record[_ORDER]

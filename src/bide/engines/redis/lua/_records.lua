@@ -40,13 +40,13 @@ end
 --
 -- A record is an array in MessagePack, of the fields of `Record` in layout.py, of which a put sends those
 -- from `json` on. The last one is the body, in the form "bin 32", which cmsgpack does not know.
-local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
-local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
-local NONE = '\192'
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. After half a change, a message is in two places, or
 -- has a place and no record; claims step over both. A message with a record always has a place.
+local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
+local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
+local NONE = '\192'              -- no successor, as the last field of a lease
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
