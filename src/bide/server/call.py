@@ -217,10 +217,8 @@ class Call:
             )  # fmt: skip
         except ValueError as error:
             raise Problem("malformed", f"the query cannot be read: {error}") from None
-        try:
+        with decoding(kind, "The query"):
             return msgspec.convert(dict(pairs), kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise of_validation(error, kind, "The query") from None
 
     def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
         """Count this call as an open one while the block runs, if requests need tokens.
@@ -310,22 +308,25 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 @contextmanager
-def decoding(kind: Any) -> Iterator[None]:
-    """Convert the errors of a block that decodes a body to a type.
+def decoding(kind: Any, what: str = "The body") -> Iterator[None]:
+    """Convert the errors of a block that decodes a request to a type.
+
+    Args:
+        kind: the type.
+        what: the name of what is decoded, for the text.
 
     Raises:
-        Problem: the body is malformed, is nested too deeply, or does not fit.
+        Problem: it is malformed, is nested too deeply, or does not fit.
     """
     try:
         yield
     except msgspec.DecodeError as error:
-        raise of_validation(error, kind) from None
+        raise of_validation(error, kind, what) from None
     except UnicodeDecodeError as error:
-        raise Problem("malformed", f"The body is not UTF-8: {error}") from None
+        raise Problem("malformed", f"{what} is not UTF-8: {error}") from None
     except RecursionError:
-        raise Problem(
-            "malformed", f"The body is nested too deeply; {MAX_DEPTH} levels are allowed"
-        ) from None
+        text = f"{what} is nested too deeply; {MAX_DEPTH} levels are allowed"
+        raise Problem("malformed", text) from None
 
 
 async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:

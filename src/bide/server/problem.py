@@ -211,7 +211,7 @@ def of_bide(error: BideError, text: str) -> Problem:
     return Problem(name, text, field=found[1] if found else None)
 
 
-def of_validation(error: msgspec.DecodeError, kind: Any, what: str = "The body") -> Problem:
+def of_validation(error: msgspec.DecodeError, kind: Any, what: str) -> Problem:
     """Convert an error of msgspec to a problem.
 
     Args:

@@ -207,17 +207,13 @@ async def _serve(
         _log.error("the supervisor has died; stopping")
         stop()
 
-    await app.service.begin()
     server = HttpServer(app)
     # systemd also sends SIGTERM to each process, which then gets it twice. Only SIGINT, which the
     # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, server.stop)
     async with reporting(line_fd, figures, orphaned) as send:
-        try:
-            await server.serve(socket.socket(fileno=socket_fd))
-        finally:
-            await app.service.end()  # if serving was cancelled
+        await server.serve(socket.socket(fileno=socket_fd))
 
 
 if __name__ == "__main__":
