@@ -54,7 +54,7 @@ def test_result_prints_what_ack_was_given(run: Bide, orders: bide.Queue) -> None
     id, token, *_ = run("claim", "orders").output.split("\t")
     bad = run("ack", "orders", id, token, "--result", "{")
     assert bad.exit_code == 2
-    assert "result is no JSON" in bad.stderr
+    assert "result is not JSON" in bad.stderr
     assert run("ack", "orders", id, token, "--result", '{"total": 3}').exit_code == 0
     done = run("result", "orders", "a")
     assert (json.loads(done.output), done.exit_code) == ({"total": 3}, 0)

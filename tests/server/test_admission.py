@@ -105,7 +105,7 @@ def test_a_stream_that_began_before_ends(client: Client, clock: FakeClock, make_
 
 def test_all_processes_of_a_server_notice(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, "--workers", "2") as server:
-        assert "no tokens: anyone on this machine may do anything" in server.text
+        assert "no tokens: all who can connect may do anything" in server.text
         assert _status(server.url) == 200
         made = run(tmp_path, "token", "create", "--scope", "read", "--json")
         assert made.returncode == 0, made.stderr

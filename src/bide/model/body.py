@@ -156,6 +156,19 @@ def check_depth(data: bytes) -> None:
         depth += 2 * opened - len(stretch)
 
 
+def check_json(data: bytes, what: str) -> None:
+    """Check that data is JSON, and not nested too deeply.
+
+    Raises:
+        InvalidArgument: it is not; the text names `what`.
+    """
+    try:
+        parse(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{what} is not JSON: {error}") from None
+    check_depth(data)
+
+
 def _outside_strings(data: bytes) -> bytes:
     """Return the brackets of JSON that are not in strings, all as square ones."""
     if b"\\" in data:

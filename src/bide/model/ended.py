@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.model.body import OR_BYTES, check_depth, encode, parse
+from bide.model.body import OR_BYTES, check_json, encode
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RESULT
 from bide.model.message import LAPSED, Failure
@@ -84,11 +84,7 @@ def check_result(result: bytes) -> None:
             f"result takes {len(result):,} bytes, the limit is {MAX_RESULT:,}; store it elsewhere "
             "and give a reference"
         )
-    try:
-        parse(result)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"result is no JSON: {error}") from None
-    check_depth(result)
+    check_json(result, "result")
 
 
 def encode_result(value: Any) -> bytes:

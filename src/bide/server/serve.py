@@ -21,7 +21,7 @@ from bide.engines.registry import absolute, mask
 from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
-from bide.server.access.admission import Admission, how_open
+from bide.server.access.admission import Admission
 from bide.server.access.tokens import Tokens
 from bide.server.app import App, Pages
 from bide.server.http.http_server import BACKLOG, HttpServer, context_of
@@ -78,7 +78,8 @@ async def serve(settings: Settings) -> int:
     child = "bide.dashboard.served" if settings.dashboard else "bide.server.serve"
     try:
         where, store = address(listening, settings), mask(absolute(settings.store))
-        _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))
+        who = "requests need a token" if asks else "no tokens: all who can connect may do anything"
+        _log.info("listening on %s, store %s; %s", where, store, who)
         if asks and settings.tls_cert is None and not settings.local:
             _log.warning(
                 "tokens cross the network in clear text: host=%r is not loopback; set tls_cert and "

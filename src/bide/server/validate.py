@@ -7,12 +7,11 @@ request may contain anything.
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from bide.engines.cursor import position
 from bide.model import commands as cmd
-from bide.model.body import check_depth, parse
+from bide.model.body import check_json
 from bide.model.command_parts import check_origin
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
@@ -106,11 +105,7 @@ def check_item(item: Item, max_body: int) -> None:
             f"body of {item.id!r} takes {len(item.data):,} bytes; the server accepts {max_body:,}"
         )
     if item.json:
-        try:
-            parse(item.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArgument(f"body of {item.id!r} is not JSON: {error}") from None
-        check_depth(item.data)
+        check_json(item.data, f"body of {item.id!r}")
     check_options(item)
 
 

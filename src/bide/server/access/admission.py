@@ -167,15 +167,6 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
         )
 
 
-def how_open(settings: Settings, *, asks: bool) -> str:
-    """Describe who may use a server."""
-    if asks:
-        return "requests need a token"
-    where = "anyone who may open the socket" if settings.socket else "anyone on this machine"
-    why = "auth is off" if settings.auth == "off" else "no tokens"
-    return f"{why}: {where} may do anything"
-
-
 _SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Content types that a page may send to another site without a preflight (Fetch, 2.2.2)."""
 
