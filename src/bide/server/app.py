@@ -259,10 +259,8 @@ def _shape(path: str) -> tuple[str, ...]:
     """
     parts = path.split("/")
     for at in _NAMED:
-        if at < len(parts) and parts[at]:
-            parts[at] = ""
-        elif at < len(parts):
-            parts[at] = "/"  # the name is missing
+        if at < len(parts):
+            parts[at] = "" if parts[at] else "/"  # "/": the name is missing
     return tuple(parts)
 
 

@@ -67,6 +67,8 @@ def _operation(
 ) -> dict[str, Any]:
     summary, _, text = cleandoc(operation.handle.__doc__ or "").partition("\n\n")
     text = text.replace("\n", " ")
+    if operation.right:
+        text = f"{text} Needs the right `{operation.right}`.".strip()
     named = [
         {"name": name, "in": "path", "required": True} | it
         for name, it in TEXTS["names"].items()
@@ -75,6 +77,7 @@ def _operation(
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": summary.rstrip("."),
+        "description": text,
         "tags": [operation.tag],
         "parameters": [
             *named,
@@ -84,10 +87,6 @@ def _operation(
         "responses": _answers(operation, known),
         "security": [] if operation.right is None else [{"token": []}, {}],
     }
-    if operation.right:
-        text = f"{text} Needs the right `{operation.right}`.".strip()
-    if text:
-        described["description"] = text
     if operation.takes is not None:
         example = TEXTS["bodies"].get(operation.name, {})
         content: dict[str, Any] = {JSON: {"schema": known[operation.takes], "example": example}}
@@ -120,15 +119,13 @@ def _header(name: str, text: str, **more: Any) -> dict[str, Any]:
 def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, kind in operation.answers.items():
-        if kind in (None, bytes):
-            text = "Not changed." if status == 304 else "The content."
-        else:
+        text = "Not changed." if status == 304 else "The content."
+        if kind in known:
             text = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         answer = answers[str(status)] = {"description": text}
-        if kind is bytes:
-            answer["content"] = {operation.kind.partition(";")[0]: {"schema": {}}}
-        elif kind is not None:
-            answer["content"] = {operation.kind: {"schema": known[kind]}}
+        if kind is not None:
+            content_type, schema = operation.kind.partition(";")[0], known.get(kind, {})
+            answer["content"] = {content_type: {"schema": schema}}
     problems = {*_EVERYWHERE, *operation.problems}
     if operation.right is not None:
         problems.update(_WITH_TOKEN)

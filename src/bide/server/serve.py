@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -149,14 +150,11 @@ def _make_room(path: Path) -> None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-        except OSError:
-            pass  # it belongs to another user, or is of another kind
-    raise InvalidArgument(f"{path} is the socket of another program; choose another --socket")
+        if probe.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT):
+            raise InvalidArgument(
+                f"{path} is the socket of another program; choose another --socket"
+            )
+    path.unlink(missing_ok=True)
 
 
 def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) -> int:
