@@ -16,7 +16,7 @@ from bide.model.commands import Command
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_DEPTH, MAX_QUERY
 from bide.model.message import Message
-from bide.model.replies import Page, Reply, expect
+from bide.model.replies import Found, Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.access.rights import OPEN, Caller
@@ -77,10 +77,7 @@ class Call:
     @property
     def token(self) -> str | None:
         """The bearer token, if there is one."""
-        value = self._headers.get(b"authorization")
-        if value is None:
-            return None
-        kind, _, text = value.decode("latin-1").partition(" ")
+        kind, _, text = (self.header("authorization") or "").partition(" ")
         return text.strip() if kind.lower() == "bearer" else None
 
     def part(self, name: str) -> str:
@@ -268,6 +265,10 @@ class Call:
                 self.receive, work(), admission.until_refused(token),
                 partial(admission.caller, token), undo,
             )  # fmt: skip
+
+    async def find(self) -> Message | None:
+        """Return the message in the path, `None` if it does not exist."""
+        return (await self.ask(Found, self.arguments.find(self.part("id")))).messages[0]
 
     async def begin_stream(self, kind: str) -> None:
         """Begin a stream as the answer."""

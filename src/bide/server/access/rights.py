@@ -166,13 +166,9 @@ class Caller(msgspec.Struct, frozen=True):
     def own(self, full: str) -> str | None:
         """Return the caller's name of a queue, `None` if the caller may not see the queue."""
         namespace, _, queue = full.rpartition("/")
-        if is_register(queue):
-            return None
-        if self.namespace is None:
-            found = full if namespace != RESERVED else None
-        else:
-            found = queue if namespace == self.namespace else None
-        return found if found is not None and self.sees(found) else None
+        foreign = namespace == RESERVED or self.namespace not in (None, namespace)
+        name = full if self.namespace is None else queue
+        return None if foreign or is_register(queue) or not self.sees(name) else name
 
     def name_of(self, full: str) -> str:
         """Return the caller's name of a subscription whose queue the caller may see."""

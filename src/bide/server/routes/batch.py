@@ -80,11 +80,9 @@ async def batch(call: Call) -> Answer:
         if isinstance(reply, Failed):
             act.result = kind_of(reply.error)
     content = Replies(replies, service.clock.now())
-    return (
-        Answer(200, msgspec.msgpack.encode(content), kind=MSGPACK)
-        if binary
-        else Answer(200, content)
-    )
+    if binary:
+        return Answer(200, msgspec.msgpack.encode(content), kind=MSGPACK)
+    return Answer(200, content)
 
 
 async def _completed(call: Call, command: Any, reply: Any) -> Any:

@@ -18,7 +18,6 @@ from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
 from bide.server.routes import given, undoing
-from bide.server.routes.messages import find_or_none
 
 route = Routes("messages")
 
@@ -142,9 +141,8 @@ async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Co
     match = call.header("if-match")
     if match is None or match.strip() == "*":
         return None, command
-    message = await find_or_none(call)
-    version = given.chosen(call, match, message)
-    return message, msgspec.structs.replace(command, if_version=version)
+    message = await given.chosen(call, match)
+    return message, msgspec.structs.replace(command, if_version=message.version)
 
 
 dead_letters = Routes("dead letters")

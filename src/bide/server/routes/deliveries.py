@@ -30,9 +30,7 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
     With `wait` the server answers as soon as a message is due. If the client closes the
     connection meanwhile, it has claimed nothing.
     """
-    if asked.holder is not None:
-        check_name(asked.holder, "holder")
-    holder = asked.holder or call.caller.token or call.client or "local"
+    holder = check_name(asked.holder or call.caller.token or call.client or "local", "holder")
     command = call.arguments.claim(asked.count, asked.lease, holder)
     wait = milliseconds(asked.wait, "wait") / 1000
     if not wait:

@@ -200,13 +200,12 @@ def is_named(header: str | None, tag: str) -> bool:
     return "*" in named or tag in named
 
 
-def chosen(call: Call, header: str, message: Message | None) -> str:
-    """Return the version of a message if an if-match names it.
+async def chosen(call: Call, header: str) -> Message:
+    """Return the message in the path if an if-match names it.
 
     Args:
         call: the call.
         header: the etags that match; `*`: all.
-        message: the message.
 
     Raises:
         Problem: the message has another version, or does not exist.
@@ -215,7 +214,7 @@ def chosen(call: Call, header: str, message: Message | None) -> str:
     named = _listed(header)
     if named != ["*"]:
         call.caller.need("bodies")
-    if message is None:
+    if (message := await call.find()) is None:
         raise Problem("precondition-failed", "the message does not exist; look again")
     tag = tag_of(message.version)
     if "*" not in named and tag not in named:
@@ -225,7 +224,7 @@ def chosen(call: Call, header: str, message: Message | None) -> str:
             "you looked; look again",
             headers={"etag": tag},
         )
-    return message.version
+    return message
 
 
 def changed(

@@ -12,7 +12,7 @@ from bide.model.errors import Closed
 from bide.model.identity import check_name
 from bide.model.limits import MAX_HTTP_PAGE
 from bide.model.message import Item, Message, State, version_of
-from bide.model.replies import Ends, Explained, Found, Outcome, Outcomes, expect
+from bide.model.replies import Ends, Explained, Outcome, Outcomes, expect
 from bide.model.times import milliseconds
 from bide.observing.explanation import Explanation, Reason
 from bide.queue.arguments import check_latest
@@ -81,9 +81,8 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
             "if-match",
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
         )
-    message = await find_or_none(call)
-    version = given.chosen(call, match, message)
-    (outcome,) = await _put(call, [item], "replace", version)
+    seen = await given.chosen(call, match)
+    (outcome,) = await _put(call, [item], "replace", seen.version)
     answer = given.changed(outcome, conditional=True)
     return answer._replace(headers={"etag": given.tag_of(version_of(item, outcome.due or 0))})
 
@@ -159,18 +158,12 @@ def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answe
     return Answer(201 if outcome.done else 200, outcome, headers)
 
 
-async def find_or_none(call: Call) -> Message | None:
-    """Return the message in the path, `None` if it does not exist."""
-    (message,) = (await call.ask(Found, call.arguments.find(call.part("id")))).messages
-    return message
-
-
 async def _look(call: Call) -> tuple[Message, dict[str, str], bool]:
     """Return the message in the path, its etag, and whether the caller has it already.
 
     Without the right to see bodies there is no etag: a guessed body could be compared with it.
     """
-    message = await find_or_none(call)
+    message = await call.find()
     if message is None:
         raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
     if not call.caller.may("bodies"):
