@@ -54,8 +54,11 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, or suggest one."""
+        """Find a command, or suggest one; some are not for Windows."""
         given, names = args[0], self.list_commands(ctx)
+        if given in POSIX and not hasattr(os, "fork"):
+            text = f"bide {given} needs Linux or macOS; on Windows run it in WSL"
+            raise click.UsageError(text, ctx)
         known = given in names or given.startswith("-")
         if not known and not ctx.resilient_parsing:  # as where a shell completes a line
             from difflib import get_close_matches
@@ -103,16 +106,6 @@ class Program(Group):
         name = f"{cmd_name}_" if iskeyword(cmd_name) or cmd_name == "set" else cmd_name
         command: click.Command = getattr(import_module(f"bide.cli.{FILES[cmd_name]}"), name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; some are not for Windows."""
-        if (name := args[0]) in POSIX and not hasattr(os, "fork"):
-            raise click.UsageError(
-                f"bide {name} needs Linux or macOS; on Windows run it in WSL", ctx
-            )
-        return super().resolve_command(ctx, args)
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """Return the names of the commands by the section of the help."""

@@ -1,7 +1,6 @@
 """`bide forecast`: a bar chart of due times."""
 
 from datetime import datetime
-from itertools import groupby
 
 from bide.cli import option
 from bide.cli.output import Output, chart, plural
@@ -34,16 +33,13 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
 
 
 def _print_chart(out: Output, queue: str, found: Forecast, spans: list[tuple[int, int]]) -> None:
-    """Print a bar for each span; a run of empty spans is one row of dots."""
+    """Print a bar for each span in which messages fall due."""
     verb = "waits" if found.total == 1 else "wait"
     out.text((queue, "bold"), (f"  {plural(found.total, 'message')} {verb}", "dim"))
     now, form = now_ms(), "%H:%M:%S" if found.bucket < 60 else "%d %b %H:%M"
     rows = [("due by now", "", found.overdue, "green")]
-    for empty, run in groupby(spans, key=lambda span: not span[1]):
-        if empty:
-            rows.append(("⋮", "", 0, "default"))
-            continue
-        for start, count in run:
+    for start, count in spans:
+        if count:
             label = datetime.fromtimestamp(start / 1000).astimezone().strftime(form)
             rows.append((label, relative(max(start, now), now), count, "cyan"))
     out.console.print(chart([*rows, ("later", "", found.later, "blue")]))
