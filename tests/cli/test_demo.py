@@ -41,7 +41,7 @@ def sound() -> tuple[Records, Audit]:
 
 
 def failing(records: Records, audit: Audit) -> list[str]:
-    return [check.claim for check in prove(records, audit, 4) if not check.holds]
+    return [check.claim for check in prove(records, audit, 4) if check.problems]
 
 
 def test_a_sound_run_is_proved() -> None:
@@ -178,7 +178,7 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
     assert len(records.put) == 400
     with bide.Queue(QUEUE, f"sqlite:///{folder / 'demo.db'}") as queue:
         audit = queue.audit()
-    assert all(check.holds for check in prove(records, audit, 400))
+    assert not any(check.problems for check in prove(records, audit, 400))
     # As often as it was handled: one that was handled again is proved by either.
     forgotten = json.dumps(records.handled[0].id)
     for journal in folder.glob("worker-*.jsonl"):
@@ -186,7 +186,7 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
         journal.write_text(
             "".join(line for line in lines if "handled" not in line or forgotten not in line)
         )
-    assert not all(check.holds for check in prove(Records.read(folder), audit, 400))
+    assert any(check.problems for check in prove(Records.read(folder), audit, 400))
 
 
 @pytest.mark.process

@@ -89,7 +89,7 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
     result = run("put", "orders", "hello")
     assert result.exit_code == 2
     assert "the body is not JSON (" in result.stderr
-    assert "): 'hello'; put it as a string with --text" in result.stderr
+    assert "): 'hello'; put it with --text" in result.stderr
     assert "object keys must be strings" in run("put", "orders", "{hello").stderr
     for line in ([""], [" "], ["-"]):
         result = run("put", "orders", *line, stdin="")

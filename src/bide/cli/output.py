@@ -165,15 +165,11 @@ class Output:
             for item in shown:
                 self.json(facts(item)) if self.as_json else self.row(*line(item))
         elif rows := [cells(item) for item in shown]:
-            self.table(columns, rows)
+            self.console.print(table_of(columns, rows, self.console.width), crop=False)
         else:
             self.text((empty, "dim"))
         if more and next(left, None) is not None:
             warn(more)
-
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-        """Print a table on the terminal."""
-        self.console.print(table_of(columns, rows, self.console.width), crop=False)
 
     def flush(self) -> None:
         """Send everything that was printed."""

@@ -59,9 +59,9 @@ def read_moment(value: str | float) -> float:
     try:
         return unix(_as_datetime(number) if isinstance(number, str) else number) / 1000
     except InvalidArgument:
-        counted = isinstance(number, float) and number > LATEST / 1000
-        hint = "; a plain number counts seconds, not milliseconds" if counted else ""
-        raise click.BadParameter(f"{value!r} is not between 1970 and 2100{hint}") from None
+        raise click.BadParameter(
+            f"{value!r} is not between 1970 and 2100; a number counts seconds, not milliseconds"
+        ) from None
 
 
 def _as_datetime(text: str) -> datetime:

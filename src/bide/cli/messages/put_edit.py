@@ -42,15 +42,12 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
         return data
     try:
         return data.decode() if form == "text" else msgspec.json.decode(data)
-    except UnicodeDecodeError as error:
-        raise usage_error(
-            f"{where} is not UTF-8 text ({error.reason} at byte {error.start}); put it with --bytes"
-        ) from error
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
-        raise usage_error(
-            f"{where} is not JSON ({error}): {shown!r}; put it as a string with --text"
-        ) from error
+        foreign = isinstance(error, UnicodeDecodeError)
+        wanted, fix = ("UTF-8 text", "--bytes") if foreign else ("JSON", "--text")
+        text = f"{where} is not {wanted} ({error}): {shown!r}; put it with {fix}"
+        raise usage_error(text) from error
 
 
 APART = ("id", "headers", "if_version", "latest")
