@@ -21,9 +21,9 @@ from bide.observing.logs import REMIND, PlainFormatter, Tracebacks, configure
 def log() -> Iterator[logging.Logger]:
     """A logger whose root is configured by a test, and put back afterwards."""
     root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.logThreads, logging._srcfile
+    before = root.handlers[:], root.level
     yield logging.getLogger("test.logs")
-    root.handlers, root.level, logging.logThreads, logging._srcfile = before
+    root.handlers, root.level = before
 
 
 def test_a_record_is_an_object_with_what_it_tells_of(

@@ -177,13 +177,12 @@ class Settling:
         self._queue = queue
         self._store_client = store_client
         self._pairs: Pairs = []
-        self._settling = False
         self._news = asyncio.Event()
 
     @property
     def busy(self) -> bool:
         """Whether the store has not confirmed all outcomes yet."""
-        return self._settling or bool(self._pairs)
+        return bool(self._pairs)
 
     def add(self, one: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
@@ -200,13 +199,12 @@ class Settling:
         """
         await self._news.wait()
         self._news.clear()
-        self._settling = True
-        pairs, self._pairs = self._pairs, []
-        parts = commands(self._queue, pairs)
+        count = len(self._pairs)
+        parts = commands(self._queue, self._pairs)
         replies = await asyncio.gather(
             *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
-        self._settling = False
+        del self._pairs[:count]  # more may have come meanwhile
         return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
 
 

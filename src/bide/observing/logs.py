@@ -110,9 +110,6 @@ def configure(*, as_json: bool, level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # It logs tracebacks of lost connections, which bide logs itself.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
-    # No format uses these, and they cost time for each record.
-    logging.logThreads = False
-    logging._srcfile = None
 
 
 REMIND = 600.0
