@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import random
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -278,7 +277,9 @@ class SourceWindows(Links):
         moment = moment_of(one.id) or 0
         if await self.later(moment):
             raise Discard("this window has been asked for")
-        self._hold_off(one)
+        failures = one.message.failures
+        if failures and failures[-1].lapsed and one.attempt >= DEADLY:
+            raise Retry("the process died again while it asked")
         progress = read_window(one.message)
         asked = one.claimed
         after = asked - source.back if progress.after is None else min(progress.after, asked)
@@ -303,16 +304,6 @@ class SourceWindows(Links):
         done = Asked(window.after, window.before, ended, window.found, window.put)
         body = self._body(asked, done, progress.put + window.put)
         await self.put(source.after(max(moment, ended)), source.after, lambda _: body)
-
-    def _hold_off(self, one: Handling) -> None:
-        """Retry with growing delays if the source kills its process."""
-        failures = one.message.failures
-        if not failures or not failures[-1].lapsed or one.attempt < DEADLY:
-            return
-        pause = self._source.retry.delay(one.attempt, random.random())
-        left = failures[-1].moment + pause - one.claimed
-        if left > 0:
-            raise Retry("the process died again while it asked", delay=left / 1000)
 
     def _first(self, now: int, put: int) -> bytes:
         """Return the body of a window for all messages due since `back` ago, as in a new store."""
