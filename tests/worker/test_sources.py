@@ -15,6 +15,7 @@ from bide.engines import losses
 from bide.lane.lane import Lane
 from bide.model.commands import Configure, Put
 from bide.model.limits import MAX_BYTES
+from bide.observing.tally import BOUNDS
 from tests.worker.source_app import (
     HOME,
     MINUTE,
@@ -34,10 +35,11 @@ def test_a_source_is_asked_for_the_time_ahead_again_and_again(scene: Scene, shop
         ask(scene, shop)
         shop.place("soon", 300)
         shop.place("later", 650)
-        async with scene.at_work():
+        async with scene.at_work() as runner:
             await until(lambda: shop.asks == 1)
             await waiting(scene)
             assert await found(scene) == {"soon"}
+            assert runner.consumers[HOME].current().lateness.quantile(1) == BOUNDS[0]
             await scene.pass_calmly(lambda: shop.asks == 3, 5)
             await waiting(scene)
             assert await found(scene) == {"soon", "later"}

@@ -90,6 +90,7 @@ class Links(ABC):
         following: Callable[[int], int],
         body: Callable[[int], bytes],
         attempts: int = MAX_ATTEMPTS,
+        earliest: int = 0,
     ) -> str:
         """Put the link of a time, or the first later one that was not acked; return its id.
 
@@ -98,9 +99,11 @@ class Links(ABC):
             following: returns the next time after one.
             body: returns the body of the link of a time.
             attempts: of the link.
+            earliest: it is not due before.
         """
         while True:
-            item = Item(id_of(moment), body(moment), at=moment, attempts=attempts)
+            due = max(moment, earliest)
+            item = Item(id_of(moment), body(moment), at=due, attempts=attempts)
             reply = await self.store_client.patiently(Outcomes, Put(self.queue, [item]))
             # Another process may have put it.
             if reply.outcomes[0].done or reply.outcomes[0].state in WAITING:

@@ -269,7 +269,8 @@ class SourceWindows(Links):
             await self.store_client.patiently(Outcomes, Revive(self.queue, [last]))
             return
         # Processes that begin at the same time put the same one.
-        await self.put(now - now % FIRST, source.after, lambda _: self._first(now, 0))
+        first, body = now - now % FIRST, self._first(now, 0)
+        await self.put(first, source.after, lambda _: body, earliest=now)
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Open a window, ask for it, and put the next one."""
