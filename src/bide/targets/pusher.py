@@ -259,10 +259,8 @@ class Pusher:
         await ended
         await self.close()
         try:
-            if self._seen != float("-inf"):
-                self._seen = float("-inf")
-                await self.records.peers.leave(self.holder)
-        except (StoreError, Closed) as error:
+            await self.records.peers.leave(self.holder)
+        except BideError as error:
             _log.debug("the end could not be stored for other servers: %s", error)
 
     async def close(self) -> None:

@@ -74,10 +74,8 @@ class _StoreAccess:
             known = await pusher.records.get(name)
             if known is None:
                 return None
-            try:
-                answer = await pusher.ping(known)
-            finally:
-                await pusher.close()
+            answer = await pusher.ping(known)
+            await pusher.close()
             return PingOut(answer.good, answer.text)
 
         return asyncio.run(ask())

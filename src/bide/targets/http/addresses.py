@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 # Not by `is_global`, which differs between versions of Python.
 _NOT_PUBLIC = [
@@ -101,9 +103,7 @@ class Gate:
         return allowed
 
 
-def _inner(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _inner(address: _Address) -> _Address:
     """Return the IPv4 address inside an IPv6 address, if there is one."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

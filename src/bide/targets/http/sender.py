@@ -5,6 +5,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
+from http.client import responses
 from importlib.metadata import version
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -177,10 +178,7 @@ def _confidential(subscription: Subscription) -> Iterator[str]:
 
 
 def _excerpt(status: int, start: bytes, hidden: Iterable[str]) -> str:
-    try:
-        phrase = f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        phrase = str(status)
+    phrase = f"{status} {responses.get(status, '')}".strip()
     if 300 <= status < 400:
         return f"{phrase} (redirects are not followed: name the final URL)"
     text = start.decode(errors="replace")
