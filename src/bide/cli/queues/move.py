@@ -9,6 +9,7 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural
 from bide.cli.store import Store, refuse_memory
+from bide.engines.registry import opener
 from bide.model.limits import MAX_BODY, MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
@@ -68,6 +69,7 @@ def move(
     if follow and dry_run:
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")
     for url in (source, target):
+        opener(url)  # says what is wrong with a URL
         refuse_memory(url)
     with Store(source) as old, Store(target, makes=True) as new:
         old.must_exist("SOURCE must be the URL of a store that exists: sqlite:///bide.db")
