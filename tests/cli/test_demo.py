@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 import bide
 from bide.cli.demo.actors import QUEUE, Plan
 from bide.cli.demo.proof import Handling, Records, percentile, prove
+from bide.cli.demo.stage import Stage
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.results import Audit
 from tests.cli.conftest import Terminal
@@ -118,6 +120,17 @@ def test_the_plan_is_the_same_for_everybody() -> None:
 def test_percentiles() -> None:
     assert [percentile(list(range(100)), part) for part in (0.5, 0.99, 1)] == [50, 99, 99]
     assert percentile([], 0.5) == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("failing", ["shop", "worker-1"])
+def test_a_process_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    code = f"import sys; sys.exit(3 if sys.argv[1] == {failing!r} else bool(sys.stdin.read()))"
+    monkeypatch.setattr("bide.cli.demo.stage.ACTOR", (sys.executable, "-c", code))
+    with pytest.raises(click.ClickException, match=f"{failing} ended with exit code 3"):
+        list(Stage(tmp_path, Plan(50, 600, 2)).run())
 
 
 @pytest.mark.process
