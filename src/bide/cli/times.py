@@ -78,8 +78,7 @@ def _as_datetime(text: str) -> datetime:
     if not 1970 <= moment.year <= 2100:
         raise InvalidArgument
     if moment.tzinfo is not None:
-        shown = moment.astimezone(zone or moment.tzinfo).replace(tzinfo=None)
-        if shown != moment.replace(tzinfo=None):
+        if zone is not None and moment.astimezone(zone).utcoffset() != moment.utcoffset():
             raise click.BadParameter(f"{text!r} has another offset than its zone at that time")
         return moment
     times = [moment.replace(tzinfo=zone, fold=fold).astimezone(zone) for fold in (0, 1)]
