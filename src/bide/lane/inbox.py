@@ -81,11 +81,6 @@ class Request(msgspec.Struct, eq=False):
         """Whether the caller no longer waits for the reply."""
         return self.abandoned
 
-    @property
-    def pointless(self) -> bool:
-        """Whether it is a command that may wait whose caller has gone."""
-        return isinstance(self.command, (Claim, History)) and self.gone
-
     def settle(self) -> bool:
         """Wake the caller; return whether it still waits."""
         return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedList
 
 from bide.lane.inbox import FOREVER, Request
-from bide.model.commands import History
+from bide.model.commands import Claim, History
 from bide.model.replies import Claimed
 
 LOOK_AGAIN = 1.0
@@ -109,7 +109,7 @@ class WaitingClaims:
         """
         wanted = []
         for request in batch:
-            if not request.pointless:
+            if not (request.gone and isinstance(request.command, (Claim, History))):
                 wanted.append(request)
             elif request.entered:
                 self.leave(request, now, asked=True)
