@@ -26,6 +26,7 @@ from bide.observing import spans
 from bide.queue.arguments import wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
+from bide.queue.detour import detours
 from bide.queue.results import following, must_be_new
 from bide.queue.sync import Queue
 from bide.queue.transfer import Imported, gathered, load_steps
@@ -162,7 +163,7 @@ class AsyncQueue(BaseQueue):
                 return answers[-1]
         if not self._users:
             raise self._was_closed()
-        lane = self._lane
+        lane = self._lane if detours else self._home
         if self._to_set is not None and self._set_in is not lane and not command.only_reads:
             await lane.acall(self._to_set, self)
             self._set_in = lane

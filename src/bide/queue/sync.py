@@ -22,6 +22,7 @@ from bide.observing.explanation import Explanation, look_further
 from bide.queue.arguments import wait_seconds
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
+from bide.queue.detour import detours
 from bide.queue.results import (
     Audit,
     Forecast,
@@ -295,7 +296,7 @@ class Queue(Changes):
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
                 "bide.AsyncQueue here (the same methods, with await)"
             )
-        lane = self._lane
+        lane = self._lane if detours else self._home
         if self._to_set is not None and self._set_in is not lane and not command.only_reads:
             lane.call(self._to_set, self)
             self._set_in = lane
