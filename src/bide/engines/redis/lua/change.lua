@@ -83,7 +83,7 @@ local function do_it(r, token)
     end
   elseif verb == 'untouched' and moment == now then
     to_ready(r)
-  elseif verb == 'untouched' or verb ~= 'retry' or failed(r, reason, now, true) then
+  elseif verb ~= 'retry' or failed(r, reason, now, true) then
     if verb == 'retry' then count('retried') end
     if verb == 'revive' then
       revive(r, moment)
@@ -224,9 +224,12 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
   actor = by
   if deletes then advance() end
 
-  local function delete_all(members)
+  local function delete_all(members, set)
+    if #members == 0 then return end
     drop(ids_of(members), counted)
     if counted then count(counted, #members) end
+    found = found + #members
+    if call('ZREM', set, unpack(members)) < #members then call('ZREM', READY, unpack(members)) end
   end
 
   local function sweep(which)
@@ -235,12 +238,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
       if not deletes then
         found = found + call('ZCOUNT', set, low, high)
       elseif found < limit then
-        local members = call('ZRANGEBYSCORE', set, low, high, 'LIMIT', 0, limit - found)
-        if #members > 0 then
-          delete_all(members)
-          call('ZREM', set, unpack(members))
-          found = found + #members
-        end
+        delete_all(call('ZRANGEBYSCORE', set, low, high, 'LIMIT', 0, limit - found), set)
       end
     end
   end
@@ -252,22 +250,18 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
     local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, 300)
     local chosen = {}
     for _, entry in ipairs(entries) do
-      if found >= limit then break end
+      if #chosen >= limit then break end
       local member = sub(entry, #prefix + 1)
       local id = sub(member, ORDER + 1)
       local text = call('HGET', RECORDS, id)
       local r = text and parse(id, text)
       if r and not r.state and (not after or r.due >= after) and (not before or r.due < before)
         and call('HEXISTS', LEASES, id) == 0 then
-        found = found + 1
-        chosen[found] = member
+        chosen[#chosen + 1] = member
       end
       following = member
     end
-    if deletes and #chosen > 0 then
-      delete_all(chosen)
-      if call('ZREM', DELAYED, unpack(chosen)) < #chosen then call('ZREM', READY, unpack(chosen)) end
-    end
+    if deletes then delete_all(chosen, DELAYED) else found = #chosen end
     if #entries < 300 and found < limit then following = nil end
   else
     for each in string.gmatch(which, '%a+') do sweep(each) end
