@@ -45,7 +45,6 @@ class Nodes:
         """By slot: the server that has it, as far as is known. One server alone has slot 0."""
         self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
         """The servers that have slots, as far as is known."""
-        self._replicas: set[Address] = set()
         self._connections: dict[Address, Connection] = {}
         self._away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
@@ -111,7 +110,7 @@ class Nodes:
     def _ask_nodes(self) -> list[Address | None]:
         """Ask one node after the other for the map of the cluster."""
         trouble: StoreError = StoreUnavailable("the cluster has no nodes")
-        known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self._replicas)))
+        known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self.masters)))
         there = {a for a, connection in self._connections.items() if connection.open}
         for address in sorted(known, key=lambda a: a not in there):  # those that are away fail soon
             try:
@@ -122,15 +121,11 @@ class Nodes:
 
     def _read(self, asked: Address, answer: Any) -> list[Address | None]:
         owners: list[Address | None] = [None] * SLOTS
-        self._replicas = set()
-        for first, last, *servers in answer:
-            for host, port, *_ in reversed(servers):  # the first one is the master
-                # A node that does not know its own name is where it was asked.
-                name = (host or b"").decode().replace("?", "") or asked[0]
-                owner = (name, int(port))
-                self._replicas.add(owner)
-            owners[first : last + 1] = [owner] * (last + 1 - first)
-        if not self._replicas:
+        for first, last, (host, port, *_), *_replicas in answer:
+            # A node that does not know its own name is where it was asked.
+            name = (host or b"").decode().replace("?", "") or asked[0]
+            owners[first : last + 1] = [(name, int(port))] * (last + 1 - first)
+        if not answer:
             raise StoreUnavailable(
                 f"{self._settings.shown}: no node of this cluster has any slot: see "
                 "`redis-cli --cluster create`"
