@@ -9,7 +9,7 @@ import json
 import tomllib
 from base64 import b64encode
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
 from inspect import cleandoc
@@ -162,13 +162,11 @@ def page() -> bytes:
         code = Markup("<code>{}</code>")
         return Markup().join(code.format(part) if n % 2 else part for n, part in enumerate(parts))
 
-    def indented(value: Any) -> str:
-        return json.dumps(value, indent=2, ensure_ascii=False)
-
     environment = Environment(
         loader=PackageLoader("bide.server"), autoescape=True, undefined=ChainableUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    indented = partial(json.dumps, indent=2, ensure_ascii=False)
     environment.filters |= {"choices": _choices, "indented": indented, "words": words}
     template = environment.get_template("docs.html")
     style = Markup(static("docs.css"))

@@ -14,7 +14,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, reduce
+from functools import reduce
 from math import ceil
 from typing import Any
 
@@ -48,11 +48,7 @@ class SharedFile:
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self._given = descriptor
-
-    @cached_property
-    def _file(self) -> int:
-        return make_file() if self._given is None else self._given
+        self._file = make_file() if descriptor is None else descriptor
 
     @property
     def is_closed(self) -> bool:
@@ -70,9 +66,8 @@ class SharedFile:
 
     def close(self) -> None:
         """Close the file."""
-        if self._given is not None or "_file" in vars(self):
-            os.close(self._file)
-            self._file = -1  # a late call must not use another file with this number
+        os.close(self._file)
+        self._file = -1  # a late call must not use another file with this number
 
 
 WINDOW = 60.0
