@@ -1,5 +1,6 @@
 """The stream of events: what is told to whom, and when it ends."""
 
+import asyncio
 import json
 import socket
 import time
@@ -18,6 +19,7 @@ from bide.model.message import Item
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.tally import Histogram
 from bide.server.access import admission
+from bide.server.limits.open_calls import EventFanout
 from bide.server.routes import events
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
@@ -283,6 +285,27 @@ def test_streams_are_not_capped_without_tokens(serve: Serve) -> None:
     client = serve(max_streams=1)
     with listening(client, "counts=0"), listening(client, "counts=0"):
         pass
+
+
+def test_a_stream_that_ends_while_it_begins_to_listen_is_forgotten() -> None:
+    lane = open_lane("memory://listening")
+
+    async def main() -> None:
+        fanout = EventFanout(lane)
+
+        async def listen() -> None:
+            async with fanout.listening():
+                await asyncio.Event().wait()
+
+        listening = asyncio.create_task(listen())
+        await asyncio.sleep(0)
+        assert len(fanout) == 1
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        assert len(fanout) == 0
+
+    asyncio.run(main())
+    close_lane(lane)
 
 
 def test_waiting_claims_are_capped(serve: Serve, make_token: Any) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
@@ -137,18 +137,17 @@ class EventFanout:
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def enter(self) -> Listener:
-        """Start to listen; `leave` ends it."""
-        listener = Listener()
-        self._listeners.add(listener)
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            await asyncio.to_thread(self._lane.listen, self._hear)
-        return listener
-
-    def leave(self, listener: Listener) -> None:
-        """Stop listening."""
-        self._listeners.discard(listener)
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Listener]:
+        """Yield a listener, which gets hints while the block runs."""
+        self._listeners.add(listener := Listener())
+        try:
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+                await asyncio.to_thread(self._lane.listen, self._hear)
+            yield listener
+        finally:
+            self._listeners.discard(listener)
 
     def wake(self) -> None:
         """Wake all listeners: the server stops."""

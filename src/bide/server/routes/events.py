@@ -129,9 +129,8 @@ class _Stream:
     async def run(self) -> None:
         """Send events until the server stops."""
         service, clock = self._call.service, asyncio.get_running_loop().time
-        listener = await service.events.enter()
         look = clock() if self._every else float("inf")
-        try:
+        async with service.events.listening() as listener:
             await self._send(": bide\n\n")
             while not service.stopping.is_set():
                 if clock() >= look:
@@ -147,8 +146,6 @@ class _Stream:
                 else:
                     await self._hint(listener.take())
             await self.end()
-        finally:
-            service.events.leave(listener)
 
     async def end(self, problem: Problem | None = None) -> None:
         """End the stream, with a problem unless the server stops."""
