@@ -16,7 +16,7 @@ import pytest
 import bide
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, from_url
-from bide.engines.redis.layout import LAYOUT, QUEUES, VERSION, copies, shard_of, slot_of
+from bide.engines.redis.layout import LAYOUT, NUMBERS, QUEUES, VERSION, copies, shard_of, slot_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues
@@ -98,6 +98,19 @@ def test_which_queues_there_are_every_part_of_the_cluster_knows(
         names = ask(redis_cluster.owner(slot_of(key)), "ZRANGE", key, 0, -1)
         assert {b"named/a", b"named/b"} <= set(names)
     assert len({redis_cluster.owner(slot_of(key)).port for key in copies(QUEUES)}) == 3
+
+
+def test_copies_that_were_lost_are_made_again_by_the_next_process_that_puts(
+    open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster, queue: str
+) -> None:
+    one(open_engine(), put(queue, "a"))
+    for key in (*copies(QUEUES)[:5], *copies(NUMBERS)[:5]):
+        assert ask(redis_cluster.owner(slot_of(key)), "ZREM", key, queue) == 1
+    one(open_engine(f"{redis_cluster.url}?shards=3"), put(queue, "b"))
+    for key in copies(NUMBERS):
+        assert ask(redis_cluster.owner(slot_of(key)), "ZSCORE", key, queue) == 8
+    for key in copies(QUEUES):
+        assert ask(redis_cluster.owner(slot_of(key)), "ZSCORE", key, queue) == 0
 
 
 def test_a_put_elsewhere_wakes_who_waits(

@@ -189,6 +189,25 @@ def test_what_is_put_after_the_store_was_wiped_is_there_for_all(
     assert (counts.sizes.leased, counts.strays) == (24, 0)
 
 
+@pytest.mark.parametrize("said", [1, 8])
+def test_a_queue_whose_number_was_lost_keeps_it(
+    open_engine: Open, url: str, client: Any, said: int
+) -> None:
+    ask(open_engine(f"{url}&shards=4"), put(*many(20)))
+    assert client.delete("bide:queues", "bide:queues:shards") == 2
+    reading, putting = (open_engine(f"{url}&shards={said}") for _ in range(2))
+    with pytest.raises(
+        StoreUnavailable, match="has lost how many shards the queue has, and nothing was done"
+    ):
+        ask(reading, Count("q"))
+    assert ask(reading, Count("q")).sizes.ready == 20
+    client.delete("bide:queues", "bide:queues:shards")
+    assert ask(putting, put("new")).outcomes[0].done
+    assert ask(reading, Queues("")) == Names(["q"])
+    claimed = ask(reading, Claim("q", 50, HOUR, "w"))
+    assert sorted(message.id for message in claimed.messages) == [*many(20), "new"]
+
+
 def test_a_shard_that_was_lost_is_made_again(open_engine: Open, url: str, client: Any) -> None:
     engine, other = (open_engine(f"{url}&shards=4") for _ in range(2))
     ask(engine, put(*many(20)))

@@ -50,8 +50,8 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "Delete it (redis-cli DEL): the next change creates it from the messages, without settings"
      ),
     ("^SHARDS ", StoreUnavailable,
-     "the store was emptied meanwhile, and the queue was made of another number of shards: try "
-     "again, which goes by that one"),
+     "the store was emptied, or has lost how many shards the queue has, and nothing was done: try "
+     "again"),
     ("^BUSY ", errors.StoreBusy,
      "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("^LOADING |is loading the dataset", StoreUnavailable,

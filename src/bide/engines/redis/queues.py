@@ -62,7 +62,11 @@ class ShardMap:
         Raises:
             StoreError: the store cannot be reached, or cannot keep the number.
         """
-        kept = self._read(queue) or (self._keep(queue, new) if new else 0)
+        found = self._sender.each_copy(NUMBERS, lambda send, key: send("ZSCORE", key, queue))
+        kept = next((int(number) for number in found if number is not None), 0)
+        if new and None in found:  # it is new, or a server has lost what it kept
+            made = kept or self._sender.plain("HGET", meta_key(queue), "shards")
+            kept = self._keep(queue, int(made or new))
         known = self.known.get(queue)
         if known is None or known.count != (kept or self._usual):
             known = self.known[queue] = ShardedQueue(queue, kept or self._usual)
@@ -82,11 +86,6 @@ class ShardMap:
         """Ask the store again: it may have lost what it kept."""
         if (known := self.known.get(queue)) is not None:
             known.kept = False
-
-    def _read(self, queue: str) -> int:
-        """Return the number that the store keeps, 0: it keeps none."""
-        found = self._sender.each_copy(NUMBERS, lambda send, key: send("ZSCORE", key, queue))
-        return next((int(number) for number in found if number is not None), 0)
 
     def _keep(self, queue: str, shards: int) -> int:
         """Keep a number unless there is one, and the name; return the number that is kept."""
