@@ -171,12 +171,15 @@ def test_a_rule_deletes_damaged_messages(
     assert server.exists(key("records"), key("delayed"), key("ready")) == 0
 
 
+@pytest.mark.parametrize("damage", [lambda _: b"nobody knows", lambda lease: lease[:-1]])
 def test_a_damaged_lease_ends_at_once_or_when_it_was_to_end(
-    engine: RedisEngine, server: Server
+    engine: RedisEngine, server: Server, damage: Callable[[bytes], bytes]
 ) -> None:
     put(engine, 3)
     held = claim(engine)
-    server.hset(key("leases"), "m0001", "nobody knows")
+    lease = server.hget(key("leases"), "m0001")
+    assert isinstance(lease, bytes)
+    server.hset(key("leases"), "m0001", damage(lease))
     assert not any(settle(engine, cmd.Ack("q", of(held, "m0001"))))
     later = claim(engine, now=NOW + LEASE)
     assert sorted(m.id for m in later.messages) == ["m0000", "m0001", "m0002"]
