@@ -222,11 +222,12 @@ class Pusher:
         for name, subscription in known.items():
             worker = self.workers.get(name) or self._begin(name, subscription)
             worker.follow(subscription, place, len(there))
-            circuit = circuits.get(name, Circuit()).of(subscription.tag)
-            if circuit.changed > worker.circuit.changed:
-                worker.adopt_circuit(circuit)
-            elif circuit.changed < worker.circuit.changed:
-                turned[name] = worker.circuit
+            mine = worker.circuit
+            stored = circuits.get(name, Circuit(tag=mine.tag))
+            if stored.tag == mine.tag and stored.changed > mine.changed:
+                worker.adopt_circuit(stored)
+            elif (stored.tag, stored.changed) != (mine.tag, mine.changed):
+                turned[name] = mine
         if turned:
             await peers.store_circuits(turned)
 

@@ -232,6 +232,7 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             assert told.circuit.state(stage.clock.now()) == "closed"
             (out,) = await shown(stage.records, [after], now)
             assert out.state == "active"
+            await stage.pass_time(lambda: stage.circuit().tag == after.tag)
             await tell({"shop": msgspec.structs.replace(opened, tag=after.tag)})
             await stage.pass_time(lambda: worker.circuit.since is not None)
 
