@@ -87,7 +87,7 @@ async def get(call: Call) -> Answer:
 
     Its settings, its circuit, the results of its requests, and the last error.
     """
-    return await _answer(call, await _known(call))
+    return await _answer(call, await _done(call, call.records.get(await _name(call))))
 
 
 @route(
@@ -156,7 +156,7 @@ async def ping(call: Call, asked: wire.Empty) -> PingOut:
 
     It is signed as all others; returns the receiver's answer.
     """
-    known = await _known(call)
+    known = await _done(call, call.records.get(await _name(call)))
     work = call.service.pushing.pusher.ping(known)
     reply = await unless_gone(call.receive, work, _stopping(call))
     return PingOut(reply.good, reply.text)
@@ -229,10 +229,8 @@ async def _find_room(call: Call, name: str, concurrency: int) -> None:
     """
     namespace = split_name(name)[0]
     quota = call.service.quotas.of(namespace)
-    others = [
-        one for one in await call.records.listed()
-        if one.namespace == namespace and one.name != name
-    ]  # fmt: skip
+    every = await call.records.listed()
+    others = [one for one in every if one.namespace == namespace and one.name != name]
     if quota.subscriptions is not None and len(others) >= quota.subscriptions:
         raise Problem(
             "quota-exceeded",
@@ -286,10 +284,6 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
             f"there is no subscription {call.part('name')!r}; GET /v1/subscriptions lists them",
         )
     return done
-
-
-async def _known(call: Call) -> Subscription:
-    return await _done(call, call.records.get(await _name(call)))
 
 
 async def _answer(

@@ -99,13 +99,10 @@ class _ServerAccess:
     def listed(self, namespace: str | None, everywhere: bool) -> list[SubscriptionOut]:
         mine = (self._request("GET", "/v1") or {})["namespace"]
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), Subscriptions)
-        for one in answer.subscriptions if mine else ():
+        found, wanted = answer.subscriptions, namespace or mine
+        for one in found if mine else ():
             one.name, one.queue = f"{mine}/{one.name}", f"{mine}/{one.queue}"
-        wanted = namespace or mine
-        return [
-            one for one in answer.subscriptions
-            if everywhere or split_name(one.name)[0] == wanted
-        ]  # fmt: skip
+        return [one for one in found if everywhere or split_name(one.name)[0] == wanted]
 
     def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
         answer = self._ask("PUT", name, "", {**given, "secret": secret})

@@ -210,8 +210,8 @@ def _shown(
     ]
     probe_at = None if circuit.since is None else circuit.until
     out = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
-    state = state_of(subscription, circuit, now)
-    return SubscriptionOut(**own, state=state, circuit=out, deliveries=deliveries)
+    own["state"] = state_of(subscription, circuit, now)
+    return SubscriptionOut(**own, circuit=out, deliveries=deliveries)
 
 
 async def shown(records: Records, found: Iterable[Subscription], now: int) -> list[SubscriptionOut]:
