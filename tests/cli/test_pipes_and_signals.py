@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import bide
-from bide.cli.times import iso
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -78,8 +77,7 @@ def test_times_in_a_pipe_are_in_utc(shell: Shell, orders: bide.Queue) -> None:
     due = "due 2096-10-02T07:06:40.000Z"
     assert cancelled == f"a\tno\tdelayed\tit is delayed, {due}, and no longer as you saw it\n"
     assert kept == f"kept the existing message: a is delayed, {due}\n"
-    (end,) = orders.history("a")
-    assert f"cancelled {iso(end.moment)} by" in gone
+    assert re.match(r"a was cancelled by \S+ at [-0-9]+ [:0-9]+ UTC, ", gone)
 
 
 def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: bide.Queue) -> None:

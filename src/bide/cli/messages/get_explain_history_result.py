@@ -6,12 +6,11 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.message_output import as_json, body_bytes, moment_of, print_sheet, row
+from bide.cli.message_output import as_json, body_bytes, print_sheet, row
 from bide.cli.output import STYLES, Output, escape, warn
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, local, span
 from bide.model.errors import NotAcked, NotEnded, NotRemembered
-from bide.queue.sync import Queue
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
@@ -32,7 +31,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
         message = orders.get(id)
         if message is None:
             all_there = False
-            warn(_gone(out, orders, id))
+            warn(orders.explain(id).sentence)
         elif only_body:
             stream = sys.stdout.buffer
             stream.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
@@ -44,16 +43,6 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
         else:
             out.line(as_json(message), *row(message))
     return all_there
-
-
-def _gone(out: Output, orders: Queue, id: str) -> str:
-    """Return that a message is not there, and how it ended if that is remembered."""
-    ends = orders.history(id)
-    if not ends:
-        return f"{id} is not in {orders.name}: it never was, or it is gone"
-    by = f" by {ends[0].by}" if ends[0].by else ""
-    when = moment_of(out, ends[0].moment)
-    return f"{id} is gone: {ends[0].how} {when}{by}; 'bide history {orders.name} {id}' tells more"
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
