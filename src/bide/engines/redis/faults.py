@@ -39,8 +39,7 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("^AUTH ", StoreUnavailable,
      "the server has no password for this user: leave the password out of the URL"),
     ("^DB ", StoreUnavailable,
-     "the server has no database of this number: see its setting `databases`, which is 16 by "
-     "default, so that numbers go from 0 to 15"),
+     "the server has no database of this number: see its setting `databases`, 16 by default"),
     ("^DENIED ", StoreUnavailable, "the server is in protected mode: give it a password"),
     ("^WRONGTYPE ", errors.NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "

@@ -108,14 +108,13 @@ PAGE = 500
 def read_names(send: Send, key: bytes, prefix: bytes = b"") -> list[str]:
     """Return the names at a key that begin so, sorted."""
     names: list[str] = []
-    low = b"[" + prefix if prefix else b"-"
+    low, high = b"[" + prefix, b"(" + prefix + b"\xff"  # no name has this byte
     while True:
-        found = send("ZRANGEBYLEX", key, low, b"+", "LIMIT", 0, PAGE)
-        mine = [name for name in found if name.startswith(prefix)]
-        names += [name.decode() for name in mine]
-        if len(mine) < PAGE:
+        found = send("ZRANGEBYLEX", key, low, high, "LIMIT", 0, PAGE)
+        names += [name.decode() for name in found]
+        if len(found) < PAGE:
             return names
-        low = b"(" + mine[-1]
+        low = b"(" + found[-1]
 
 
 def names_of_queues(sender: Sender, prefix: str) -> list[str]:
