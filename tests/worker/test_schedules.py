@@ -10,7 +10,8 @@ import pytest
 
 import bide
 from bide.consuming.store_client import StoreClient
-from bide.model.commands import Configure, Forecast, Put
+from bide.engines import losses
+from bide.model.commands import Configure, Forecast, Purge, Put
 from bide.model.message import Item
 from bide.model.replies import Outcomes
 from bide.worker.periodic.recurrence import parse
@@ -324,6 +325,19 @@ def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
             over.set()
             await scene.acked(1, "reports")
         assert await diary.next_times() == ["09:30"]
+
+    scene.play(story())
+
+
+def test_a_tick_that_the_store_has_lost_is_put_again_at_once(scene: Scene, diary: Diary) -> None:
+    async def story() -> None:
+        diary.add(every="15m")
+        async with scene.at_work():
+            await until(lambda: scene._flow("reports").flow.put == 1)
+            await scene.lane.acall(Purge("reports", "delayed"))
+            losses.report("a store", "reports", 1)
+            await until(lambda: scene._flow("reports").flow.put == 2)
+        assert await diary.next_times() == ["09:15"]
 
     scene.play(story())
 
