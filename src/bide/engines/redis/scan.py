@@ -32,7 +32,7 @@ class _Place(NamedTuple):
     rank: str = ""
     """Of all messages: the cursor of HSCAN."""
     order: str = ""
-    """Of all messages: the orders that were returned of the first bucket, joined by -."""
+    """Of all messages: hashes of the ids that were returned of the first bucket, joined by -."""
     shard: int = 0
 
 

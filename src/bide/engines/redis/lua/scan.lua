@@ -2,8 +2,8 @@
 --   which   see ranges; or group, or all
 --   after, before, group  what all must have in common, or nil
 --   limit, left  how many, and how large the reply may become
---   mark, order  place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
---                were returned of its first bucket. Empty at the beginning
+--   mark, order  place behind which to go on: rank and order; of all: cursor of HSCAN, and hashes of the
+--                ids that were returned of its first bucket. Empty at the beginning
 --   prefix  how the ids begin, or empty
 -- Reply: [head, ids, records, leases]; head is [now, change, place or null, ranks]; place is two texts; a rank
 --   and behind it the order
@@ -94,14 +94,13 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
       for each in pairs(returned) do mine[#mine + 1] = each end
       for i = 1, #reply[2], 2 do
         local id, text = reply[2][i], reply[2][i + 1]
-        local at = match(sub(text, #RECORD + 1, #RECORD + ORDER), '^%x+$') or ''
-        if #at ~= ORDER then at = sub(redis.sha1hex(id), 1, ORDER) end  -- it cannot be read
-        if not returned[at] then
+        local hash = sub(redis.sha1hex(id), 1, ORDER)
+        if not returned[hash] then
           if not add(id, text, '0', '0') then
             place = {cursor, concat(mine, '-')}
             return
           end
-          mine[#mine + 1] = at
+          mine[#mine + 1] = hash
         end
       end
       cursor, returned = reply[1], {}
