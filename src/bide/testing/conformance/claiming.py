@@ -30,6 +30,13 @@ class ClaimCases:
         assert driver.wait(99).take() == []
         assert driver.wait(1).take() == ["a"]
 
+    def test_a_lease_is_over_at_its_very_end(self, driver: Driver) -> None:
+        driver.put("a")
+        held = driver.hold()
+        assert not driver.wait(1_000).ack(*held)[0]
+        held = driver.hold()
+        assert driver.wait(999).ack(*held)[0]
+
     @pytest.mark.parametrize("order", ORDERS)
     def test_order_is_by_priority_then_due_time_then_puts(self, driver: Driver, order: str) -> None:
         puts = ORDERS[order]
