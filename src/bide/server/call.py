@@ -1,7 +1,7 @@
 """A call: one request to one operation, and its answer."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
@@ -14,7 +14,7 @@ from bide.lane.steps import Steps, arun_steps
 from bide.model.body import parse
 from bide.model.commands import Command
 from bide.model.identity import actor_of
-from bide.model.limits import MAX_DEPTH, MAX_QUERY
+from bide.model.limits import MAX_QUERY
 from bide.model.message import Message
 from bide.model.replies import Found, Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
@@ -26,7 +26,7 @@ from bide.server.limits.request_bodies import Receive, check_json, read_body, un
 from bide.server.limits.slow_reads import is_slow
 from bide.server.logs import Act
 from bide.server.operation import JSON, Answer, Operation
-from bide.server.problem import Problem, invalid, of_validation
+from bide.server.problem import UNREADABLE, Problem, invalid, of_decoding
 from bide.server.service import Service
 from bide.targets.http.records import Records
 
@@ -196,7 +196,7 @@ class Call:
         length = self._headers.get(b"content-length", b"0")
         return length != b"0" or b"transfer-encoding" in self._headers
 
-    @property
+    @cached_property
     def content_type(self) -> str:
         """The content type without parameters, in lower case."""
         return (self.header("content-type") or "").partition(";")[0].strip().lower()
@@ -214,8 +214,10 @@ class Call:
             )  # fmt: skip
         except ValueError as error:
             raise Problem("malformed", f"the query cannot be read: {error}") from None
-        with decoding(kind, "The query"):
+        try:
             return msgspec.convert(dict(pairs), kind, strict=False)
+        except UNREADABLE as error:
+            raise of_decoding(error, kind, "The query") from None
 
     def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
         """Count this call as an open one while the block runs, if requests need tokens.
@@ -304,30 +306,10 @@ def decode(data: bytes, kind: type[T]) -> T:
     Raises:
         Problem: it is not JSON, is nested too deeply, or does not fit.
     """
-    with decoding(kind):
-        return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
-
-
-@contextmanager
-def decoding(kind: Any, what: str = "The body") -> Iterator[None]:
-    """Convert the errors of a block that decodes a request to a type.
-
-    Args:
-        kind: the type.
-        what: the name of what is decoded, for the text.
-
-    Raises:
-        Problem: it is malformed, is nested too deeply, or does not fit.
-    """
     try:
-        yield
-    except msgspec.DecodeError as error:
-        raise of_validation(error, kind, what) from None
-    except UnicodeDecodeError as error:
-        raise Problem("malformed", f"{what} is not UTF-8: {error}") from None
-    except RecursionError:
-        text = f"{what} is nested too deeply; {MAX_DEPTH} levels are allowed"
-        raise Problem("malformed", text) from None
+        return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
+    except UNREADABLE as error:
+        raise of_decoding(error, kind) from None
 
 
 async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:

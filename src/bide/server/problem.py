@@ -19,7 +19,7 @@ from msgspec import inspect
 from bide.engines.registry import mask
 from bide.model import errors
 from bide.model.errors import BideError, StoreError
-from bide.model.limits import MAX_DETAIL, MAX_TYPO
+from bide.model.limits import MAX_DEPTH, MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 
@@ -211,17 +211,23 @@ def of_bide(error: BideError, text: str) -> Problem:
     return Problem(name, text, field=found[1] if found else None)
 
 
-def of_validation(error: msgspec.DecodeError, kind: Any, what: str) -> Problem:
-    """Convert an error of msgspec to a problem.
+UNREADABLE = msgspec.DecodeError, UnicodeDecodeError, RecursionError
+"""The errors of a decoder."""
+
+
+def of_decoding(error: Exception, kind: Any, what: str = "The body") -> Problem:
+    """Convert an error of a decoder to a problem.
 
     Args:
-        error: the error.
+        error: one of `UNREADABLE`.
         kind: the type to which the request, or a part of it, was decoded.
         what: the name of what was decoded, for the text.
     """
     text = str(error)
+    if isinstance(error, RecursionError):
+        text = f"it is nested too deeply, {MAX_DEPTH} levels are allowed"
     if not isinstance(error, msgspec.ValidationError):
-        return Problem("malformed", f"{what} is not JSON: {text}")
+        return Problem("malformed", f"{what} cannot be read: {text}")
     fix = would_fit(kind, text)
     found = _PLACE.search(text)
     named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)

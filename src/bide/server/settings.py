@@ -15,7 +15,7 @@ from bide.model.limits import MAX_BODY, check_range
 from bide.model.times import LATEST, milliseconds
 from bide.server.access.oidc import OidcSettings
 from bide.server.http.client_address import ClientAddress, networks
-from bide.server.problem import of_validation
+from bide.server.problem import of_decoding
 from bide.targets.amqp import intakes
 from bide.targets.amqp import shown as shown_address
 
@@ -286,7 +286,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     except msgspec.ValidationError as error:
-        raise InvalidArgument(str(of_validation(error, Settings, str(path)))) from None
+        raise InvalidArgument(str(of_decoding(error, Settings, str(path)))) from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{path} does not fit: {error}") from None
     return {name: getattr(settings, name) for name in found}

@@ -20,12 +20,12 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
-from bide.server.call import Call, decoding
+from bide.server.call import Call
 from bide.server.limits.decoding import Batch, Given, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.problem import Problem, kind_of
+from bide.server.problem import UNREADABLE, Problem, kind_of, of_decoding
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -113,8 +113,10 @@ async def _composed(call: Call, command: Any) -> Part | Undone | BideError:
 async def _unpacked(call: Call) -> Batch:
     data = await call.bytes()
     await call.service.large_bodies.turn(len(data))
-    with decoding(Batch):
+    try:
         return await unpack(data, call.service.large_bodies.pauses())
+    except UNREADABLE as error:
+        raise of_decoding(error, Batch) from None
 
 
 async def _own(call: Call, command: Given, pause: Pause) -> Any:
