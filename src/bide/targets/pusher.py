@@ -92,7 +92,6 @@ class Pusher:
         self._leaving: set[asyncio.Future[Any]] = set()
         self._look = asyncio.Event()
         self._servers = [self.holder]
-        self._seen = float("-inf")
         self.looked = 0
         """How often it has looked for changes."""
         self.failure: str | None = None
@@ -148,7 +147,7 @@ class Pusher:
         )  # fmt: skip
         beats: list[asyncio.Task[None]] = []
         self._hurrying.clear()
-        self.workers = {}
+        self.workers, self._seen = {}, float("-inf")
         try:
             while True:
                 self._look.clear()
