@@ -249,13 +249,16 @@ class SqliteEngine:
                 self._notifier = PipeNotifier(self._files.real)
             except OSError as error:
                 raise StoreError(
-                    f"no pipe can be made in {folder_of(self._files.real)}: {error}; use a file "
-                    "system that has named pipes"
+                    f"no pipe can be made in {self._listeners}: {error}; use a file system that "
+                    "has named pipes"
                 ) from error
         return self._notifier
 
     def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
         """Send hints to the processes that listen: from when messages can be claimed."""
+        if not os.path.exists(self._listeners):
+            self._next_hint = time.monotonic() + CHECK_EVERY
+            return
         wakes: dict[str, int] = {}
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
@@ -265,8 +268,6 @@ class SqliteEngine:
         try:
             if wakes:
                 ring_all(self._files.real, wakes, self._notifier)
-        except FileNotFoundError:  # no process listens
-            self._next_hint = time.monotonic() + CHECK_EVERY
         except OSError:  # the messages are stored, and waiting claims look again by themselves
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 
@@ -281,6 +282,7 @@ class SqliteEngine:
     def _open(self) -> sqlite3.Connection:
         before, files = self._files, Files(self._path)
         new = "" if files.file else ", a new and empty one"
+        self._listeners = folder_of(files.real)
         connection = connect(
             self._path, self._durability, self._timeout, read_only=self._read_only, mode=self._mode
         )
