@@ -8,7 +8,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine, from_url
-from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put
+from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put, Release
 from bide.model.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes, Reply
@@ -115,6 +115,23 @@ def test_a_claim_whose_reply_was_lost_gets_no_messages_of_another_until_the_same
     open_engine().execute([Claim("q", 1, HOUR, "other")], now)
     proxy.cut_down = 0
     (claimed,) = far.execute([Claim("q", 1, HOUR, "w")], now)
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["b"]
+
+
+def test_a_claim_whose_reply_was_lost_leaves_what_another_has_claimed_meanwhile(
+    far: RedisEngine, proxy: Proxy, open_engine: Open
+) -> None:
+    ask(far, put("a", "b"))
+    other = open_engine()
+
+    def claim(data: bytes) -> bytes:  # behind the change
+        proxy.rewrite = lambda data: data
+        other.execute([Release("q", ["a"]), Claim("q", 1, HOUR, "other")])
+        raise OSError
+
+    proxy.rewrite = claim
+    (claimed,) = ask(far, Claim("q", 5, HOUR, "w"))
     assert isinstance(claimed, Claimed)
     assert [message.id for message in claimed.messages] == ["b"]
 
