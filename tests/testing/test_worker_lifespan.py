@@ -114,6 +114,44 @@ def test_the_async_form_does_the_same(app: bide.App, store: ScratchStore, is_asy
     assert seen == ["good", "bad", "bad"]
 
 
+def test_two_calls_at_a_time_make_one_delivery_after_the_other(
+    app: bide.App, store: ScratchStore
+) -> None:
+    register(app, lambda *_: None)
+    store.queue("q").put_many(range(6))
+
+    async def story() -> None:
+        async with AsyncManualWorker(app, store) as worker:
+            await asyncio.gather(worker.run_due(), worker.run_due())
+            assert [one.body for one in worker.handled] == [*range(6)]
+            assert {one.outcome for one in worker.handled} == {"acked"}
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_call_leaves_its_message_due(app: bide.App, store: ScratchStore) -> None:
+    begun = asyncio.Event()
+
+    @app.handler("q")
+    async def handle(body: int) -> None:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(60)
+
+    store.queue("q").put(1)
+
+    async def story() -> None:
+        async with AsyncManualWorker(app, store) as worker:
+            call = asyncio.create_task(worker.run_due())
+            await begun.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert [one.attempt for one in await worker.run_due()] == [1]
+
+    asyncio.run(story())
+
+
 def test_the_async_form_is_to_be_entered(app: bide.App, store: ScratchStore) -> None:
     register(app, lambda *_: None)
 

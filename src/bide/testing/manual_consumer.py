@@ -100,11 +100,13 @@ class ManualConsumer(Consumer):
         self.start(reply)
         try:
             await self._settle_all(patience)
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             stuck = ", ".join(f"{one.handler.name} with {one!r}" for one in self.running)
             self.release_running()
             with suppress(TimeoutError):
                 await self._settle_all(1)
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise TimeoutError(
                 f"{stuck} did not end within {patience:g} s of real time. Does it wait for "
                 "something that the test does not do? The fake clock does not move meanwhile"

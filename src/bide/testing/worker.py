@@ -50,6 +50,7 @@ class _Worker(Generic[Answer]):
         self._patience = patience
         self._consumers: list[ManualConsumer] = []
         self._leaving = asyncio.Event()
+        self._turn = asyncio.Lock()
         self._host: asyncio.Task[None] | None = None
         self._wait: float | None = None
         self._open()
@@ -177,17 +178,18 @@ class _Worker(Generic[Answer]):
         if self._host.done():  # only an error ends the lifespan before the worker
             self._host.result()
         done: list[Handled] = []
-        while (handled := await self._next()) is not None:
-            done.append(handled)
-            self.handled.append(handled)
-            if handled.failed and self._raises:
-                raise _noted(handled)
-            if len(done) > limit:
-                raise RuntimeError(
-                    f"more than limit={limit:,} deliveries were made without time passing; the "
-                    f"last was {handled.id!r} of {handled.queue!r}. Does a handler put messages "
-                    "that are due at once? If so many are right, give a larger limit="
-                )
+        async with self._turn:
+            while (handled := await self._next()) is not None:
+                done.append(handled)
+                self.handled.append(handled)
+                if handled.failed and self._raises:
+                    raise _noted(handled)
+                if len(done) > limit:
+                    raise RuntimeError(
+                        f"more than limit={limit:,} deliveries were made without time passing; "
+                        f"the last was {handled.id!r} of {handled.queue!r}. Does a handler put "
+                        "messages that are due at once? If so many are right, give a larger limit="
+                    )
         return done
 
     async def _next(self) -> Handled | None:
