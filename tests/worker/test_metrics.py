@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import bide
+from bide.observing.metrics import unlistenable
 from bide.observing.tally import Tally
 from bide.worker.process.processes import Report, receive, reporting
 from bide.worker.process.totals import Totals
@@ -81,6 +82,11 @@ def test_a_port_that_is_taken_ends_it_with_a_reason(tmp_path: Path) -> None:
         with worker(tmp_path, APP, "--metrics", where) as process:
             assert process.wait(60) == 2
     assert f"--metrics {where} cannot be listened on: Address already in use" in log(tmp_path)
+
+
+def test_a_host_that_has_no_address_is_told_so() -> None:
+    error = socket.gaierror(socket.EAI_NONAME, "no such name")
+    assert str(unlistenable("metrics=x:1", error)).startswith("metrics=x:1: no such name; ")
 
 
 @pytest.mark.process

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
+from socket import gaierror
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import msgspec
@@ -283,6 +284,7 @@ def unlistenable(what: str, error: OSError) -> InvalidArgument:
         >>> str(unlistenable("port=80 is no port", PermissionError(13, ""))).partition(";")[0]
         'port=80 is no port: Permission denied'
     """
-    why = os.strerror(error.errno) if error.errno else str(error)
+    number = None if isinstance(error, gaierror) else error.errno  # it has numbers of its own
+    why = os.strerror(number) if number else error.strerror or str(error)
     fix = "take a free port of 1024 or more, at an address of this machine"
     return InvalidArgument(f"{what}: {why}; {fix}")
