@@ -192,8 +192,9 @@ class Sender(Transport):
             _encode(call.args), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
+        mark = len(keys.names) + 5 if writes else 0
         slot = keys.slot if self.clustered else 0
-        return Request(slot, command, writes, hurried)
+        return Request(slot, command, writes, hurried, mark=mark)
 
 
 def _read_or_set_version(send: Send, key: bytes) -> Any:

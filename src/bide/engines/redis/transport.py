@@ -37,6 +37,16 @@ class Request:
     """It may have arrived before."""
     done: bool = False
     tries: int = 0
+    mark: int = 0
+    """The place in `command` of the mark of a call of a script."""
+
+    def packed(self) -> bytes:
+        """Return the command as it goes to the server; a second try says so before its mark."""
+        command = self.command
+        if self.again and self.mark:
+            mark = b"?%d" % int(command[self.mark])
+            command = (*command[: self.mark], mark, *command[self.mark + 1 :])
+        return pack(command)
 
 
 class Transport:
@@ -140,7 +150,7 @@ class Transport:
             wait = ("WAIT", wanted, max(1, int(longest)))
             due.append(Request(group[0].slot, wait, False, False))
         try:
-            connection.post(b"".join([pack(request.command) for request in due]))
+            connection.post(b"".join([request.packed() for request in due]))
         except Lost as lost:
             self._lose(connection, due, lost)
             return []

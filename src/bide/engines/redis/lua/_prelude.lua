@@ -16,8 +16,8 @@
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
---   2 mark     number of this call in its lane, by which a second try finds the reply to the first one; empty:
---              it only reads
+--   2 mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
+--              reply to the first one; empty: it only reads
 --   3 seconds  for how long it finds it
 --   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
 --   5 queue    6 shards: of how many the queue is made  7 shard: which one this is
@@ -137,10 +137,13 @@ local function begin(keys, args, reads)
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), args[7]
   tally, replayed, died, now, part, actor = {}, nil, {}, args[1] ~= '' and tonumber(args[1]), 0, nil
-  local known = MARK ~= '' and call('GET', TRY)
-  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
-    replayed = remember(sub(known, #MARK + 2))
-    if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
+  if sub(MARK, 1, 1) == '?' then
+    MARK = sub(MARK, 2)
+    local known = call('GET', TRY)
+    if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
+      replayed = remember(sub(known, #MARK + 2))
+      if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
+    end
   end
   if not now then
     local time = call('TIME')
