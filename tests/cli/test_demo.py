@@ -134,6 +134,20 @@ def test_a_process_that_fails_is_named(
 
 
 @pytest.mark.process
+def test_a_process_that_hangs_is_killed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import sys, time; sys.exit(3) if sys.argv[1] == 'shop' else time.sleep(20)"
+    monkeypatch.setattr("bide.cli.demo.stage.ACTOR", (sys.executable, "-c", code))
+    monkeypatch.setattr("bide.cli.demo.stage.GRACE", 0.1)
+    stage = Stage(tmp_path, Plan(50, 600, 2))
+    with pytest.raises(click.ClickException, match="shop ended"):
+        list(stage.run())
+    workers = [one for name, one in stage._processes.items() if name != "shop"]
+    assert [one.returncode for one in workers] == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_nothing_behind(
     url: str, tmp_path: Path, number: int, code: int

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -18,7 +18,7 @@ from bide.queue.sync import Queue
 ACTOR = (sys.executable, "-W", "ignore", "-m", "bide.cli.demo.actors")
 REFRESH = 0.1
 GRACE = 15.0
-"""How many seconds longer than planned a run may take."""
+"""How many seconds longer than planned a run may take, and a process when it is to end."""
 
 
 class Stage:
@@ -90,7 +90,7 @@ class Stage:
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
-        """Start all processes; at the end close their stdin, and wait until they have ended."""
+        """Start all processes; at the end close their stdin; kill those that do not end then."""
         try:
             for name in (*(f"worker-{n + 1}" for n in range(self.plan.workers)), "shop"):
                 self._processes[name] = subprocess.Popen(
@@ -103,5 +103,11 @@ class Stage:
             for process in self._processes.values():
                 assert process.stdin is not None
                 process.stdin.close()
-            for process in self._processes.values():
-                process.wait()
+            try:
+                with suppress(subprocess.TimeoutExpired):
+                    for process in self._processes.values():
+                        process.wait(GRACE)
+            finally:
+                for process in self._processes.values():  # one may hang
+                    process.kill()
+                    process.wait()
