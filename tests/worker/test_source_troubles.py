@@ -195,6 +195,21 @@ def test_a_chain_that_was_emptied_begins_anew(scene: Scene, shop: Shop) -> None:
     scene.play(story())
 
 
+def test_a_chain_that_was_emptied_begins_at_once_with_the_next_worker(
+    scene: Scene, shop: Shop
+) -> None:
+    async def story() -> None:
+        ask(scene, shop, every="1h", window="1h")
+        async with scene.at_work():
+            await until(lambda: shop.asks == 1)
+            await scene.acked(1, HOME)
+        await scene.lane.acall(Purge(HOME, "delayed"))
+        async with scene.at_work():
+            await until(lambda: shop.asks == 2)
+
+    scene.play(story())
+
+
 def test_a_window_that_was_buried_is_taken_up_again(scene: Scene, shop: Shop) -> None:
     async def story() -> None:
         ask(scene, shop)

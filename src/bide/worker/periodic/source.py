@@ -268,9 +268,9 @@ class SourceWindows(Links):
             last = page.messages[-1].id
             await self.store_client.patiently(Outcomes, Revive(self.queue, [last]))
             return
-        # Processes that begin at the same time put the same one.
+        # Processes that begin together put the same one. If that is acked, the queue was emptied.
         first, body = now - now % FIRST, self._first(now, 0)
-        await self.put(first, source.after, lambda _: body, earliest=now)
+        await self.put(first, lambda moment: max(moment + 1, now), lambda _: body, earliest=now)
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Open a window, ask for it, and put the next one."""
