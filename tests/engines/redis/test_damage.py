@@ -19,6 +19,11 @@ RECORD = b"\xdc\x00\x10"
 NO_STATE = b"\xc0\xc0\xc0\xc0\xa1g"
 """State, ended, planned and asked, and the group behind them."""
 
+
+def _number(moment: int) -> bytes:
+    return b"\xcf" + moment.to_bytes(8)
+
+
 WHOLE = {"priority": 3, "headers": {"tenant": "eu"}, "group": "g"}
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -31,6 +36,8 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "cut in its headers": lambda record: record[: record.index(b"tenant")],
     "of an unknown state": lambda record: record.replace(NO_STATE, b"\xa4lost" + NO_STATE[1:]),
     "with headers that are no JSON": lambda record: record.replace(b'{"tenant', b'["tenant'),
+    "due at no number": lambda record: record.replace(_number(NOW), b"\xa1x", 1),
+    "with failures that are no list": lambda record: record.replace(b"\x90\xc6", b"\xc0\xc6"),
     "with a group that is no text": lambda record: record.replace(b"\xa1g", b"\xa1\xff"),
 }
 """What becomes of a record."""
@@ -171,7 +178,14 @@ def test_a_rule_deletes_damaged_messages(
     assert server.exists(key("records"), key("delayed"), key("ready")) == 0
 
 
-@pytest.mark.parametrize("damage", [lambda _: b"nobody knows", lambda lease: lease[:-1]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"nobody knows",
+        lambda lease: lease[:-1],
+        lambda lease: lease.replace(_number(NOW + LEASE), b"\xc0"),
+    ],
+)
 def test_a_damaged_lease_ends_at_once_or_when_it_was_to_end(
     engine: RedisEngine, server: Server, damage: Callable[[bytes], bytes]
 ) -> None:

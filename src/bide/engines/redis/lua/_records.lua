@@ -57,18 +57,26 @@ local function ended_in(state)
   return BASE[state] and KEPT
 end
 
+-- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
+local function read_record(id, text)
+  local at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned, asked, group,
+    headers, failures = cmsgpack.unpack_limit(text, 15, 3)
+  local body = sub(text, at + 6)
+  if sub(text, 1, #RECORD) ~= RECORD or state and not BASE[state] or type(failures) ~= 'table'
+    or sub(text, at + 1, at + 5) ~= '\198' .. struct.pack('>I4', #body) then return nil end
+  return {
+    id = id, order = order, member = order .. id, due = floor(due), created = floor(created), json = json,
+    priority = floor(priority), attempt = floor(attempt), attempts = floor(attempts),
+    expires = expires and floor(expires), state = state, was = state, ended = ended and floor(ended),
+    planned = planned and floor(planned), asked = asked and floor(asked), group = group .. '',
+    headers = headers .. '', failures = failures, body = body,
+  }
+end
+
 -- Returns what a record says; nil: it cannot be read, since something else has changed it.
 local function parse(id, text)
-  local readable, at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned,
-    asked, group, headers, failures = pcall(cmsgpack.unpack_limit, text, 15, 3)
-  if not readable or sub(text, 1, #RECORD) ~= RECORD or state and not BASE[state] then return nil end
-  local body = sub(text, at + 6)
-  if sub(text, at + 1, at + 5) ~= '\198' .. struct.pack('>I4', #body) then return nil end
-  return {
-    id = id, order = order, member = order .. id, due = due, created = created, json = json, priority = priority,
-    attempt = attempt, attempts = attempts, expires = expires, state = state, was = state, ended = ended,
-    planned = planned, asked = asked, group = group, headers = headers, failures = failures, body = body,
-  }
+  local readable, r = pcall(read_record, id, text)
+  return readable and r or nil
 end
 
 local function save(r)
@@ -79,13 +87,19 @@ local function save(r)
   call('HSET', RECORDS, r.id, concat({RECORD, r.order, fields, '\198', struct.pack('>I4', #r.body), r.body}))
 end
 
+local function read_held(text)
+  local at, order, token, until_, holder, since, extended = cmsgpack.unpack_limit(text, 6, 1)
+  local successor = sub(text, at + 1)
+  return at > 0 and sub(text, 1, #LEASE) == LEASE and {
+    order = order, token = int(token), until_ = floor(until_), holder = holder .. '', since = floor(since),
+    extended = floor(extended), successor = successor ~= NONE and successor or nil,
+  }
+end
+
 -- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
 local function read_lease(text)
-  local readable, at, order, token, until_, holder, since, extended = pcall(cmsgpack.unpack_limit, text or '', 6, 1)
-  if not readable or at < 0 or sub(text, 1, #LEASE) ~= LEASE then return nil end
-  local successor = sub(text, at + 1)
-  return {order = order, token = token, until_ = until_, holder = holder, since = since, extended = extended,
-    successor = successor ~= NONE and successor or nil}
+  local readable, lease = pcall(read_held, text)
+  return readable and lease or nil
 end
 
 local function write_lease(r)
