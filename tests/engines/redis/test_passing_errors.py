@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, sender
-from bide.model.commands import Count, Put
+from bide.model.commands import Cancel, Count, Put
 from bide.model.errors import (
     OutcomeUnknown,
     SchemaTooNew,
@@ -224,3 +225,30 @@ def test_a_server_too_busy_to_count_its_replicas_confirms_nothing(
     with pytest.raises(OutcomeUnknown, match=r"only 0 \(BUSY Redis is busy\) of the 1 replicas"):
         put(engine, "a")
     proxy.close()
+
+
+def test_what_was_refused_is_not_done_after_what_follows_it(
+    open_engine: Open, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a large batch arrives in parts, and replicas are back before the last one."""
+    server = start()
+    engine = open_engine(f"{server.url}?reconnect={PATIENCE}")
+    assert put(engine, "a")
+    admin, only = server.client(), engine._sender.nodes.only
+    assert only is not None
+
+    def exchange(packed: bytes, count: int) -> list[Any]:
+        second = packed.rindex(b"*", 0, packed.rindex(b"FCALL"))
+        admin.config_set("min-replicas-to-write", 1)
+        only.post(packed[:second])
+        first = only.receive(1)
+        admin.config_set("min-replicas-to-write", 0)
+        only.post(packed[second:])
+        return first + only.receive(count - 1)
+
+    monkeypatch.setattr(only, "exchange", exchange)
+    with pytest.raises(PartlyDone) as raised:
+        engine.execute([Put("q", [Item("b", b"1")]), Cancel("q", ["b"])])
+    monkeypatch.undo()
+    assert [type(outcome) for outcome in raised.value.outcomes] == [StoreReadOnly, Outcomes]
+    assert sound(engine, 1)

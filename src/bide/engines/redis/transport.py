@@ -72,9 +72,9 @@ class Transport:
         Returns:
             The answer to each, errors as values.
         """
-        while left := [request for request in requests if not request.done]:
+        while left := _left(requests):
             self._attempt(left)
-            self._wait([request for request in left if not request.done])
+            self._wait(_left(left))
         return [self._answer(request) for request in requests]
 
     def _wait(self, left: Sequence[Request]) -> None:
@@ -281,3 +281,13 @@ class Transport:
             f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
             "back, or ask for fewer"
         )
+
+
+def _left(requests: Sequence[Request]) -> list[Request]:
+    """Return commands that are not done; give up refused ones that others have overtaken."""
+    overtaken: set[int] = set()
+    for request in reversed(requests):
+        request.done = request.done or (request.slot in overtaken and passes(request.answer))
+        if request.done:
+            overtaken.add(request.slot)
+    return [request for request in requests if not request.done]
