@@ -9,7 +9,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import SLICE, Call, Outcome, Step
+from bide.engines.redis.calls import CHANGING, SLICE, Call, Outcome, Step
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.faults import is_of_shards
 from bide.engines.redis.messages import change, put, script_of
@@ -142,7 +142,7 @@ class RedisEngine:
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
         """Execute commands, in one pipeline what can be; return what came of each."""
-        queues = self._find_queues(commands)
+        queues = self._find_queues(commands, now)
         outcomes: list[Outcome] = []
         together: list[Step] = []
         for _, run in groupby(commands, _alike):
@@ -155,19 +155,22 @@ class RedisEngine:
                 together.append(step)
         return outcomes + self._advance(together, now)
 
-    def _find_queues(self, commands: Sequence[cmd.Command]) -> dict[str, ShardedQueue]:
-        """Find the queues of commands; keep the number of shards of those that they create."""
+    def _find_queues(
+        self, commands: Sequence[cmd.Command], now: int | None
+    ) -> dict[str, ShardedQueue]:
+        """Find the queues of commands; make those that they create."""
         found: dict[str, ShardedQueue] = {}
         for command in commands:
             queue = command.queue
-            known, new = self._shards.known.get(queue), 0
+            known = self._shards.known.get(queue)
             if known is not None and known.kept:
                 found[queue] = known
-            elif not isinstance(command, cmd.Queues):
-                if isinstance(command, (cmd.Put, cmd.Configure)):
-                    limited = any(getattr(command, name, None) for name in LIMITS)
-                    new = 1 if limited else self._settings.shards
-                found[queue] = self._shards.find(queue, new)
+            elif isinstance(command, (cmd.Put, cmd.Configure)):
+                limited = any(getattr(command, name, None) for name in LIMITS)
+                new = 1 if limited else self._settings.shards
+                found[queue] = self._shards.find(queue, new, now)
+            elif queue not in found and not isinstance(command, cmd.Queues):
+                found[queue] = self._shards.find(queue)
         return found
 
     def _step(self, run: Sequence[Any], queues: dict[str, ShardedQueue]) -> tuple[Step, bool]:
@@ -221,16 +224,22 @@ class RedisEngine:
         return list(chain.from_iterable(outcomes))
 
     def _make_shards(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
-        """Make shards that were not there, and send all calls of them once more."""
-        both = zip(calls, answers, strict=True)
-        refused = [call for call, answer in both if is_of_shards(answer)]
+        """Make shards that were not there, and send calls of them again that did nothing."""
+        gone: set[tuple[str, int]] = set()
+        places: list[int] = []
+        for at, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+            shard = call.queue, call.shard
+            if is_of_shards(answer):
+                gone.add(shard)
+            elif call.script in CHANGING:  # another process has made the shard meanwhile
+                gone.discard(shard)
+            if shard in gone:
+                places.append(at)
+        again = [calls[at] for at in places]
         with suppress(StoreError):
-            for queue, shards in {(call.queue, call.shards) for call in refused}:
+            for queue, shards in {(call.queue, call.shards) for call in again}:
                 self._shards.make(queue, shards, now)
-        gone = {(call.queue, call.shard) for call in refused}  # no call of these did anything
-        places = [at for at, call in enumerate(calls) if (call.queue, call.shard) in gone]
-        again = self._sender.send([calls[at] for at in places], now)
-        for at, answer in zip(places, again, strict=True):
+        for at, answer in zip(places, self._sender.send(again, now), strict=True):
             answers[at] = answer
 
     def _lose(self, queue: str, count: int) -> None:

@@ -52,12 +52,13 @@ class ShardMap:
         self._usual = usual
         self.known: BoundedDict[str, ShardedQueue] = BoundedDict()
 
-    def find(self, queue: str, new: int = 0) -> ShardedQueue:
+    def find(self, queue: str, new: int = 0, now: int | None = None) -> ShardedQueue:
         """Ask the store for the number of a queue, which may not exist.
 
         Args:
             queue: its name.
-            new: the number to keep for a new queue, 0: none.
+            new: the number to keep for a new queue, which is made; 0: none.
+            now: see `Sender.send`.
 
         Raises:
             StoreError: the store cannot be reached, or cannot keep the number.
@@ -67,6 +68,7 @@ class ShardMap:
         if new and None in found:  # it is new, or a server has lost what it kept
             made = kept or self._sender.plain("HGET", meta_key(queue), "shards")
             kept = self._keep(queue, int(made or new))
+            self._make(queue, kept, now)  # else others make it while a large put goes on
         known = self.known.get(queue)
         if known is None or known.count != (kept or self._usual):
             known = self.known[queue] = ShardedQueue(queue, kept or self._usual)
@@ -79,8 +81,10 @@ class ShardMap:
         Raises:
             StoreError: the store cannot be reached, or cannot keep the number.
         """
-        count = self.find(queue, shards).count
-        self._sender.send([Call("make", queue, (), shard, count) for shard in range(count)], now)
+        self._make(queue, self.find(queue, shards, now).count, now)
+
+    def _make(self, queue: str, shards: int, now: int | None) -> None:
+        self._sender.send([Call("make", queue, (), shard, shards) for shard in range(shards)], now)
 
     def forget(self, queue: str) -> None:
         """Ask the store again: it may have lost what it kept."""

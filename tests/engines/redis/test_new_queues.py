@@ -1,0 +1,58 @@
+"""Queues that are not there yet: who makes them, and what is asked meanwhile."""
+
+from typing import Any
+
+import pytest
+import redis as client_library
+
+from bide.engines.redis import RedisEngine
+from bide.model.commands import Claim, Command, Configure, Delete, Find, Put
+from bide.model.message import Item
+from tests.engines.redis.conftest import Open
+
+IDS = [f"m{number:04}" for number in range(600)]
+
+
+def put(*ids: str) -> Put:
+    return Put("q", [Item(id, b"1") for id in ids])
+
+
+def ask(engine: RedisEngine, command: Command) -> Any:
+    (reply,) = engine.execute([command])
+    return reply
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_large_put_is_told_truly_while_another_process_makes_its_queue(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch, *, deleted: bool
+) -> None:
+    first, second = open_engine(), open_engine()
+    if deleted:
+        ask(first, Configure("q"))
+        ask(second, Delete("q"))
+    only = first._sender.nodes.only
+    assert only is not None
+    send = only.exchange
+
+    def exchange(packed: bytes, count: int) -> list[Any]:
+        if packed.count(b"FCALL") < 2:
+            return send(packed, count)
+        monkeypatch.undo()
+        behind = packed.rindex(b"*", 0, packed.rindex(b"FCALL"))
+        answers = send(packed[:behind], count - 1)
+        ask(second, put("other"))
+        return answers + send(packed[behind:], 1)
+
+    monkeypatch.setattr(only, "exchange", exchange)
+    assert all(outcome.done for outcome in ask(first, put(*IDS)).outcomes)
+    claimed = ask(first, Claim("q", 700, 60_000, "w"))
+    ids = [message.id for message in claimed.messages if message.id != "other"]
+    assert (ids if not deleted else sorted(ids)) == IDS
+
+
+def test_reads_of_a_queue_that_is_not_there_ask_once_for_its_shards(
+    engine: RedisEngine, server: client_library.Redis
+) -> None:
+    before = server.info("commandstats").get("cmdstat_zscore", {"calls": 0})["calls"]
+    engine.execute([Find("q", [id]) for id in IDS])
+    assert server.info("commandstats")["cmdstat_zscore"]["calls"] == before + 1
