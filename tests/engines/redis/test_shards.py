@@ -230,6 +230,15 @@ def test_what_one_process_put_stays_in_order(open_engine: Open, url: str) -> Non
     assert [message.id for message in claimed.messages if message.id != "made"] == ids
 
 
+def test_what_another_process_puts_at_first_is_in_order_too(open_engine: Open, url: str) -> None:
+    first, second = (open_engine(f"{url}&shards=4") for _ in range(2))
+    ask(first, put(*(id for id in many(400) if shard_of(id, 4) == 0)), NOW)
+    ids = [f"n{number}" for number in range(20)]
+    ask(second, put(*ids), NOW)
+    claimed = ask(second, Claim("q", 500, HOUR, "w"), NOW)
+    assert [message.id for message in claimed.messages if message.id in ids] == ids
+
+
 def test_tokens_grow_whoever_claims_where(open_engine: Open, url: str) -> None:
     engines = [open_engine(f"{url}&shards=3") for _ in range(3)]
     tokens = []

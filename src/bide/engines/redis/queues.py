@@ -73,6 +73,11 @@ class ShardMap:
         if known is None or known.count != (kept or self._usual):
             known = self.known[queue] = ShardedQueue(queue, kept or self._usual)
         known.kept = kept > 0
+        if kept > 1:  # what this process puts follows what is there, in whatever shard
+            asked = [("HGET", meta_key(queue, shard), "seq") for shard in range(kept)]
+            there = self._sender.plain_all(asked, hurried=True)
+            numbers = [int(n) for n in there if type(n) is bytes and n.isdigit()]
+            known.next = max([known.next, *numbers])
         return known
 
     def make(self, queue: str, shards: int, now: int | None) -> None:
