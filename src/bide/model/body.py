@@ -18,6 +18,8 @@ _STRINGS = re.compile(rb'"[^"]*+"')  # possessive: no memory for each character
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _STEPS = {ord("["): 1, ord("]"): -1}
+_STRETCH = 64
+"""Brackets that are counted together; only near the limit, the depth is computed for each."""
 
 _NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
 """Makes each digit a 0, so that `0e` is where a number has an exponent."""
@@ -139,11 +141,19 @@ def check_depth(data: bytes) -> None:
     """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    deepest = max(accumulate(map(_STEPS.__getitem__, _outside_strings(data))), default=0)
-    if deepest > MAX_DEPTH:
-        raise InvalidArgument(
-            f"body is nested too deeply: {deepest:,} levels, the limit is {MAX_DEPTH}"
-        )
+    brackets = _outside_strings(data)
+    depth = 0
+    for begin in range(0, len(brackets), _STRETCH):
+        stretch = brackets[begin : begin + _STRETCH]
+        opened = stretch.count(b"[")
+        if depth + opened > MAX_DEPTH:
+            steps = map(_STEPS.__getitem__, stretch)
+            if max(accumulate(steps, initial=depth)) > MAX_DEPTH:
+                deepest = max(accumulate(map(_STEPS.__getitem__, brackets)))
+                raise InvalidArgument(
+                    f"body is nested too deeply: {deepest:,} levels, the limit is {MAX_DEPTH}"
+                )
+        depth += 2 * opened - len(stretch)
 
 
 def check_json(data: bytes, what: str) -> None:
