@@ -50,6 +50,7 @@ def test_a_first_pause_of_nothing_stays_nothing() -> None:
         ({"factor": "2"}, "factor='2' must be"),
         ({"jitter": 1.5}, "jitter=1.5 must be"),
         ({"jitter": -0.1}, "jitter=-0.1 must be"),
+        ({"jitter": True}, "jitter=True must be"),
         ({"on": ("OSError",)}, "must be a tuple of exception classes"),
         ({"on": (int,)}, "must be a tuple of exception classes"),
     ],

@@ -227,5 +227,6 @@ def check_range(value: float, name: str, least: float, most: float) -> None:
           ...
         bide.model.errors.InvalidArgument: workers=0 must be between 1 and 256
     """
-    if not isinstance(value, (int, float)) or not least <= value <= most:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
         raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")
