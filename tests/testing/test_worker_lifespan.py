@@ -129,6 +129,35 @@ def test_two_calls_at_a_time_make_one_delivery_after_the_other(
     asyncio.run(story())
 
 
+def test_the_lifespan_lasts_until_the_calls_have_ended(store: ScratchStore) -> None:
+    told: list[Any] = []
+
+    @asynccontextmanager
+    async def lifespan(app: bide.App) -> AsyncIterator[None]:
+        yield
+        told.append("close")
+
+    app = bide.App(lifespan=lifespan)
+
+    @app.handler("q")
+    async def handle(body: Any) -> None:
+        await asyncio.sleep(0.01)
+        told.append(body)
+
+    store.queue("q").put_many(["one", "two"])
+
+    async def story() -> None:
+        async with AsyncManualWorker(app, store) as worker:
+            calls = [asyncio.create_task(worker.run_due()) for _ in range(2)]
+            await asyncio.sleep(0)
+        first, second = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(first, list)
+        assert isinstance(second, bide.Closed)
+
+    asyncio.run(story())
+    assert told == ["one", "two", "close"]
+
+
 def test_a_cancelled_call_leaves_its_message_due(app: bide.App, store: ScratchStore) -> None:
     begun = asyncio.Event()
 

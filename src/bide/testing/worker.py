@@ -73,7 +73,8 @@ class _Worker(Generic[Answer]):
     async def _leave(self) -> None:
         host, self._host = self._host, None
         if host is not None:
-            self._leaving.set()
+            async with self._turn:  # a call may still run
+                self._leaving.set()
             await host
 
     def run_due(self, *, limit: int = LIMIT) -> Answer:
@@ -173,12 +174,12 @@ class _Worker(Generic[Answer]):
         return done
 
     async def _run_due(self, limit: int) -> list[Handled]:
-        if self._host is None:
-            raise Closed("this worker was not entered; use it as: async with ... as worker")
-        if self._host.done():  # only an error ends the lifespan before the worker
-            self._host.result()
         done: list[Handled] = []
         async with self._turn:
+            if self._host is None:
+                raise Closed("this worker was not entered; use it as: async with ... as worker")
+            if self._host.done():  # only an error ends the lifespan before the worker
+                self._host.result()
             while (handled := await self._next()) is not None:
                 done.append(handled)
                 self.handled.append(handled)
