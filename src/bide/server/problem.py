@@ -23,7 +23,7 @@ from bide.model.limits import MAX_DEPTH, MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 
-_PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
+_PLACE = re.compile(r" - at `(?:key in )?\$([^`]*)`$")  # linear, whatever name is in the text
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
