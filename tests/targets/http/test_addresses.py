@@ -90,6 +90,11 @@ def test_no_way_to_write_this_machine_leads_to_it(stage: Stage, host: str) -> No
     stage.play(story())
 
 
+@pytest.mark.parametrize("network", ["127.0.0.0/8", "::1/128"])
+def test_the_name_of_this_machine_is_allowed_with_one_of_its_networks(network: str) -> None:
+    Gate([network]).check("http://localhost:9000/")
+
+
 def test_the_metadata_service_of_clouds_is_refused(stage: Stage) -> None:
     async def story() -> None:
         error = await refused(stage, "http://169.254.169.254/latest/meta-data/")

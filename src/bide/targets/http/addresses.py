@@ -80,7 +80,7 @@ class Gate:
         host = urlsplit(url).hostname or ""
         here = host == "localhost" or host.endswith(".localhost")
         try:
-            allowed = self.lets("127.0.0.1" if here else host)
+            allowed = any(map(self.lets, ("127.0.0.1", "::1") if here else (host,)))
         except ValueError:
             return  # a name: its addresses are checked at each connection
         if not allowed:
