@@ -99,6 +99,23 @@ def test_a_rate_below_one_a_second_is_kept(stage: Stage) -> None:
     stage.play(story())
 
 
+def test_a_change_of_a_subscription_lets_no_request_begin_early(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(rate=0.1) as (it, worker):
+            began = stage.clock.now()
+            await stage.put(1, 2)
+            await stage.acked(1)
+            await stage.records.change("shop", headers={"x-kind": "b"})
+            await stage.pass_time(lambda: worker.subscription.headers, step=0.5)
+            worker.follow(worker.subscription, 0, 2)  # as if there were another server
+            worker.follow(worker.subscription, 0, 1)
+            await stage.pass_time(lambda: len(it.got) == 2, step=0.5)
+            assert stage.clock.now() - began >= 9_500
+            await stage.acked(2)
+
+    stage.play(story())
+
+
 @pytest.mark.parametrize("days", [0, 1, 30, 60, 365, 3_650])
 @pytest.mark.parametrize("rate", [0.001, 0.3, 1, 3, 7, 10, 12, 1_000])
 def test_a_rate_is_kept_however_long_the_machine_has_run(days: int, rate: float) -> None:

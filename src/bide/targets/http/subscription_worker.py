@@ -73,6 +73,7 @@ class SubscriptionWorker(Consumer):
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
         self._pusher = pusher
+        self._pace = Pace(None)
         self._place, self._among = 0, 1
         self.follow(subscription, 0, 1)
 
@@ -97,8 +98,8 @@ class SubscriptionWorker(Consumer):
         self._share = share(subscription.concurrency, place, among, turn)
         # As its share of the places; one without places sends a probe at most.
         part = self._share / subscription.concurrency or 1 / among
-        rate = None if subscription.rate is None else subscription.rate * part
-        self._pace = Pace(rate)
+        # The last requests count still: else each change would let one more begin.
+        self._pace.rate = None if subscription.rate is None else subscription.rate * part
         self.queue_handlers.concurrency = max(self._share, 1)
         self.queue_handlers.handlers[None] = Handler(
             f"push {subscription.name}", self._push, is_async=True,
