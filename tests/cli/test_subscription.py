@@ -77,6 +77,14 @@ def test_one_of_a_namespace_may_be_named_as_the_list_does(run: Bide) -> None:
     assert listed(run, "--all") == []
 
 
+def test_a_name_that_lacks_its_namespace_is_refused(run: Bide) -> None:
+    run("subscription", "put", "hook", "orders", URL)
+    assert "name='/hook' is not" in run("subscription", "put", "/hook", "orders", URL).stderr
+    for words in (("/hook",), ("/hook", "--namespace", "team")):
+        assert run("subscription", "delete", *words).exit_code != 0
+    assert len(listed(run, "--all")) == 1
+
+
 def test_an_empty_list_says_where_others_may_be(
     terminal: Callable[..., tuple[str, int]], run: Bide
 ) -> None:

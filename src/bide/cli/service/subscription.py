@@ -70,11 +70,12 @@ secret_option = click.option(
 
 def _full(namespace: str | None, name: str) -> str:
     """Return a name with its namespace, which may be before it already: shop/hook."""
-    its, own = split_name(name)
-    if its is not None and namespace not in (None, its):
+    its = split_name(name)[0]
+    if namespace in (None, its):
+        return name
+    if its is not None:
         raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
-    its = its or namespace
-    return own if its is None else f"{its}/{own}"
+    return f"{namespace}/{name}"
 
 
 def access_to(store: Store) -> "Access":
