@@ -178,6 +178,17 @@ def test_a_very_narrow_screen_cuts_no_count_and_says_which_columns_it_leaves_out
     assert len(screen.splitlines()) <= 24
 
 
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_a_narrow_screen_has_room_for_the_names_of_columns_without_room(width: int) -> None:
+    queues = {f"orders-of-the-shop-{n:02}": bide.Counts(Sizes(ready=n), Flow()) for n in range(40)}
+    held = {f"web{n}.example.com:4711": Worker(f"web{n}.example.com:4711", {"a": 1}, until=1)
+            for n in range(9)}  # fmt: skip
+    found = Sample(9.0, queues, held, dict.fromkeys(queues, Lateness(500, 300_000, 2)))
+    screen = drawn(found, Sample(8.0, queues), lines=30, width=width)
+    assert "no room for" in screen
+    assert len(screen.splitlines()) <= 30
+
+
 def test_a_screen_that_is_too_small_shows_what_is_late() -> None:
     queues = {f"q{n:02}": bide.Counts(Sizes(), Flow()) for n in range(40)}
     queues["q33"] = bide.Counts(Sizes(ready=1), Flow(put=1), oldest=1)

@@ -29,8 +29,11 @@ WORKERS = (
     Column("of", least=TEXT),
 )  # fmt: skip
 
-OTHERS = 14
-"""Lines of a screen beside those of queues and workers."""
+OTHERS, MORE = 14, 6
+"""Lines of a screen beside those of queues and workers; how many more on a narrow terminal."""
+
+NARROW = 70
+"""Columns: on a narrower terminal, the names of the columns that have no room take lines."""
 
 MUCH = 60_000
 """Milliseconds of lateness that are shown in red."""
@@ -134,6 +137,7 @@ def picture(
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
+    lines -= MORE * (width < NARROW)
     places = max(1, lines // 4)
     room = max(2, lines - OTHERS - min(len(workers), places + 1))
     parts: list[RenderableType] = [_headline(store, sample)]
