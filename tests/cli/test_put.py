@@ -283,6 +283,7 @@ def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue)
     result = run("put", "orders", "--lines", stdin='"a"\n\n{oops\n')
     assert result.exit_code == 2
     assert "line 3 is not JSON" in result.stderr
+    assert "no line is known to be put\n" in result.stderr
     assert orders.counts().flow.put == 0
     lines = "1\n" * 1_500 + "{oops\n"
     result = run("put", "orders", "--lines", stdin=lines)

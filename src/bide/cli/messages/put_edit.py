@@ -148,7 +148,7 @@ def _put_lines(
     options: dict[str, Any],
 ) -> None:  # fmt: skip
     shared = {name: value for name, value in options.items() if name not in APART}
-    stored, before = 0, ""
+    stored, before = 0, "no line is known to be put"
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
         try:
             for batch in _batches(stream, form, max_body):
@@ -157,8 +157,7 @@ def _put_lines(
                 before = f"the lines up to line {batch[-1][0]} were put"
                 bar.advance(len(batch))
         except (click.UsageError, StoreError, KeyboardInterrupt):
-            if before:
-                warn(before)
+            warn(before)
             raise
     out.report({"stored": stored}, DONE, f"put {plural(stored, 'message')} into {queue.name}")
 
