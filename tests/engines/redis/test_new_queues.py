@@ -50,6 +50,24 @@ def test_a_large_put_is_told_truly_while_another_process_makes_its_queue(
     assert (ids if not deleted else sorted(ids)) == IDS
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_queue_that_is_deleted_while_it_is_made_is_made_once_more(
+    open_engine: Open, url: str, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    first, second = (open_engine(f"{url}&shards={shards}") for _ in range(2))
+    ask(first, Configure("q"))
+    ask(second, Delete("q"))
+    make = first._shards.make
+
+    def interrupted(*args: Any) -> None:
+        monkeypatch.undo()
+        make(*args)
+        ask(second, Delete("q"))
+
+    monkeypatch.setattr(first._shards, "make", interrupted)
+    assert all(outcome.done for outcome in ask(first, put(*IDS)).outcomes)
+
+
 def test_reads_of_a_queue_that_is_not_there_ask_once_for_its_shards(
     engine: RedisEngine, server: client_library.Redis
 ) -> None:

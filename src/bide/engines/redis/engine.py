@@ -209,8 +209,9 @@ class RedisEngine:
             for _, asked in rounds:
                 calls += asked
             answers = self._sender.send(calls, now)
-            if StoreUnavailable in map(type, answers):
-                self._make_shards(calls, answers, now)
+            for _ in range(3):  # others may delete the queue again meanwhile
+                if StoreUnavailable in map(type, answers):
+                    self._make_shards(calls, answers, now)
             following, first = [], 0
             for place, asked in rounds:
                 mine, first = answers[first : first + len(asked)], first + len(asked)
