@@ -114,6 +114,68 @@ def test_closing_stops_to_listen(lane: Lane) -> None:
     assert before
 
 
+def test_a_listener_may_close_the_lane(lane: Lane, store: Shared) -> None:
+    closed = threading.Event()
+
+    def close(queue: str, wake: int) -> None:
+        lane.close()
+        closed.set()
+
+    lane.listen(close)
+    store.bell.ring()
+    assert closed.wait(PATIENCE)
+
+
+def test_a_lane_closes_that_could_not_start_a_thread_to_listen(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name == "bide-notifier":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    lane.close()
+    assert lane._engine is None
+
+
+def test_after_a_notifier_has_ended_at_once_the_next_claim_listens_again(
+    lane: Lane, store: Shared, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_and_end(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "bide-notifier":
+            thread.join()
+
+    store.bell.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_and_end)
+        future = spawn(lane.call, claim(), wait=60)
+        waiting(lane)
+    clock.wait_for_waiters()
+    clock.advance(LOOK_AGAIN)
+    eventually(lambda: store.events.count("listen") == 2)
+    waiting(lane)
+    put_elsewhere(store, "a")
+    store.bell.ring()
+    assert ids(future.result(PATIENCE)) == ["a"]
+
+
+def test_a_lane_with_listeners_listens_again_without_a_claim(lane: Lane, store: Shared) -> None:
+    heard: queue.Queue[str] = queue.Queue()
+    lane.listen(lambda name, _: heard.put(name))
+    store.bell.close()
+    eventually(lambda: store.events.count("listen") == 2)
+    store.bell.ring("other")
+    assert heard.get(timeout=PATIENCE) == "other"
+
+
 def test_a_claim_that_will_wait_listens_before_it_looks(lane: Lane, store: Shared) -> None:
     lane.call(put("far", delay=9_000))
     spawn(lane.call, claim(), wait=60)

@@ -58,8 +58,7 @@ class Lane(Executor):
         self._notifier: Notifier | None = None
         self._hearing: threading.Thread | None = None
         self._listens: bool | None = None  # `False`: the last attempt to listen failed
-        if self._reads is not self:
-            self._reads = None
+        self._reads = self if self._reads is self else None
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
 
     def call(self, command: Command, owner: object = None, wait: float | None = None) -> Reply:
@@ -209,7 +208,8 @@ class Lane(Executor):
             thread.join()
         if self._notifier is not None and self._hearing is not None:
             self._notifier.close()
-            self._hearing.join()
+            if self._hearing is not threading.current_thread():  # a listener may close it
+                self._hearing.join()
         with self._reads_lock:
             reads = self._reads
         if reads is not None and reads is not self:
@@ -251,8 +251,7 @@ class Lane(Executor):
         if (reader := engine.reader()) is None:
             return None
         reads = Lane(lambda: engine.reader() or engine, self._clock)
-        reads._engine = reader  # closing the lane closes it
-        reads._reads = reads
+        reads._engine, reads._reads = reader, reads  # closing the lane closes the reader
         return reads
 
     def _run(self) -> None:
@@ -314,25 +313,27 @@ class Lane(Executor):
             try:
                 with self._lock:
                     self._notifier = self._opened().notifier()
+                self._listens = True  # before the thread starts, which may end at once
                 if self._notifier is not None:
                     self._hearing = threading.Thread(
                         target=self._hear, args=(self._notifier,), name="bide-notifier", daemon=True
                     )
                     self._hearing.start()
-                self._listens = True
             except Exception as error:  # noqa: BLE001  (claims work without hints)
                 _log.log(
                     logging.WARNING if self._listens is None else logging.DEBUG,
                     "cannot listen for changes by other processes (%s); waiting claims look every "
                     "%g s instead, and each tries again to listen", error, LOOK_AGAIN,
                 )  # fmt: skip
-                self._listens = False
+                self._listens, self._notifier = False, None
 
     def _hear(self, notifier: Notifier) -> None:
         while hints := notifier.listen():
             for queue, wake in hints:
                 self.hint(queue, wake)
         self._listens = None  # the next claim that waits listens again
+        if self._listeners and not self._closing:
+            self._listen()
 
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
         """Let claims without messages continue to wait; return the requests to settle."""
