@@ -71,7 +71,7 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
     ("result", "why"),
     [
         (b"raw", "result is bytes"), (float("nan"), "result is nan"),
-        (object(), r"result is of type object.*; convert it$"),
+        (object(), r"result is of type object.*; convert it \(keys to str\)$"),
         ("x" * MAX_RESULT, r"result takes 65,538 bytes, the limit is 65,536"),
         ("x" * MAX_BODY, r"result takes 1,048,578 bytes, the limit is 65,536; .* reference$"),
     ],
