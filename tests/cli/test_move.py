@@ -135,6 +135,7 @@ def test_memory_cannot_be_moved_from_a_shell(run: Bide, url: str, orders: bide.Q
     result = run("move", url, "memory://")
     assert result.exit_code == 2
     assert "memory:// exists only while this command runs" in result.output
+    assert "; call bide.move in the process that has the store" in result.output
 
 
 def test_follow_and_dry_run_do_not_go_together(run: Bide, url: str) -> None:

@@ -169,8 +169,14 @@ class Store(ExitStack):
             self.must_exist()
 
 
-def refuse_memory(url: str) -> None:
+def refuse_memory(
+    url: str, fix: str = "name a shared store with --url or BIDE_URL, such as sqlite:///bide.db"
+) -> None:
     """Refuse a store in memory, which no other process can see.
+
+    Args:
+        url: of the store.
+        fix: what the user can do.
 
     Raises:
         InvalidArgument: it lives in memory.
@@ -178,8 +184,7 @@ def refuse_memory(url: str) -> None:
     if url.partition(":")[0].lower() == "memory":
         raise InvalidArgument(
             f"{mask(url)} exists only while this command runs: no other process sees its "
-            "messages, and they are lost at its end; name a shared store with --url or BIDE_URL, "
-            "such as sqlite:///bide.db"
+            f"messages, and they are lost at its end; {fix}"
         )
 
 

@@ -70,7 +70,7 @@ def move(
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")
     for url in (source, target):
         opener(url)  # says what is wrong with a URL
-        refuse_memory(url)
+        refuse_memory(url, "call bide.move in the process that has the store")
     with Store(source) as old, Store(target, makes=True) as new:
         old.must_exist("SOURCE must be the URL of a store that exists: sqlite:///bide.db")
         for name in queues:
