@@ -20,11 +20,7 @@ from bide.engines.sqlite.connection import (
     translate,
 )
 from bide.engines.sqlite.damage import as_text, is_damage, repair
-from bide.engines.sqlite.files import (
-    RESERVE,
-    Files,
-    free_room,
-)
+from bide.engines.sqlite.files import RESERVE, Files, free_room
 from bide.engines.sqlite.notifier import PipeNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL

@@ -1,4 +1,4 @@
-"""A move from beginning to end: the ledger, the passes, and recovery from lost replies."""
+"""A move from beginning to end: the ledger, the passes, and what a failure leaves in transit."""
 
 from collections.abc import Callable
 from contextlib import closing, suppress
