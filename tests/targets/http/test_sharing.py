@@ -16,7 +16,9 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.commands import Cancel, Command, Put, Scan
 from bide.model.errors import StoreUnavailable
+from bide.targets.http import subscription_worker
 from bide.targets.http.addresses import Gate
+from bide.targets.http.encryption import KEY, new_key
 from bide.targets.http.peers import PRESENCE, Peers, R
 from bide.targets.http.records import Records
 from bide.targets.http.stats import Deliveries
@@ -217,6 +219,26 @@ def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) 
                 )
                 it.answers(answer(200))
                 await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
+
+    stage.play(story())
+
+
+def test_a_turn_may_lapse(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, new_key())
+    monkeypatch.setattr(subscription_worker, "crc32", lambda _: 1)  # it is the turn of "other"
+
+    async def story() -> None:
+        stage.records = Records(stage.lane, stage.clock)
+        async with receiver() as it, stage.pushing(holder="one") as one:
+            it.answers(answer(503))
+            await stage.subscribe(it.url, failures=1, probe=1_000, timeout=1_000)
+            monkeypatch.delenv(KEY)
+            async with joined_by(stage, one) as other:
+                assert other.workers["shop"].subscription.paused  # it lacks the key
+                await stage.put(1)
+                await stage.pass_time(lambda: it.got)
+                it.answers(answer(200))
+                await stage.pass_time(lambda: stage.counts().flow.acked == 1)
 
     stage.play(story())
 

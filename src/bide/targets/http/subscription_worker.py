@@ -53,6 +53,9 @@ AGAIN = 1.0
 FULL = 0.25
 """Seconds between two checks whether this process has a free connection."""
 
+OVERDUE = 5_000
+"""Milliseconds, beyond the timeout, after which the next server sends a probe that is due."""
+
 _log = logging.getLogger("bide.server.push")
 
 
@@ -134,9 +137,14 @@ class SubscriptionWorker(Consumer):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
-                # Another server each time: one of them alone may not reach the receiver.
+                # Another server each time: one of them alone may not reach the receiver. It is
+                # not waited for either: it may lack the key, or a connection.
                 turn = crc32(f"{self.subscription.name} {self.circuit.until}".encode())
-                room = 1 - running if turn % self._among == self._place else 0
+                behind = (self._place - turn) % self._among
+                late = self.circuit.until + behind * (self.subscription.timeout + OVERDUE) - now
+                if behind and late > 0:
+                    return 0, late / 1000
+                room = 1 - running
         if room <= 0:
             return 0, None
         if moment < self._held_until:
