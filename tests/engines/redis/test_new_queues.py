@@ -6,15 +6,18 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Claim, Command, Configure, Delete, Find, Put
+from bide.engines.redis.layout import NUMBERS
+from bide.model.commands import Claim, Command, Configure, Count, Delete, Find, Put
+from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
+from tests.cluster import RedisCluster
 from tests.engines.redis.conftest import Open
 
 IDS = [f"m{number:04}" for number in range(600)]
 
 
-def put(*ids: str) -> Put:
-    return Put("q", [Item(id, b"1") for id in ids])
+def put(*ids: str, queue: str = "q") -> Put:
+    return Put(queue, [Item(id, b"1") for id in ids])
 
 
 def ask(engine: RedisEngine, command: Command) -> Any:
@@ -66,6 +69,30 @@ def test_a_queue_that_is_deleted_while_it_is_made_is_made_once_more(
 
     monkeypatch.setattr(first._shards, "make", interrupted)
     assert all(outcome.done for outcome in ask(first, put(*IDS)).outcomes)
+
+
+def test_two_that_make_a_queue_at_once_agree_though_one_does_not_reach_the_first_copy(
+    open_engine: Open, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (open_engine(f"{redis_cluster.url}?shards={count}") for count in (8, 3))
+    plain, cut_off = first._sender.plain, second._sender.plain
+
+    def unreachable(*command: Any, hurried: bool = False) -> Any:
+        if command[1] == NUMBERS:
+            raise StoreUnavailable("its node is cut off")
+        return cut_off(*command, hurried=hurried)
+
+    def overtaken(*command: Any, hurried: bool = False) -> Any:
+        if command[:2] == ("ZADD", NUMBERS):
+            monkeypatch.setattr(first._sender, "plain", plain)
+            ask(second, put("b", "c", queue="once"))
+        return plain(*command, hurried=hurried)
+
+    monkeypatch.setattr(second._sender, "plain", unreachable)
+    monkeypatch.setattr(first._sender, "plain", overtaken)
+    ask(first, put(*IDS, queue="once"))
+    ask(second, put("d", "e", queue="once"))
+    assert ask(open_engine(redis_cluster.url), Count("once", recount=True)).sizes.ready == 604
 
 
 def test_reads_of_a_queue_that_is_not_there_ask_once_for_its_shards(

@@ -66,8 +66,11 @@ class ShardMap:
         found = self._sender.each_copy(NUMBERS, lambda send, key: send("ZSCORE", key, queue))
         kept = next((int(number) for number in found if number is not None), 0)
         if new and None in found:  # it is new, or a server has lost what it kept
-            made = kept or self._sender.plain("HGET", meta_key(queue), "shards")
-            kept = self._keep(queue, int(made or new))
+            self._sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, 0, queue))
+            if not kept:  # the first shard decides between processes that make it at once
+                self._sender.send([Call("make", queue, (), 0, new)], now)
+                kept = int(self._sender.plain("HGET", meta_key(queue), "shards") or new)
+            self._sender.each_copy(NUMBERS, lambda send, key: send("ZADD", key, kept, queue))
             self._make(queue, kept, now)  # else others make it while a large put goes on
         known = self.known.get(queue)
         if known is None or known.count != (kept or self._usual):
@@ -95,19 +98,6 @@ class ShardMap:
         """Ask the store again: it may have lost what it kept."""
         if (known := self.known.get(queue)) is not None:
             known.kept = False
-
-    def _keep(self, queue: str, shards: int) -> int:
-        """Keep a number unless there is one, and the name; return the number that is kept."""
-        self._sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, 0, queue))
-        kept = 0
-
-        def keep(send: Send, key: bytes) -> None:
-            nonlocal kept
-            send("ZADD", key, "NX", kept or shards, queue)
-            kept = kept or int(send("ZSCORE", key, queue))  # the first copy decides
-
-        self._sender.each_copy(NUMBERS, keep)
-        return kept
 
 
 PAGE = 500
