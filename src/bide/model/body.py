@@ -46,9 +46,13 @@ def _convert(value: Any) -> Any:
     """
     if hasattr(type(value), "model_dump"):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    if isinstance(value, msgspec.Raw):  # only `to_builtins` asks; JSON has no NaN
-        return None
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+def _look_into(value: Any) -> Any:
+    """Return the content of a pydantic model, in which NaN is not None yet; others have no NaN."""
+    dumps = hasattr(type(value), "model_dump")
+    return value.model_dump(by_alias=True, round_trip=True) if dumps else None
 
 
 _encode = msgspec.json.Encoder(enc_hook=_convert).encode
@@ -85,7 +89,7 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
         if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
             check_depth(data)
         doubtful = not decoded and kind not in _NO_NAN and data.find(b"null") >= 0
-        if doubtful and (found := _find_nan(msgspec.to_builtins(body, enc_hook=_convert))):
+        if doubtful and (found := _find_nan(msgspec.to_builtins(body, enc_hook=_look_into))):
             raise InvalidArgument(
                 f"{_place(found[0])} is {found[1]}, which JSON cannot represent; put None or a "
                 "string instead"
