@@ -57,6 +57,40 @@ def test_a_lifespan_that_fails_says_so_at_once(store: ScratchStore) -> None:
         ManualWorker(app, store)
 
 
+def test_a_lifespan_that_fails_later_ends_the_deliveries(store: ScratchStore) -> None:
+    failing = asyncio.Event()
+
+    async def watch() -> None:
+        await failing.wait()
+        raise OSError("no database")
+
+    @asynccontextmanager
+    async def lifespan(app: bide.App) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch())
+            yield
+
+    app = bide.App(lifespan=lifespan)
+
+    @app.handler("q")
+    async def handle(body: int) -> None:
+        failing.set()
+        await asyncio.sleep(0.05)
+
+    store.queue("q").put_many([1, 2])
+
+    async def story() -> None:
+        worker = await AsyncManualWorker(app, store).__aenter__()
+        with pytest.raises(ExceptionGroup) as caught:
+            await worker.run_due()
+        assert "no database" in str(caught.value.exceptions[0])
+        assert [one.body for one in worker.handled] == [1]
+        with pytest.raises(ExceptionGroup):
+            await worker.__aexit__()
+
+    asyncio.run(story())
+
+
 def test_a_wrong_choice_is_refused(app: bide.App, store: ScratchStore) -> None:
     with pytest.raises(bide.InvalidArgument, match="app has no handlers"):
         ManualWorker(app, store)

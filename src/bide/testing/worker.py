@@ -178,8 +178,6 @@ class _Worker(Generic[Answer]):
         async with self._turn:
             if self._host is None:
                 raise Closed("this worker was not entered; use it as: async with ... as worker")
-            if self._host.done():  # only an error ends the lifespan before the worker
-                self._host.result()
             while (handled := await self._next()) is not None:
                 done.append(handled)
                 self.handled.append(handled)
@@ -195,6 +193,8 @@ class _Worker(Generic[Answer]):
 
     async def _next(self) -> Handled | None:
         """Make one delivery, from the queue whose next message is due first."""
+        if self._host is not None and self._host.done():  # only an error ends it before `_leave`
+            self._host.result()
         waits = []
         heads = [(await consumer.head(), consumer) for consumer in self._consumers]
         heads.sort(key=lambda pair: pair[0].due if pair[0] is not None else float("inf"))
