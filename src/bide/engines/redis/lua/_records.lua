@@ -57,6 +57,8 @@ local function ended_in(state)
   return BASE[state] and KEPT
 end
 
+local parse, read_lease
+do  -- the whole text has room for only so many local names
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
 local function read_record(id, text)
   local at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned, asked, group,
@@ -74,17 +76,9 @@ local function read_record(id, text)
 end
 
 -- Returns what a record says; nil: it cannot be read, since something else has changed it.
-local function parse(id, text)
+function parse(id, text)
   local readable, r = pcall(read_record, id, text)
   return readable and r or nil
-end
-
-local function save(r)
-  if r.priority > 0 then flag('w', true) end
-  if r.expires then flag('e', true) end
-  local fields = cmsgpack.pack(r.due, r.created, r.json, r.priority, r.attempt, r.attempts, r.expires, r.state,
-    r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
-  call('HSET', RECORDS, r.id, concat({RECORD, r.order, fields, '\198', struct.pack('>I4', #r.body), r.body}))
 end
 
 local function read_held(text)
@@ -97,9 +91,18 @@ local function read_held(text)
 end
 
 -- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
-local function read_lease(text)
+function read_lease(text)
   local readable, lease = pcall(read_held, text)
   return readable and lease or nil
+end
+end
+
+local function save(r)
+  if r.priority > 0 then flag('w', true) end
+  if r.expires then flag('e', true) end
+  local fields = cmsgpack.pack(r.due, r.created, r.json, r.priority, r.attempt, r.attempts, r.expires, r.state,
+    r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
+  call('HSET', RECORDS, r.id, concat({RECORD, r.order, fields, '\198', struct.pack('>I4', #r.body), r.body}))
 end
 
 local function write_lease(r)
