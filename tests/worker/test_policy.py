@@ -1,5 +1,6 @@
 """The decisions of the worker, without a store, a loop or a clock."""
 
+import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from bide.consuming.settling import ACK, Verdict
 from bide.model.commands import Ack, Bury, Retry
 from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
+from bide.model.replies import Outcome, Outcomes
 
 RETRY = bide.Backoff(attempts=5, first="10s", factor=2, jitter=0, on=(OSError,))
 
@@ -173,6 +175,29 @@ def test_settling_takes_as_few_commands_as_possible() -> None:
     assert [[pair[0].id for pair in pairs] for _, pairs in parts] == [
         ["m0", "m2", "m5"], ["m1", "m4"], ["m3"],
     ]  # fmt: skip
+
+
+def test_what_was_cancelled_on_its_way_to_the_store_is_sent_again() -> None:
+    sent: list[Any] = []
+
+    async def patiently(kind: Any, command: Any) -> Outcomes:
+        sent.append(command)
+        if len(sent) == 1:
+            await asyncio.sleep(60)
+        return Outcomes([Outcome("m", True)])
+
+    async def story() -> None:
+        client: Any = SimpleNamespace(patiently=patiently)
+        kept = settling.Settling("q", client)
+        kept.add(handling(), ACK)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(kept.settle_all(), 0.01)
+        assert kept.busy
+        await asyncio.wait_for(kept.settle_all(), 10)
+        assert not kept.busy
+
+    asyncio.run(story())
+    assert sent == [sent[0]] * 2
 
 
 def test_results_are_settled_in_parts_that_a_server_takes() -> None:

@@ -198,13 +198,14 @@ class Settling:
             The deliveries of each command, with the outcomes from the store.
         """
         await self._news.wait()
-        self._news.clear()
         count = len(self._pairs)
         parts = commands(self._queue, self._pairs)
         replies = await asyncio.gather(
             *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
-        del self._pairs[:count]  # more may have come meanwhile
+        del self._pairs[:count]
+        if not self._pairs:  # else more have come meanwhile
+            self._news.clear()
         return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
 
 
