@@ -30,7 +30,7 @@ WORKERS = (
 )  # fmt: skip
 
 OTHERS, MORE = 14, 6
-"""Lines of a screen beside those of queues and workers; how many more on a narrow terminal."""
+"""Lines of a screen beside those of queues and workers; how many more if both are narrow."""
 
 NARROW = 70
 """Columns: on a narrower terminal, the names of the columns that have no room take lines."""
@@ -137,7 +137,7 @@ def picture(
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
-    lines -= MORE * (width < NARROW)
+    lines -= MORE * (width < NARROW and bool(workers))
     places = max(1, lines // 4)
     room = max(2, lines - OTHERS - min(len(workers), places + 1))
     parts: list[RenderableType] = [_headline(store, sample)]
