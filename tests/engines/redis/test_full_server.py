@@ -10,7 +10,7 @@ from bide.engines.redis import RedisEngine
 from bide.model.commands import Ack, Cancel, Claim, Configure, Count, Lease, Put, Queues
 from bide.model.errors import StoreFull
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Names
+from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
@@ -40,6 +40,23 @@ def test_a_full_server_refuses_puts_and_lets_the_queues_drain(
     assert ask(engine, Cancel("q", ["b"])).outcomes[0]
     counts = ask(engine, Count("q", recount=True))
     assert (counts.sizes.total, counts.strays) == (0, 0)
+
+
+def test_a_queue_that_cannot_be_made_fails_no_other_command_of_its_batch(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    ask(engine, put("a"))
+    claimed = ask(engine, Claim("q", 1, HOUR, "w"))
+    server.client().config_set("maxmemory", "1mb")
+    new = Put("new", [Item("b", b"1")])
+    with pytest.raises(PartlyDone) as raised:
+        engine.execute([new, new, Ack("q", [Lease("a", claimed.token)])])
+    *refused, acked = raised.value.outcomes
+    assert [type(error) for error in refused] == [StoreFull, StoreFull]
+    assert isinstance(acked, Outcomes)
+    assert acked.outcomes[0].done
 
 
 def test_a_worker_that_starts_when_the_server_is_full_drains_it(

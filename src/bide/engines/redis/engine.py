@@ -157,28 +157,36 @@ class RedisEngine:
 
     def _find_queues(
         self, commands: Sequence[cmd.Command], now: int | None
-    ) -> dict[str, ShardedQueue]:
-        """Find the queues of commands; make those that they create."""
-        found: dict[str, ShardedQueue] = {}
+    ) -> dict[str, ShardedQueue | StoreError]:
+        """Find the queues of commands, errors as values; make those that they create."""
+        found: dict[str, ShardedQueue | StoreError] = {}
         for command in commands:
             queue = command.queue
+            if isinstance(command, cmd.Queues) or isinstance(found.get(queue), StoreError):
+                continue
             known = self._shards.known.get(queue)
+            creates = isinstance(command, (cmd.Put, cmd.Configure))
             if known is not None and known.kept:
                 found[queue] = known
-            elif isinstance(command, (cmd.Put, cmd.Configure)):
+            elif creates or queue not in found:
                 limited = any(getattr(command, name, None) for name in LIMITS)
                 new = 1 if limited else self._settings.shards
-                found[queue] = self._shards.find(queue, new, now)
-            elif queue not in found and not isinstance(command, cmd.Queues):
-                found[queue] = self._shards.find(queue)
+                try:
+                    found[queue] = self._shards.find(queue, new if creates else 0, now)
+                except StoreError as error:
+                    found[queue] = error
         return found
 
-    def _step(self, run: Sequence[Any], queues: dict[str, ShardedQueue]) -> tuple[Step, bool]:
+    def _step(
+        self, run: Sequence[Any], queues: dict[str, ShardedQueue | StoreError]
+    ) -> tuple[Step, bool]:
         """Return what commands become, and whether nothing else may be executed meanwhile."""
         command = run[0]
         if isinstance(command, cmd.Queues):
             return self._list(command), True
         sharded = queues[command.queue]
+        if isinstance(sharded, StoreError):
+            return _fail([sharded] * len(run)), False
         shards = sharded.count
         match command:
             case cmd.Put():
@@ -247,6 +255,11 @@ class RedisEngine:
         """Report lost changes; the number of shards may be lost with them."""
         losses.report(self._settings.shown, queue, count)
         self._shards.forget(queue)
+
+
+def _fail(errors: list[Outcome]) -> Step:
+    yield ()
+    return errors
 
 
 def _as_one(outcomes: Sequence[Outcome]) -> BideError:
