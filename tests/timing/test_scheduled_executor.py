@@ -182,6 +182,19 @@ def test_a_periodic_task_that_raises_ends_and_keeps_its_error(
     assert "third time unlucky" in caplog.text
 
 
+def test_a_task_that_raises_after_it_was_cancelled_is_named_in_the_log(
+    clock: RecordingClock, executor: ScheduledExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    def named() -> None:
+        future.cancel()
+        raise ValueError("too late")
+
+    future = executor.schedule_at_fixed_rate(named, 1)
+    pass_time(clock, executor, 1)
+    (record,) = caplog.records
+    assert "named" in record.getMessage()
+
+
 def test_cancelling_a_periodic_task_from_within_ends_it(
     clock: RecordingClock, executor: ScheduledExecutor
 ) -> None:

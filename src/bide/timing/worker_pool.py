@@ -204,17 +204,17 @@ class WorkerPool(OwnedByProcess):
         try:
             result = call()
             if asyncio.iscoroutine(result):
-                self._run_on_loop(future, result)
+                self._run_on_loop(future, call.func, result)
                 return
         except BaseException as error:  # noqa: BLE001 - it goes to the future and the log
-            self._settle(future, error)
+            self._settle(future, call.func, error, None)
         else:
-            self._settle(future, None, result)
+            self._settle(future, call.func, None, result)
         finally:
             del future, call  # the error's traceback holds this frame, and the future the error
 
     def _run_on_loop(
-        self, future: ScheduledFuture[Any], coroutine: Coroutine[Any, Any, Any]
+        self, future: ScheduledFuture[Any], fn: object, coroutine: Coroutine[Any, Any, Any]
     ) -> None:
         try:
             if self._loop is None:
@@ -224,20 +224,20 @@ class WorkerPool(OwnedByProcess):
             coroutine.close()
             raise
         future._on_loop = on_loop
-        on_loop.add_done_callback(partial(self._loop_done, future))
+        on_loop.add_done_callback(partial(self._loop_done, future, fn))
         if future.cancelled():  # before `_done` could know of the coroutine
             on_loop.cancel()
 
-    def _loop_done(self, future: ScheduledFuture[Any], on_loop: Future[Any]) -> None:
+    def _loop_done(self, future: ScheduledFuture[Any], fn: object, on_loop: Future[Any]) -> None:
         future._on_loop = None
         if not on_loop.cancelled():
             error = on_loop.exception()
-            self._settle(future, error, None if error else on_loop.result())
+            self._settle(future, fn, error, None if error else on_loop.result())
         elif not future.cancel():
-            self._settle(future, asyncio.CancelledError())
+            self._settle(future, fn, asyncio.CancelledError(), None)
 
     def _settle(
-        self, future: ScheduledFuture[Any], error: BaseException | None, result: Any = None
+        self, future: ScheduledFuture[Any], fn: object, error: BaseException | None, result: Any
     ) -> None:
         """After a run, repeat the task, or let its future have the result or the error."""
         if error is None:
@@ -245,8 +245,7 @@ class WorkerPool(OwnedByProcess):
             if future._repeat is not None and self._put_again(future, future._repeat):
                 return
         elif not future._submitted:
-            call = self._live.get(future)
-            logger.error("task %r failed", call and call.func, exc_info=error)
+            logger.error("task %r failed", fn, exc_info=error)
         with suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:
                 future.set_result(result)
