@@ -286,6 +286,7 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
         (["counts", "orders"], {"BIDE_URL": "nonsense"}, "error: BIDE_URL 'nonsense' begins"),
         (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' begins"),
         (["rabbitmq", "amqp://mq"], {"BIDE_URL": "memory://"}, "error: 'amqp://mq' names no"),
+        (["serve", "--store", ""], {}, "error: '' begins"),
         (["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"], {},
          "error: 'memory://' is no single Redis"),
     ],

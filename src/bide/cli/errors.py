@@ -64,8 +64,9 @@ def in_options(text: str) -> str:
     context = click.get_current_context(silent=True)
     command = context and context.meta.get(COMMAND)
     options = [name for option in command.params for name in option.opts] if command else ()
-    store = repr(mask(os.environ.get("BIDE_URL", "")))
-    text = text.replace(f"url={store}", f"BIDE_URL {store}")  # which is easily forgotten
+    if url := os.environ.get("BIDE_URL"):
+        store = repr(mask(url))
+        text = text.replace(f"url={store}", f"BIDE_URL {store}")  # which is easily forgotten
     text = re.sub(r"(?<![?&\w])url=(?=')", "", text)  # an option or an argument
 
     def as_option(argument: re.Match[str]) -> str:
