@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN
@@ -22,14 +23,14 @@ _PHASES: dict[str, tuple[str, ...]] = {
 """Of which stretches a scan of a state is made: see `ranges` in lua/_records.lua."""
 
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
-_CURSOR = re.compile(rf"([0-9])\.([0-9]{{0,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
+_CURSOR = re.compile(rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
 
 
 class _Place(NamedTuple):
     """Where a page begins: behind a message, or behind what HSCAN has returned."""
 
     phase: int = 0
-    rank: str = ""
+    rank: int = 0
     """Of all messages: the cursor of HSCAN."""
     order: str = ""
     """Of all messages: hashes of the ids that were returned of the first bucket, joined by -."""
@@ -62,10 +63,10 @@ def check_cursor(command: Scan) -> _Place:
         return _Place()
     found = _CURSOR.fullmatch(command.cursor or "")
     if found is not None:
-        place = _Place(int(found[1]), found[2], found[3], int(found[4]))
+        place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]))
         phases = _phases(command)[place.phase : place.phase + 1]
-        one_order = len(place.order) == (ORDER if place.rank else 0)
-        if phases and (one_order or phases[0] == "all"):
+        sound = len(place.order) == ORDER or not (place.rank or place.order)
+        if phases and (sound or phases[0] == "all"):
             return place
     raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
 
@@ -113,38 +114,34 @@ def _ask(
     head = phase, where.after, where.before, where.group, most, max(room, 1)
     prefix = command.prefix or ""
     answers = yield [
-        Call(
-            "scan", command.queue, (*head, place.rank, _order(place, shard), prefix), shard, shards
-        )
+        Call("scan", command.queue, (*head, *_mark(place, shard), prefix), shard, shards)
         for shard in asked
-    ]  # fmt: skip
+    ]
     entries: list[tuple[_Place, Message, int]] = []
     ends: list[_Place] = []
     for shard, (head, *listed) in zip(asked, raised(answers), strict=True):
         now, _change, end, ranks = head
         if end:
-            ends.append(_Place(place.phase, end[0], end[1], shard))
+            ends.append(_Place(place.phase, int(end[0]), end[1], shard))
         for at, id, record, lease in zip(ranks, *listed, strict=True):
             name, ready = id.decode(), phase == "ready"
             message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
             rank, order = at.split()
-            mine = _Place(place.phase, rank, order, shard)
+            mine = _Place(place.phase, int(rank), order, shard)
             entries.append((mine, message, len(record) + len(id)))
-    entries.sort(key=lambda entry: _key(entry[0]))
-    behind = min(ends, key=_key, default=None)
+    entries.sort(key=itemgetter(0))
+    behind = min(ends, default=None)
     if behind is not None:
-        entries = [entry for entry in entries if _key(entry[0]) <= _key(behind)]
+        entries = [entry for entry in entries if entry[0] <= behind]
     return entries, behind
 
 
-def _key(place: _Place) -> tuple[int, str, int]:
-    """Return where a place is in the order of all shards."""
-    return int(place.rank), place.order, place.shard
+def _mark(after: _Place, shard: int) -> tuple[str, str]:
+    """Return behind which rank and order a shard goes on.
 
-
-def _order(after: _Place, shard: int) -> str:
-    """Return behind which order a shard goes on: in those behind that of the place, its is next."""
-    if not after.rank or shard <= after.shard:
-        return after.order
-    number = int(after.order, 16)
-    return f"{number - 1:0{ORDER}x}" if number else ""
+    In shards behind that of the place, a message of the same rank and order is next.
+    """
+    order = after.order
+    if order and shard > after.shard:
+        order = f"{int(order, 16) - 1:0{ORDER}x}"  # that of 0 begins with -, which is before digits
+    return str(after.rank), order

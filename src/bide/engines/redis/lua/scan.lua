@@ -3,13 +3,13 @@
 --   after, before, group  what all must have in common, or nil
 --   limit, left  how many, and how large the reply may become
 --   mark, order  place behind which to go on: rank and order; of all: cursor of HSCAN, and hashes of the
---                ids that were returned of its first bucket. Empty at the beginning
+--                ids that were returned of its first bucket. 0 and empty at the beginning
 --   prefix  how the ids begin, or empty
 -- Reply: [head, ids, records, leases]; head is [now, change, place or null, ranks]; place is two texts; a rank
 --   and behind it the order
 define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix)
   local rank = tonumber(mark)
-  local READ, VISITS = 32, 2000
+  local READ, VISITS = limit + 100, 2000
   local ids, texts, ranks, visits = {}, {}, {}, 0
   local place = {mark, order}
 
@@ -39,20 +39,15 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
 
   -- Scans one range of a set; returns false if it is not over.
   local function scan_range(set, low, high)
-    if rank and rank > high then return true end
-    local goes_on = rank and rank >= low
-    local first = behind(set, goes_on and rank or low, goes_on and order or '')
-    while visits < VISITS do
-      local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
-      for i = 1, #found, 2 do
-        local at = tonumber(found[i + 1])
-        if at > high then return true end
-        if not add_member(found[i], int(at)) then return false end
-      end
-      if #found < 2 * READ then return true end
-      first = first + READ
+    if rank > high then return true end
+    local first = behind(set, max(rank, low), rank >= low and order or '')
+    local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local at = tonumber(found[i + 1])
+      if at > high then return true end
+      if not add_member(found[i], int(at)) then return false end
     end
-    return false
+    return #found < 2 * READ
   end
 
   local function scan_state()
@@ -61,31 +56,25 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
       low, high, after, before = after, before, nil, nil  -- the range says it
     end
     for _, range in ipairs(ranges(which, low, high)) do
-      if not scan_range(unpack(range)) then return end
+      if visits >= VISITS or not scan_range(unpack(range)) then return end
     end
     place = nil
   end
 
   local function scan_group()
     local prefix = group .. '\1'
-    while visits < VISITS do
-      local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
-      local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, READ)
-      for _, entry in ipairs(entries) do
-        if not add_member(sub(entry, #prefix + 1), '0') then return end
-      end
-      if #entries < READ then
-        place = nil
-        return
-      end
-      order = place[2]
+    local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
+    local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, READ)
+    for _, entry in ipairs(entries) do
+      if not add_member(sub(entry, #prefix + 1), '0') then return end
     end
+    if #entries < READ then place = nil end
   end
 
   -- Scans all records by HSCAN. If a page ends within a bucket of the hash, the place names what was
   -- returned of this bucket.
   local function scan_all()
-    local cursor, returned = mark == '' and '0' or mark, {}
+    local cursor, returned = mark, {}
     for each in string.gmatch(order, '%x+') do returned[each] = true end
     repeat
       local reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1)  -- of one bucket
