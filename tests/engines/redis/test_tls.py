@@ -109,9 +109,9 @@ def test_a_server_that_wants_to_know_its_clients(
     with pytest.raises(StoreUnavailable, match="does it want a certificate of this client"):
         open_engine(f"{url}&reconnect=50ms")
     assert works(open_engine(f"{url}&cert={papers}/client.pem&cert_key={papers}/client.key"))
-    with pytest.raises(StoreUnavailable, match="or the last two do not belong together"):
+    with pytest.raises(StoreUnavailable, match=r"KEY_VALUES_MISMATCH.*belong together"):
         open_engine(f"{url}&cert={papers}/client.pem&cert_key={papers}/server.key&reconnect=50ms")
-    with pytest.raises(StoreUnavailable, match="a file that ca, cert or cert_key names cannot be"):
+    with pytest.raises(StoreUnavailable, match=r"No such file.*files that can be read"):
         open_engine(f"{url}&cert={papers}/none.pem&cert_key={papers}/none.key&reconnect=50ms")
 
 
@@ -119,7 +119,7 @@ def test_a_port_of_the_other_kind(open_engine: Open, start: Start, port: int) ->
     with pytest.raises(StoreUnavailable, match=r"is it a port for TLS \(rediss://\)"):
         open_engine(f"redis://localhost:{port}?reconnect=50ms")
     plain = start(port=free_port())
-    with pytest.raises(StoreUnavailable, match="the server does not speak TLS there"):
+    with pytest.raises(StoreUnavailable, match=r"or one without \(redis://\)"):
         open_engine(f"rediss://localhost:{plain.port}?timeout=300ms&reconnect=50ms")
 
 

@@ -32,15 +32,12 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("^NOAUTH |Authentication required", StoreUnavailable,
      "the server wants a password: redis://user:password@host; sentinels want one of their own: "
      "?sentinel_password=... (and sentinel_user=...)"),
-    ("^WRONGPASS |invalid username-password", StoreUnavailable,
-     "the user or the password in the URL is wrong, or the user is off"),
+    ("^(WRONGPASS|AUTH) |invalid (username-|)password", StoreUnavailable,
+     "the user or the password in the URL is wrong, or the user is off or needs none"),
     ("^NOPERM |has no permissions|The user executing the script", StoreUnavailable,
      "this user may not do that: its ACL needs what bide's documentation lists under Redis"),
-    ("^AUTH ", StoreUnavailable,
-     "the server has no password for this user: leave the password out of the URL"),
-    ("^DB ", StoreUnavailable,
-     "the server has no database of this number: see its setting `databases`, 16 by default"),
-    ("^DENIED ", StoreUnavailable, "the server is in protected mode: give it a password"),
+    ("^(DB|DENIED|MASTERDOWN) |No such master", StoreUnavailable,
+     "the server does not do what this URL asks for: change the URL, or the server's settings"),
     ("^WRONGTYPE ", errors.NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
      "begin with bide:"),
@@ -49,27 +46,19 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "Delete it (redis-cli DEL): the next change creates it from the messages, without settings"
      ),
     ("^SHARDS ", StoreUnavailable,
-     "the store was emptied, or has lost how many shards the queue has, and nothing was done: try "
-     "again"),
+     "the store has lost how many shards the queue has, and nothing was done: try again"),
     ("^BUSY ", errors.StoreBusy,
      "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("^LOADING |is loading the dataset", StoreUnavailable,
      "the server is still loading its data: try again in a while"),
-    ("^MASTERDOWN ", StoreUnavailable, "this replica has lost its master: name the master"),
     ("^CLUSTERDOWN ", StoreUnavailable,
      "no node serves some slots of the cluster: see `redis-cli --cluster check`; with "
      "cluster-require-full-coverage no the other slots work meanwhile"),
-    ("^(TRYAGAIN|ASK) ", StoreUnavailable,
+    ("^(TRYAGAIN|ASK|MOVED) ", StoreUnavailable,
      "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
-    ("^(MOVED|CROSSSLOT) ", StoreUnavailable,
-     "this server is a node of a cluster: write redis+cluster://"),
-    ("No such master", StoreUnavailable,
-     "the sentinels watch nothing by the name that the URL ends with"),
-    ("unknown command .SENTINEL", StoreUnavailable,
-     "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"),
     ("[Uu]nknown (Redis )?command", StoreUnavailable,
-     "this is no Redis of version 7.0 or newer, or it is set to rename a command that bide needs "
-     "(rename-command)"),
+     "this is no Redis of version 7.0 or newer, or no sentinel (mostly port 26379), or it is set "
+     "to rename a command that bide needs (rename-command)"),
     ("@user_function", StoreCorrupt,
      "what is stored for this queue cannot be read: something else has written to the keys of "
      "bide"),
@@ -88,8 +77,6 @@ def translate(error: Exception, shown: str) -> StoreError:
     for pattern, kind, fix in _KNOWN:
         if re.search(pattern, text):
             return kind(f"{shown}: {fix} ({text})")
-    if isinstance(error, raised.AuthenticationError):
-        return StoreUnavailable(f"{shown}: the user or the password is wrong or missing ({text})")
     return StoreError(f"{shown}: {text}")
 
 
@@ -121,12 +108,12 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
         place: where it was to lead.
     """
     first = origin(error)
-    if isinstance(error, raised.BusyLoadingError):
-        return translate(error, shown)
-    if isinstance(first, (Refusal, raised.ResponseError, raised.AuthenticationError)):
+    answers = (Refusal, raised.ResponseError, raised.AuthenticationError, raised.BusyLoadingError)
+    if isinstance(first, answers):
         return translate(first, shown)
     text, encrypted = str(error).rstrip("."), shown.startswith("rediss")
-    said, broken = str(first), (ssl.SSLError, ConnectionResetError, BrokenPipeError)
+    broken = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
+    no_file = encrypted and isinstance(first, (FileNotFoundError, PermissionError))
     known = (
         (isinstance(first, raised.InvalidResponse),
          "what answers there is no Redis server: is it the right port?"),
@@ -134,17 +121,11 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
          "its certificate is not trusted here: name the file with the certificate of its issuer "
          "(?ca=/path/ca.pem), and connect by the name that it is for, or have only its issuer "
          "checked (?verify=ca)"),
-        (encrypted and (isinstance(first, (FileNotFoundError, PermissionError))
-                        or "KEY_VALUES_MISMATCH" in said),
-         "a file that ca, cert or cert_key names cannot be read, or the last two do not belong "
-         "together"),
-        ("max number of clients" in text or isinstance(first, broken)
-         or (encrypted and "closed by server" in said),
-         "it broke off: is it a port for TLS (rediss://), does it want a certificate of this "
-         "client (?cert=...&cert_key=...) and trust who issued that, or has it as many clients as "
-         "its maxclients lets in?"),
-        (encrypted and "handshake" in said,
-         "the server does not speak TLS there: is it a port without encryption?"),
+        (isinstance(first, broken) or no_file
+         or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
+         "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it want a "
+         "certificate of this client (?cert=...&cert_key=..., files that can be read and belong "
+         "together) and trust who issued that, or are there as many clients as its maxclients?"),
         (True, "is the server running, is the address right, does a firewall block it?"),
     )  # fmt: skip
     fix = next(fix for is_so, fix in known if is_so)
