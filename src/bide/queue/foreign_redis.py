@@ -8,7 +8,7 @@ from redis import Redis
 from redis import exceptions as raised
 from redis.connection import ConnectionPool
 
-from bide.engines.redis.faults import no_connection, translate
+from bide.engines.redis.faults import no_connection
 from bide.engines.redis.settings import read_url, shown_address
 from bide.model.errors import NotAStore, StoreError
 
@@ -54,8 +54,6 @@ class ForeignRedis:
                     pipe.execute_command(*command)
                 replies: list[Any] = pipe.execute()
                 return replies
-        except (raised.ResponseError, raised.AuthenticationError) as error:
-            raise self._closed(translate(error, self.shown)) from error
         except (raised.RedisError, OSError) as error:
             raise self._closed(no_connection(error, self.shown, self._place)) from error
 
