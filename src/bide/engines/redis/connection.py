@@ -182,18 +182,17 @@ class Connection:
     def _examine(self) -> None:
         """Check that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
-        of_version = pack(("GET", VERSION) if alone else ("PING", "0"))
-        packed = pack(("INFO", "default")) + of_version + pack(("CLIENT", "ID"))
-        info, version, number = self.exchange(packed, 3)
+        packed = pack(("INFO", "default")) + pack(("CLIENT", "ID")) + pack(("GET", VERSION))
+        info, number, version = self.exchange(packed, 3)
         if isinstance(info, Refusal):
             raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
         self._check_kind(facts, alone=alone)
-        if isinstance(version, Refusal):
-            raise version
-        if alone:
+        if alone:  # in a cluster, another node may have it
+            if isinstance(version, Refusal):
+                raise version
             check_layout(version, self._shown)
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
@@ -219,20 +218,16 @@ class Connection:
     def _check_kind(self, facts: dict[str, str], *, alone: bool) -> None:
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
-            raise raised.ConnectionError(
-                f"{shown_address(self.address)} is named as the master by a sentinel, and says "
-                f"that it is a {role}"
-            )
+            raise raised.ConnectionError(f"a sentinel names it as the master, but it is a {role}")
         in_cluster = facts.get("cluster_enabled") == "1"
         wrong = {
-            "a sentinel: write redis+sentinel:// (or rediss+sentinel://), and behind the address "
-            "the name of the master, as in redis+sentinel://host:26379/mymaster":
+            "a sentinel: write redis+sentinel://host:26379/mymaster (or rediss+sentinel://)":
                 facts.get("redis_mode") == "sentinel",
             f"Redis {version}; bide needs 7.0 or newer, or Valkey": is_too_old(version),
-            "a node of a cluster: write redis+cluster:// (or rediss+cluster://) and some nodes, "
-            "host:port,host:port": alone and in_cluster,
-            "a server that is part of no cluster: write redis:// (or rediss://) and this server "
-            "alone": not (alone or in_cluster),
+            "a node of a cluster: write redis+cluster://host:port,host:port (or rediss+cluster://)":
+                alone and in_cluster,
+            "a server that is part of no cluster: write redis:// (or rediss://)":
+                not (alone or in_cluster),
         }  # fmt: skip
         for what, found in wrong.items():
             if found:
