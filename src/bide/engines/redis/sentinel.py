@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from redis import ConnectionPool, Redis
 from redis import exceptions as raised
 
 from bide.engines.redis.dangers import of_sentinels, warn
@@ -22,33 +22,18 @@ Address = tuple[str, int]
 _log = logging.getLogger("bide.redis")
 
 
+@dataclass(eq=False)
 class Sentinels:
-    """The sentinels of a group of servers, which name its master.
+    """The sentinels of a group of servers, which name its master."""
 
-    Args:
-        shown: the URL without its passwords.
-        name: their name of the group.
-        addresses: their addresses; one that answers is enough.
-        kind: the class of connections to them.
-        arguments: how to connect to each, but for host and port.
-    """
-
-    def __init__(
-        self,
-        shown: str,
-        name: str,
-        addresses: list[Address],
-        kind: type[Any],
-        arguments: dict[str, Any],
-    ) -> None:
-        self._shown = shown
-        self.name = name
-        usual = {**arguments, "decode_responses": True, "encoding_errors": "replace"}
-        self._clients: list[tuple[str, Any]] = []
-        for host, port in addresses:
-            pool = ConnectionPool(kind, host=host, port=port, **usual)
-            self._clients.append((f"{host}:{port}", Redis(connection_pool=pool)))
-        self._epoch = self._silent = 0
+    shown: str
+    """The URL without its passwords."""
+    name: str
+    """Their name of the group."""
+    clients: list[tuple[str, Any]]
+    """Their addresses, and a client of each that decodes texts; one that answers is enough."""
+    _epoch: int = 0
+    _silent: int = 0
 
     def master(self) -> Address:
         """Return the host and port of the master.
@@ -57,7 +42,7 @@ class Sentinels:
             StoreUnavailable: none knows; its cause is a `ConnectionError` where that may pass.
         """
         facts = self.facts()
-        warn(self._shown, of_sentinels(facts, self.name))
+        warn(self.shown, of_sentinels(facts, self.name))
         return _address(facts)
 
     def facts(self) -> dict[str, Any]:
@@ -72,20 +57,20 @@ class Sentinels:
                 return facts
         if not newest and (refused := [each for each in troubles if not is_away(each)]):
             raise refused[0]
-        reasons = "; ".join(str(each).removeprefix(f"{self._shown}: ") for each in troubles)
+        reasons = "; ".join(str(each).removeprefix(f"{self.shown}: ") for each in troubles)
         raise StoreUnavailable(
-            f"{self._shown}: no sentinel names a master that is up ({reasons or 'it is down'}); do "
+            f"{self.shown}: no sentinel names a master that is up ({reasons or 'it is down'}); do "
             "the sentinels run, are their addresses right, is a fail-over under way, are there "
             "enough to agree on one?"
         ) from raised.ConnectionError(reasons)
 
     def doubt(self) -> None:
         """Prefer another sentinel the next time: the last answer was of no use."""
-        self._clients = [*self._clients[1:], self._clients[0]]
+        self.clients = [*self.clients[1:], self.clients[0]]
 
     def close(self) -> None:
         """Close the connections; the next question opens them again."""
-        for _, client in self._clients:
+        for _, client in self.clients:
             client.connection_pool.disconnect(inuse_connections=False)
 
     def look(self) -> frozenset[Address]:
@@ -95,7 +80,7 @@ class Sentinels:
         if self._silent == SILENT:
             _log.warning(
                 "%s: no sentinel answers, so that a fail-over to a master which is not asked yet "
-                "would go unnoticed", self._shown,
+                "would go unnoticed", self.shown,
             )  # fmt: skip
         sound = [facts for facts in newest if not _is_down(facts)]
         return frozenset(map(_address, sound or newest))
@@ -108,15 +93,15 @@ class Sentinels:
         """
         answers: list[dict[str, Any]] = []
         troubles: list[StoreError] = []
-        for place, client in self._clients:
+        for place, client in self.clients:
             try:
                 answers.append(self._ask(client))
             except (raised.RedisError, OSError) as error:
-                trouble = no_connection(error, f"{self._shown}: {place}", "this sentinel")
+                trouble = no_connection(error, f"{self.shown}: {place}", "this sentinel")
                 trouble.__cause__ = error
                 troubles.append(trouble)
         epoch = max([facts["config-epoch"] for facts in answers], default=0)
-        if epoch < self._epoch and len(answers) < len(self._clients):
+        if epoch < self._epoch and len(answers) < len(self.clients):
             return [], troubles  # the others do not know of the last fail-over
         self._epoch = epoch  # if all agree on a lower one, they were set up again
         return [facts for facts in answers if facts["config-epoch"] == epoch], troubles

@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote
 
 import msgspec
+from redis import ConnectionPool, Redis
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from bide.engines.redis.layout import SHARDS
@@ -142,13 +143,19 @@ def _sentinels(
         raise InvalidArgument(
             f"sentinel_tls={asked!r} must be yes or no, and yes is for rediss+sentinel://"
         )
+    kind = SSLConnection if asked == "yes" else Connection
     arguments = {
         **usual, **(_tls(chosen) if asked == "yes" else {}),
         "username": chosen.get("sentinel_user"), "password": chosen.get("sentinel_password"),
+        "decode_responses": True, "encoding_errors": "replace",
     }  # fmt: skip
-    hosts = _hosts(parts, 26379, "the sentinels as {}://host:26379,host:26379/master-name")
-    kind = SSLConnection if asked == "yes" else Connection
-    return Sentinels(shown, unquote(name), hosts, kind, arguments), db
+    clients = []
+    for host, port in _hosts(
+        parts, 26379, "the sentinels as {}://host:26379,host:26379/master-name"
+    ):
+        pool = ConnectionPool(kind, host=host, port=port, **arguments)
+        clients.append((f"{host}:{port}", Redis(connection_pool=pool)))
+    return Sentinels(shown, unquote(name), clients), db
 
 
 def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:
