@@ -124,8 +124,8 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
         (isinstance(first, broken) or no_file
          or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
          "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it want a "
-         "certificate of this client (?cert=...&cert_key=..., files that can be read and belong "
-         "together) and trust who issued that, or are there as many clients as its maxclients?"),
+         "certificate of this client (?cert=...&cert_key=..., readable files that belong together) "
+         "and trust who issued that, or has it as many clients as its maxclients lets in?"),
         (True, "is the server running, is the address right, does a firewall block it?"),
     )  # fmt: skip
     fix = next(fix for is_so, fix in known if is_so)
