@@ -126,10 +126,8 @@ class Nodes:
             name = (host or b"").decode().replace("?", "") or asked[0]
             owners[first : last + 1] = [(name, int(port))] * (last + 1 - first)
         if not answer:
-            raise StoreUnavailable(
-                f"{self._settings.shown}: no node of this cluster has any slot: see "
-                "`redis-cli --cluster create`"
-            ) from raised.ConnectionError("no slots")
+            text = f"{self._settings.shown}: no node has any slot: see `redis-cli --cluster create`"
+            raise StoreUnavailable(text) from raised.ConnectionError(text)
         return owners
 
     # Connections.

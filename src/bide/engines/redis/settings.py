@@ -105,8 +105,7 @@ def read_url(parts: SplitResult) -> Settings:
         (host, port), *others = _hosts(parts, 6379, "{}://host:6379")
         if others:
             raise InvalidArgument(
-                f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// for a "
-                f"cluster, or {parts.scheme}+sentinel:// and the sentinels"
+                f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// or +sentinel://"
             )
         arguments |= {"host": host, "port": port}
     arguments["db"] = _count(chosen.get("db") or db or "0", "db")
@@ -149,10 +148,9 @@ def _sentinels(
         "username": chosen.get("sentinel_user"), "password": chosen.get("sentinel_password"),
         "decode_responses": True, "encoding_errors": "replace",
     }  # fmt: skip
+    form = "the sentinels as {}://host:26379,host:26379/master-name"
     clients = []
-    for host, port in _hosts(
-        parts, 26379, "the sentinels as {}://host:26379,host:26379/master-name"
-    ):
+    for host, port in _hosts(parts, 26379, form):
         pool = ConnectionPool(kind, host=host, port=port, **arguments)
         clients.append((f"{host}:{port}", Redis(connection_pool=pool)))
     return Sentinels(shown, unquote(name), clients), db
