@@ -1,6 +1,5 @@
 """One connection to a server: opening it, pipelines, and what happens when it breaks."""
 
-import logging
 from typing import Any
 
 import hiredis
@@ -19,8 +18,6 @@ _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, 
 
 _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 """A server that takes no library for one of these may have it, from another client."""
-
-_log = logging.getLogger("bide.redis")
 
 
 def pack(command: tuple[Arg, ...]) -> bytes:
@@ -57,8 +54,9 @@ class Connection:
     Args:
         settings: how to connect.
         address: where to.
-        lost: the connection that it replaces. The server is asked to end that one: else commands
-            that the network still holds back would be executed after they were sent again here.
+        lost: the connection that it replaces. The same run of the server is asked to end that one:
+            else commands that the network still holds back would be executed after they were sent
+            again here.
 
     Raises:
         StoreError: the server cannot be reached, or is not what bide needs.
@@ -73,7 +71,7 @@ class Connection:
         self.refusal: Refusal | None = None
         """Why the server did not take the library, which it may have all the same."""
         self._run = ""
-        self._number: int | None = None
+        """The run of the server, if that and the number of the connection are known."""
         self._client: Any = settings.kind(**settings.arguments_at(address))
         self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
         self._shown = settings.shown_at(address)
@@ -81,8 +79,8 @@ class Connection:
             self._client.connect()  # type: ignore[no-untyped-call]
             self.socket: Any = self._client._sock
             self._examine()
-            if lost is not None:
-                self._end(lost)
+            if lost is not None and lost._run and lost._run == self._run:
+                self.ask("CLIENT", "KILL", "ID", lost._number)  # this user may not be allowed to
         except BaseException as error:
             self.close()
             cause = error.__cause__ if isinstance(error, Lost) else error
@@ -197,8 +195,8 @@ class Connection:
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
         self._load()
-        self._run = facts.get("run_id", "")
-        self._number = number if isinstance(number, int) else None
+        self._run = facts.get("run_id", "") if isinstance(number, int) else ""
+        self._number = number
         self._warn(facts)
 
     def _load(self) -> None:
@@ -232,14 +230,6 @@ class Connection:
         for what, found in wrong.items():
             if found:
                 raise StoreUnavailable(f"{self._shown}: this is {what}")
-
-    def _end(self, lost: "Connection") -> None:
-        """Have the server end a connection that was to this very run of it."""
-        if not lost._run or lost._number is None or lost._run != self._run:
-            return
-        answer = self.ask("CLIENT", "KILL", "ID", lost._number)
-        if isinstance(answer, Refusal):
-            _log.debug("%s: the lost connection was not ended (%s)", self._settings.shown, answer)
 
     def _warn(self, info: dict[str, str]) -> None:
         """Log what makes this server a bad place for messages."""
