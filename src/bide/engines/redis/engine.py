@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
-from operator import attrgetter
 from typing import Any
 
 from bide.engines import losses
@@ -27,19 +26,11 @@ from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS
 
-_TOGETHER: dict[type, Callable[[Any], object]] = {
-    cmd.Put: attrgetter("queue", "on_conflict", "if_version"),
-    cmd.Cancel: lambda c: object() if c.where else (c.queue, c.if_due, c.if_version, c.actor),
-    cmd.Reschedule: attrgetter("queue", "at", "delay", "if_due", "if_version"),
-    cmd.Revive: attrgetter("queue", "delay", "actor"),
-    cmd.Ack: lambda c: (c.queue, bool(c.results)),
-    cmd.Extend: attrgetter("queue", "lease"),
-    cmd.Retry: attrgetter("queue", "delay", "reason", "release"),
-    cmd.Bury: attrgetter("queue", "reason", "actor"),
-    cmd.Release: attrgetter("queue", "reason"),
-}
-"""Consecutive commands that agree in this are executed as one."""
-
+_TOGETHER = {
+    cmd.Put, cmd.Cancel, cmd.Reschedule, cmd.Revive, cmd.Ack, cmd.Extend, cmd.Retry, cmd.Bury,
+    cmd.Release,
+}  # fmt: skip
+"""Consecutive commands of these types are executed as one if only their messages differ."""
 
 _SINGLE: dict[str, Callable[[Any, int], Step]] = {
     step.__name__: step
@@ -52,10 +43,10 @@ _ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 
 
 def _alike(command: cmd.Command) -> object:
-    key = _TOGETHER.get(type(command))
-    if key is None or getattr(command, "origin", None) is not None:
+    of_its_own = getattr(command, "origin", None) or getattr(command, "where", None)
+    if of_its_own or type(command) not in _TOGETHER:
         return object()
-    return type(command), key(command)
+    return command.queue, script_of(command)
 
 
 class RedisEngine:

@@ -35,11 +35,11 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
     records = [_record_of(item) for item in items]
     rows = [(item.id, record, _plan_of(item)) for item, record in zip(items, records, strict=True)]
-    head = command.on_conflict, command.if_version
+    script, head = script_of(command)
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
     outcomes, answered, failed = yield from in_lots(
-        "put", command, rows, head, sharded.count, first, sizes=[len(record) for record in records]
+        script, command, rows, head, sharded.count, first, sizes=[len(record) for record in records]
     )
     for lot, (now, _change, following, found) in answered:
         sharded.next = max(sharded.next, following)
@@ -79,11 +79,13 @@ def _plan_of(item: Item) -> bytes:
 
 
 def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return the script of a command, and its arguments but for the messages; see change.lua."""
-    at = getattr(command, "at", None)
-    after = getattr(command, "delay", getattr(command, "lease", None))
+    """Return the script of a command, and its arguments but for the messages: see there."""
     if isinstance(command, cmd.Ack):
         return "ack", (3 if command.results else 2,)
+    if isinstance(command, cmd.Put):
+        return "put", (command.on_conflict, command.if_version)
+    at = getattr(command, "at", None)
+    after = getattr(command, "delay", getattr(command, "lease", None))
     if isinstance(command, cmd.Edit):
         return "edit", (at, after, command.if_version, _edited(command))
     verb = "untouched" if getattr(command, "release", False) else type(command).__name__.lower()
@@ -116,9 +118,7 @@ def _named(command: Any) -> list[tuple[Arg, ...]]:
     if isinstance(command, cmd.Ack) and command.results:
         both = zip(command.leases, command.results, strict=True)
         return [(lease.id, lease.token, result or "") for lease, result in both]
-    leases: list[tuple[Arg, ...]] = [
-        (lease.id, lease.token) for lease in getattr(command, "leases", ())
-    ]
+    leases = [(lease.id, lease.token) for lease in getattr(command, "leases", ())]
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]

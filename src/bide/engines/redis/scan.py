@@ -5,22 +5,13 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from bide.engines.cursor import BEGIN
+from bide.engines.cursor import BEGIN, phases_of
 from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
 from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Page
-
-_SETS = ("ready", "delayed", "leased", "dead", "acked", "expired")
-_PHASES: dict[str, tuple[str, ...]] = {
-    "next": ("ready", "delayed"),
-    "ready": ("ready", "due"),
-    "delayed": ("waiting",),
-    **{state: (state,) for state in ("leased", "dead", "acked", "expired")},
-}
-"""Of which stretches a scan of a state is made: see `ranges` in lua/_records.lua."""
 
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
 _CURSOR = re.compile(rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
@@ -37,20 +28,12 @@ class _Place(NamedTuple):
     shard: int = 0
 
 
-def _phases(command: Scan) -> tuple[str, ...]:
-    """Return the phases of a scan.
-
-    Without a state all records are walked, a group, or where due is bounded, one set after the
-    other: in the order in which claims move messages, so that none slips through.
-    """
-    if command.state is not None:
-        return _PHASES[command.state]
-    where = command.where or Where()
-    if where.group is not None:
-        return ("group",)
-    if where.after is None and where.before is None:
-        return ("all",)
-    return _SETS
+def _stretches(command: Scan) -> list[str]:
+    """Return of which stretches a scan is made: see lua/scan.lua."""
+    if command.state is None and command.where is not None and command.where.group is not None:
+        return ["group"]
+    parts: dict[bool | None, str] = {True: "due", False: "waiting"}  # of what is delayed
+    return [parts.get(phase.due, phase.state or "all") for phase in phases_of(command)]
 
 
 def check_cursor(command: Scan) -> _Place:
@@ -64,7 +47,7 @@ def check_cursor(command: Scan) -> _Place:
     found = _CURSOR.fullmatch(command.cursor or "")
     if found is not None:
         place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]))
-        phases = _phases(command)[place.phase : place.phase + 1]
+        phases = _stretches(command)[place.phase : place.phase + 1]
         sound = len(place.order) == ORDER or not (place.rank or place.order)
         if phases and (sound or phases[0] == "all"):
             return place
@@ -73,7 +56,7 @@ def check_cursor(command: Scan) -> _Place:
 
 def scan(command: Scan, shards: int) -> Step:
     """Look at a page of messages."""
-    phases = _phases(command)
+    phases = _stretches(command)
     place = check_cursor(command)
     messages: list[Message] = []
     room = command.max_bytes
@@ -108,7 +91,7 @@ def _ask(
         Messages in their order, each with its place and size, as far as no shard can have others
         in between; and behind which place to go on, `None` if nothing is there.
     """
-    phase, where = _phases(command)[place.phase], command.where or Where()
+    phase, where = _stretches(command)[place.phase], command.where or Where()
     of = len(asked)
     most = min(limit if of == 1 else limit // of * 5 // 4 + 4, SLICE)
     head = phase, where.after, where.before, where.group, most, max(room, 1)

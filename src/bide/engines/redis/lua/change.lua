@@ -26,14 +26,6 @@ local function plan(r, due)
   r.planned, r.asked, r.due = nil, nil, due
 end
 
--- Makes a dead letter due again. It keeps the due time that was asked for, and so its version.
-local function revive(r, due)
-  local asked = r.asked or r.planned or r.due
-  plan(r, due)
-  r.attempt, r.asked = 0, asked
-  count('revived')
-end
-
 local function delete(r, counted)
   call('HDEL', RECORDS, r.id)
   if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
@@ -54,11 +46,10 @@ local function do_it(r, token)
     if r.token ~= token then return false end
   elseif verb == 'release' then
     if not r.token then return false end
-  elseif verb == 'purge' or verb == 'revive' then
-    if r.state ~= 'dead' or token ~= '' and not is_still(r, nil, token) then return false end
   else
+    local state = (verb == 'purge' or verb == 'revive') and 'dead' or nil
     local version = token ~= '' and token or if_version
-    if r.token or r.state or not is_still(r, if_due, version) then return false end
+    if r.token or r.state ~= state or not is_still(r, if_due, version) then return false end
   end
 
   if verb == 'repair' then
@@ -76,24 +67,24 @@ local function do_it(r, token)
     r.until_, r.extended = moment, r.extended + 1
     write_lease(r)
     call('ZADD', LEASED, int(moment), r.member)
-  elseif verb == 'release' then
-    if failed(r, reason, now, true) then
-      count('retried')
+  elseif not (verb == 'retry' or verb == 'release') or failed(r, reason, now, true) then
+    if verb == 'retry' or verb == 'release' then count('retried') end
+    if verb == 'release' or verb == 'untouched' and moment == now then
       to_ready(r)
-    end
-  elseif verb == 'untouched' and moment == now then
-    to_ready(r)
-  elseif verb ~= 'retry' or failed(r, reason, now, true) then
-    if verb == 'retry' then count('retried') end
-    if verb == 'revive' then
-      revive(r, moment)
-    elseif verb == 'reschedule' then
-      plan(r, moment)
     else
-      if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays
-      r.planned, r.due = r.planned or r.due, moment
+      if verb == 'revive' then  -- it keeps the due time that was asked for, and so its version
+        local asked = r.asked or r.planned or r.due
+        plan(r, moment)
+        r.attempt, r.asked = 0, asked
+        count('revived')
+      elseif verb == 'reschedule' then
+        plan(r, moment)
+      else
+        if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays
+        r.planned, r.due = r.planned or r.due, moment
+      end
+      to_delayed(r)
     end
-    to_delayed(r)
   end
   return true
 end
