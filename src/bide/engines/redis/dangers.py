@@ -15,8 +15,6 @@ FAILOVER_MS = 20_000
 OLDEST = (7, 0)
 """The version of the oldest server that has what bide needs."""
 
-_EVICTS = "the server deletes messages when its memory is full"
-
 _log = logging.getLogger("bide.redis")
 _said: set[tuple[str, Finding]] = set()
 
@@ -42,7 +40,7 @@ def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Findin
     seconds = {"everysec": "a second", "no": "half a minute"}.get(fsync, "some")
     return findings(
         (policy != "noeviction", "danger" if limited else "warning", f"maxmemory-policy {policy}",
-         _EVICTS if limited else f"once maxmemory is set, {_EVICTS}",
+         "the server deletes messages when it reaches its maxmemory",
          "CONFIG SET maxmemory-policy noeviction, and in redis.conf"),
         (forgets, "warning" if save else "danger", f"appendonly no, save {save!r}",
          "a restart loses what was put, acked and cancelled since the last snapshot" if save else
@@ -70,7 +68,7 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
         facts: what SENTINEL MASTER tells.
         name: what they call the group.
     """
-    down, failover = facts["down-after-milliseconds"], facts["failover-timeout"]
+    failover = facts["failover-timeout"]
     count, quorum = facts["num-other-sentinels"] + 1, facts["quorum"]
     return findings(
         (count < 3, "danger", f"{count} sentinel{'s' * (count > 1)}",
@@ -83,7 +81,4 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
         (failover < FAILOVER_MS, "warning", f"failover-timeout {failover}",
          "two sentinels may fail over one after the other, to a replica that lacks changes",
          f"SENTINEL SET {name} failover-timeout 180000, on each sentinel"),
-        (down > 30_000, "warning", f"down-after-milliseconds {down}",
-         f"when the master fails, the store stops for more than {down / 1000:.0f} s",
-         f"SENTINEL SET {name} down-after-milliseconds 5000"),
     )  # fmt: skip
