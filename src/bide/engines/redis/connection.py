@@ -217,15 +217,12 @@ class Connection:
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
             raise raised.ConnectionError(f"a sentinel names it as the master, but it is a {role}")
-        in_cluster = facts.get("cluster_enabled") == "1"
         wrong = {
             "a sentinel: write redis+sentinel://host:26379/mymaster (or rediss+sentinel://)":
                 facts.get("redis_mode") == "sentinel",
             f"Redis {version}; bide needs 7.0 or newer, or Valkey": is_too_old(version),
             "a node of a cluster: write redis+cluster://host:port,host:port (or rediss+cluster://)":
-                alone and in_cluster,
-            "a server that is part of no cluster: write redis:// (or rediss://)":
-                not (alone or in_cluster),
+                alone and facts.get("cluster_enabled") == "1",
         }  # fmt: skip
         for what, found in wrong.items():
             if found:

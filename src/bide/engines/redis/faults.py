@@ -36,7 +36,7 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "the user or the password in the URL is wrong, or the user is off or needs none"),
     ("^NOPERM |has no permissions|The user executing the script", StoreUnavailable,
      "this user may not do that: its ACL needs what bide's documentation lists under Redis"),
-    ("^(DB|DENIED|MASTERDOWN) |No such master", StoreUnavailable,
+    ("^(DB|DENIED|MASTERDOWN) |No such master|cluster support disabled", StoreUnavailable,
      "the server does not do what this URL asks for: change the URL, or the server's settings"),
     ("^WRONGTYPE ", errors.NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
