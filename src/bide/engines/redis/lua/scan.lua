@@ -9,7 +9,9 @@
 --   and behind it the order
 define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix)
   local rank = tonumber(mark)
-  local READ, VISITS = limit + 100, 2000
+  local VISITS = 2000
+  local sifts = prefix ~= '' or group and which ~= 'group'  -- few messages may match
+  local READ = sifts and VISITS or limit + 100
   local ids, texts, ranks, visits = {}, {}, {}, 0
   local place = {mark, order}
 
