@@ -97,6 +97,12 @@ def test_settings_that_lose_changes_are_warned_of_once(
     put(open_engine(url), "a")
     told = [record.getMessage() for record in caplog.records]
     assert ["1 of 3 sentinels are enough" in text for text in told] == [True], told
+    caplog.clear()
+    for number in range(3):
+        group.ask(number, "SENTINEL", "SET", NAME, "down-after-milliseconds", 31_000, "quorum", 2)
+    open_engine(url)
+    (slow,) = [record.getMessage() for record in caplog.records]
+    assert "the store stops for more than 31 s" in slow
 
 
 def test_who_waits_is_told_by_the_new_master(group: SentinelGroup, open_engine: Open) -> None:

@@ -68,7 +68,7 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
         facts: what SENTINEL MASTER tells.
         name: what they call the group.
     """
-    failover = facts["failover-timeout"]
+    down, failover = facts["down-after-milliseconds"], facts["failover-timeout"]
     count, quorum = facts["num-other-sentinels"] + 1, facts["quorum"]
     return findings(
         (count < 3, "danger", f"{count} sentinel{'s' * (count > 1)}",
@@ -81,4 +81,7 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
         (failover < FAILOVER_MS, "warning", f"failover-timeout {failover}",
          "two sentinels may fail over one after the other, to a replica that lacks changes",
          f"SENTINEL SET {name} failover-timeout 180000, on each sentinel"),
+        (down > 30_000, "warning", f"down-after-milliseconds {down}",
+         f"when the master fails, the store stops for more than {down / 1000:.0f} s",
+         f"SENTINEL SET {name} down-after-milliseconds 5000"),
     )  # fmt: skip
