@@ -38,6 +38,9 @@ _SINGLE: dict[str, Callable[[Any, int], Step]] = {
 }
 """By the name of its verb: how a command is executed of which each is executed as one."""
 
+_TELLING = (cmd.Queues, cmd.Delete)
+"""Commands that tell which queues exist: those that later commands create are made after them."""
+
 _ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 """Commands of several rounds: nothing else may be executed meanwhile."""
 
@@ -82,7 +85,9 @@ class RedisEngine:
                 check_cursor(command)
         try:
             self._give_back(now)
-            outcomes = self._execute(commands, now)
+            outcomes: list[Outcome] = []
+            for _, part in groupby(commands, lambda command: isinstance(command, _TELLING)):
+                outcomes += self._execute(list(part), now)
         except Exception:
             raise
         except BaseException:
