@@ -1,6 +1,7 @@
 """Real Redis servers for tests, each on sockets and in a folder of its own."""
 
 import importlib.metadata
+import os
 import random
 import shutil
 import signal
@@ -90,9 +91,14 @@ def valkey_program() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, nor is given to connections that go out meanwhile."""
+    """Return a port that nobody listens on, nor is given to connections that go out meanwhile.
+
+    Each process of a test run has ports of its own: a server may take seconds until it listens.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 10_000 + worker % 8 * 2_750
     while True:
-        port = _chance.randrange(10_000, 32_000)
+        port = _chance.randrange(first, first + 2_750)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
