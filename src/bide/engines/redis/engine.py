@@ -141,7 +141,8 @@ class RedisEngine:
         queues = self._find_queues(commands, now)
         outcomes: list[Outcome] = []
         together: list[Step] = []
-        for _, run in groupby(commands, _alike):
+        runs = groupby(commands, _alike) if len(commands) > 1 else [(None, iter(commands))]
+        for _, run in runs:
             step, alone = self._step(list(run), queues)
             if alone:
                 outcomes += self._advance(together, now)
