@@ -2,7 +2,7 @@
 
 Figures are added up: each process posts what it has done since it began, and the process that
 answers a scrape adds up all posts. A process never writes figures of another one, and reports its
-own only after it has posted them, so no sum ever decreases, whichever process is scraped.
+own only after it has posted them, so no sum decreases by that, whichever process is scraped.
 """
 
 import fcntl

@@ -7,9 +7,10 @@ import redis as client_library
 
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.layout import NUMBERS
-from bide.model.commands import Claim, Command, Configure, Count, Delete, Find, Put
+from bide.model.commands import Claim, Command, Configure, Count, Delete, Find, Put, Queues
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
+from bide.model.replies import Deleted, Names
 from tests.cluster import RedisCluster
 from tests.engines.redis.conftest import Open
 
@@ -23,6 +24,15 @@ def put(*ids: str, queue: str = "q") -> Put:
 def ask(engine: RedisEngine, command: Command) -> Any:
     (reply,) = engine.execute([command])
     return reply
+
+
+def test_a_batch_tells_of_a_queue_only_after_the_put_that_creates_it(open_engine: Open) -> None:
+    names, deleted, stored, after = open_engine().execute(
+        [Queues(""), Delete("q"), put("a"), Queues("")]
+    )
+    assert (names, deleted, after) == (Names([]), Deleted(False), Names(["q"]))
+    assert ask(open_engine(), Find("q", ["a"])).messages[0] is not None
+    assert stored.outcomes[0].done  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("deleted", [False, True])
