@@ -22,7 +22,7 @@ Break = Callable[[Server, bytes], object]  # gets a member of "ready"
 # What it adds to the strays: its places, and one for each pair of totals that no longer agree.
 BROKEN: dict[str, tuple[Break, int]] = {
     "a place without a record": (lambda s, member: s.hdel(key("records"), member[12:]), 2),
-    "one message in two places": (lambda s, member: s.zadd(key("dead"), {member: NOW}), 3),
+    "one message in two places": (lambda s, member: s.zadd(key("kept"), {member: NOW}), 3),
     "a lease of a message that waits": (lambda s, m: s.hset(key("leases"), m[12:], "x"), 3),
     "a place without its rank": (lambda s, member: s.zincrby(key("ready"), 1, member), 1),
 }
@@ -103,7 +103,7 @@ OF_MESSAGES: dict[str, Callable[[Server], object]] = {
     "a rank of a ready message": _rank("ready", "a2"),
     "a rank of a leased message": _rank("leased", "a1"),
     "a rank of a kept message": _rank("kept", "k1"),
-    "a rank of a dead letter": _rank("dead", "d1"),
+    "a rank of a dead letter": _rank("kept", "d1"),
     "a due time without its rank": _record("later", DUE, (NOW + HOUR + 1).to_bytes(8)),
     "another order of putting": _record("later", b"0000", b"000f"),
     "a dead letter that has not ended": _record("d1", b"dead\xcf" + NOW.to_bytes(8), b"dead\xc0"),

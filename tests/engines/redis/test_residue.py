@@ -27,7 +27,7 @@ from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
 WEEK = 604_800
-SETS = ("records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups")
+SETS = ("records", "delayed", "ready", "kept", "leases", "leased", "groups")
 
 
 def test_nothing_stays_behind(engine: RedisEngine, server: "client_library.Redis") -> None:

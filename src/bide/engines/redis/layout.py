@@ -40,8 +40,8 @@ _COPIES = 6
 """In so many parts of the slots of a cluster there is a copy of what belongs to no queue."""
 
 _PARTS = (
-    "meta", "records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups", "waiters",
-    "ended", "endings", "lines", "turns", "shares", "forwarded",
+    "meta", "records", "delayed", "ready", "kept", "leases", "leased", "groups", "waiters", "ended",
+    "endings", "lines", "turns", "shares", "forwarded",
 )  # fmt: skip
 
 

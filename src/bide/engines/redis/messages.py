@@ -132,7 +132,8 @@ def change(run: Sequence[Any], shards: int) -> Step:
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
     outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
     nexts: list[_Next] = [(False, None)] * len(rows)
-    for lot, (_now, _change, changed, opens) in answered:
+    for lot, (_now, _change, *told) in answered:
+        changed, opens = told or ([], [])
         for place, index in enumerate(lot):
             id = str(rows[index][0])
             outcomes[index] = (

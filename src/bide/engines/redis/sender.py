@@ -184,15 +184,16 @@ class Sender(Transport):
         """Return a call as it is sent, at a place in its pipeline."""
         keys = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
+        head = (
+            f"{next(self._numbers) if writes else ''} {self._lifetime} {call.shards} "
+            f"{self._lane if self.listens else ''} {'' if now is None else now}"
+        )
         command = (
             "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
-            keys.replay + b"%d" % place, "" if now is None else now,
-            next(self._numbers) if writes else "", self._lifetime,
-            self._lane if self.listens else "", call.queue, call.shards, call.shard,
-            _encode(call.args), *call.rows,
+            keys.replay + b"%d" % place, head, _encode(call.args), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
-        mark = len(keys.names) + 5 if writes else 0
+        mark = len(keys.names) + 4 if writes else 0
         slot = keys.slot if self.clustered else 0
         return Request(slot, command, writes, hurried, mark=mark)
 

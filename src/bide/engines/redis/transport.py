@@ -38,14 +38,14 @@ class Request:
     done: bool = False
     tries: int = 0
     mark: int = 0
-    """The place in `command` of the mark of a call of a script."""
+    """The place in `command` of the argument that begins with the mark of a call of a script."""
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
         command = self.command
         if self.again and self.mark:
-            mark = b"?%d" % int(command[self.mark])
-            command = (*command[: self.mark], mark, *command[self.mark + 1 :])
+            again = "?" + str(command[self.mark])
+            command = (*command[: self.mark], again, *command[self.mark + 1 :])
         return pack(command)
 
 

@@ -4,26 +4,26 @@
 -- KEYS, all of one shard of one queue (see layout.py):
 --   1 meta     hash: counters and settings
 --   2 records  hash: id -> record, see _records.lua
---   3 delayed  4 ready  5 dead  6 kept: sorted sets, rank -> order of putting .. id
---   7 leases   hash: id -> lease, see _records.lua
---   8 leased   sorted set: until -> order .. id
---   9 groups   sorted set, every score is 0: group, \1, order .. id
---  10 waiters  sorted set: when it claims -> lane, a client that waits for messages, see _waking.lua
---  11 ended    hash: id -> how messages of this id ended, see _records.lua
---  12 endings  sorted set: when the last of them ended -> id
---  13 lines  14 turns: sorted sets, 15 shares: hash; of a limited queue, see _limits.lua
---  16 forwarded  sorted set, every score is 0: outbox, /, row; see the end of this file
---  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--   3 delayed  4 ready  5 kept (dead letters too): sorted sets, rank -> order of putting .. id
+--   6 leases   hash: id -> lease, see _records.lua
+--   7 leased   sorted set: until -> order .. id
+--   8 groups   sorted set, every score is 0: group, \1, order .. id
+--   9 waiters  sorted set: when it claims -> lane, a client that waits for messages, see _waking.lua
+--  10 ended    hash: id -> how messages of this id ended, see _records.lua
+--  11 endings  sorted set: when the last of them ended -> id
+--  12 lines  13 turns: sorted sets, 14 shares: hash; of a limited queue, see _limits.lua
+--  15 forwarded  sorted set, every score is 0: outbox, /, row; see the end of this file
+--  16 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
---   1 now      Unix milliseconds, or empty: the clock of the server
---   2 mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
+--   1 five words, some of which may be empty:
+--     mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
 --              reply to the first one; empty: it only reads
---   3 seconds  for how long it finds it
---   4 lane     whose waiting claims are woken over a channel; empty: this lane does not listen
---   5 queue    6 shards: of how many the queue is made  7 shard: which one this is
---     A call is refused (SHARDS) if the queue is made of another number; a put also, and a change of settings,
---     if this shard is not there.
---   8 arguments, an array in MessagePack: the parameters of each function; what follows is said there
+--     seconds  for how long it finds it
+--     shards   of how many the queue is made; a call is refused (SHARDS) if it is made of another number, a put
+--              also, and a change of settings, if this shard is not there
+--     lane     whose waiting claims are woken over a channel; empty: this lane does not listen
+--     now      Unix milliseconds, or empty: the clock of the server
+--   2 arguments, an array in MessagePack: the parameters of each function; what follows is said there
 -- Replies are in MessagePack, and so is the head of those that bring records. They begin with [now, change:
 -- the number of the last change of this shard. Numbers grow by one with each call that changes something,
 -- so a smaller one than before tells that changes were lost.
@@ -38,11 +38,12 @@ local ORDER = 12              -- digits of the order of putting, in front of eac
 local READ = 64               -- records at once, each of up to a megabyte
 
 local ARGV
-local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
+local META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
 local LINES, TURNS, SHARES, FORWARDED, TRY
-local MARK, LANE, QUEUE, SHARDS, SHARD
+local MARK, SECONDS, SHARDS, LANE
+local given  -- the time that the caller gave, or empty
 local now, part  -- milliseconds, and the part of one that has passed
-local exists, flags, token, change
+local exists, flags, change
 local numbers  -- others of META, by their names: those that a function reads, see `define`
 local tally  -- counters of the queue: what `finish` adds to each
 local replayed
@@ -59,6 +60,9 @@ local function prepare()
   floor, ceil, max, min, concat, null = math.floor, math.ceil, math.max, math.min, table.concat, cjson.null
   tonumber, unpack, ipairs, pairs = _G.tonumber, _G.unpack, _G.ipairs, _G.pairs
 end
+
+-- Returns the name of the queue, and the number of this shard.
+local function names() return match(META, '^bide:{(.*)#(%d+)}:meta$') end
 
 local function int(value)
   return format('%d', value)
@@ -82,6 +86,9 @@ local function expire_keys()
   for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 604800) end
 end
 
+-- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
+local function count_dead() return call('ZCOUNT', KEPT, int(2 * STRIPE), '+inf') end
+
 local function make()
   if exists then return end
   exists = true
@@ -89,8 +96,7 @@ local function make()
   call('HSET', META, 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not: settings and counters begin again.
-  local there = call('HLEN', LEASES)
-  for _, set in ipairs({DELAYED, READY, DEAD}) do there = there + call('ZCARD', set) end
+  local there = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
   numbers.seq, numbers.put = now, there
   call('HSET', META, 'put', int(there), 'seq', int(now))
@@ -113,7 +119,7 @@ end
 
 -- Stores a reply under the mark of this call, and returns it. WAIT behind a replay waits for this.
 local function remember(reply)
-  call('SET', TRY, MARK .. ' ' .. reply, 'EX', ARGV[3])
+  call('SET', TRY, MARK .. ' ' .. reply, 'EX', SECONDS)
   return reply
 end
 
@@ -133,12 +139,12 @@ end
 local function begin(keys, args, reads)
   if not call then prepare() end
   ARGV = args
-  META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
+  META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
-  MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), args[7]
-  tally, replayed, died, now, part, actor = {}, nil, {}, args[1] ~= '' and tonumber(args[1]), 0, nil
-  if sub(MARK, 1, 1) == '?' then
-    MARK = sub(MARK, 2)
+  local again
+  again, MARK, SECONDS, SHARDS, LANE, given = match(args[1], '^(%??)(%d*) (%d+) (%d+) (%S*) (%d*)$')
+  tally, replayed, died, now, part, actor = {}, nil, {}, tonumber(given), 0, nil
+  if again ~= '' then
     local known = call('GET', TRY)
     if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
       replayed = remember(sub(known, #MARK + 2))
@@ -150,16 +156,16 @@ local function begin(keys, args, reads)
     local micro = tonumber(time[2])
     now, part = time[1] * 1000 + floor(micro / 1000), micro % 1000 / 1000
   end
-  local meta = call('HMGET', META, 'token', 'flags', 'shards', 'change', unpack(reads))
+  local meta = call('HMGET', META, 'shards', 'flags', 'change', unpack(reads))
   exists, flags, numbers = meta[1] ~= false, meta[2] or '', {}
-  token, change = tonumber(meta[1] or 0), tonumber(meta[4] or 0)
-  local sound = token and change
+  change = tonumber(meta[3] or 0)
+  local sound = change
   for i, name in ipairs(reads) do
-    numbers[name] = tonumber(meta[4 + i] or 0)
+    numbers[name] = tonumber(meta[3 + i] or 0)
     sound = sound and numbers[name]
   end
   if not sound then return redis.error_reply('CORRUPT ' .. META) end
-  if exists and meta[3] ~= args[6] then return redis.error_reply('SHARDS ' .. meta[3]) end
+  if exists and meta[1] ~= SHARDS then return redis.error_reply('SHARDS ' .. meta[1]) end
   if not exists and MARK ~= '' and call('EXISTS', RECORDS) == 1 then make() end
   limited = has('n')
   if limited then read_limits() end
@@ -172,7 +178,7 @@ local function define(name, flags, reads, body)
   redis.register_function {
     function_name = NAME .. '_' .. name, flags = flags,
     callback = function(keys, args)
-      return begin(keys, args, reads) or body(unpack(cmsgpack.unpack(args[8]), 1, 10))
+      return begin(keys, args, reads) or body(unpack(cmsgpack.unpack(args[2]), 1, 10))
     end,
   }
 end

@@ -21,7 +21,7 @@ local function remember_end(r, how, by, result)
   call('HSET', ENDED, r.id, cmsgpack.pack(ends))
   call('ZADD', ENDINGS, int(now), r.id)
   for lane, until_ in string.gmatch(results > 0 and call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
-    if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' end ' .. r.id) end
+    if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, names() .. ' end ' .. r.id) end
   end
 end
 
@@ -47,17 +47,11 @@ end
 local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
 local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
 local NONE = '\192'              -- no successor, as the last field of a lease
-local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
+local BASE = {acked = 0, expired = STRIPE, dead = 2 * STRIPE}  -- KEPT has them in this order, each since when
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
 
--- Returns the set of messages that ended in a state.
-local function ended_in(state)
-  if state == 'dead' then return DEAD end
-  return BASE[state] and KEPT
-end
-
-local parse, read_lease
+local parse, read_lease, read_held
 do  -- the whole text has room for only so many local names
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
 local function read_record(id, text)
@@ -81,19 +75,19 @@ function parse(id, text)
   return readable and r or nil
 end
 
-local function read_held(text)
+-- Returns the token, the end and the other fields of a lease; nothing, or an error: it cannot be read.
+function read_held(text)
   local at, order, token, until_, holder, since, extended = cmsgpack.unpack_limit(text, 6, 1)
+  if at < 0 or sub(text, 1, #LEASE) ~= LEASE then return end
   local successor = sub(text, at + 1)
-  return at > 0 and sub(text, 1, #LEASE) == LEASE and {
-    order = order, token = int(token), until_ = floor(until_), holder = holder .. '', since = floor(since),
-    extended = floor(extended), successor = successor ~= NONE and successor or nil,
-  }
+  return int(token), floor(until_), successor ~= NONE and successor or nil, order, holder .. '', floor(since), floor(extended)
 end
 
 -- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
 function read_lease(text)
-  local readable, lease = pcall(read_held, text)
-  return readable and lease or nil
+  local readable, token, until_, successor, order, holder, since, extended = pcall(read_held, text)
+  return readable and token and {token = token, until_ = until_, successor = successor, order = order,
+    holder = holder, since = since, extended = extended} or nil
 end
 end
 
@@ -115,14 +109,14 @@ end
 local function leave(r, stays)
   if r.token then
     if limited then end_lease(r, r.leased_in or r.group) end
-    if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
+    if SHARDS ~= '1' and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
       call('HSET', META, 'returned', r.token)
     end
     call('HDEL', LEASES, r.id)
     call('ZREM', LEASED, r.member)
     r.token, r.until_, r.holder, r.successor = nil, nil, nil, nil
   elseif r.was then
-    if ended_in(r.was) ~= stays then call('ZREM', ended_in(r.was), r.member) end
+    if stays ~= KEPT then call('ZREM', KEPT, r.member) end
   elseif stays == DELAYED or call('ZREM', DELAYED, r.member) == 0 then
     if stays ~= READY then call('ZREM', READY, r.member) end
   end
@@ -148,7 +142,7 @@ local function to_ready(r) move(r, READY, ready_rank(r)) end
 local function set_aside(r, state, counted)
   r.state, r.ended = state, now
   if state ~= 'dead' then flag('k', true) end
-  move(r, ended_in(state), BASE[state] + now)
+  move(r, KEPT, BASE[state] + now)
   count(counted or state)
 end
 
@@ -305,9 +299,7 @@ local function ranges(which, after, before)
   if high < low then return {} end
   if OF_DELAYED[which] then return {{DELAYED, low * 256, high * 256 + 255}} end
   if which == 'leased' then return {{LEASED, low, high}} end
-  if ended_in(which) then
-    return {{ended_in(which), BASE[which], BASE[which] + min(high, STRIPE - 1)}}
-  end
+  if BASE[which] then return {{KEPT, BASE[which], BASE[which] + min(high, STRIPE - 1)}} end
   local found, rank = {}, 0
   while true do  -- a stripe for each priority: in it, messages are ordered by due
     local first = call('ZRANGEBYSCORE', READY, int(rank), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]

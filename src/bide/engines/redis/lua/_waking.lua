@@ -52,8 +52,8 @@ local FAR = 2 ^ 50
 
 -- Tells a lane to claim at `at`; returns whether it listens.
 local function tell(lane, at)
-  local hint = ARGV[1] == '' and 'in ' .. int(at - now) or 'at ' .. int(at)
-  return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' ' .. hint) > 0
+  local hint = given == '' and 'in ' .. int(at - now) or 'at ' .. int(at)
+  return call('PUBLISH', 'bide:wake:' .. lane, names() .. ' ' .. hint) > 0
 end
 
 -- Forgets the lanes that did not claim when they were to.
@@ -118,6 +118,7 @@ end
 
 -- Returns how many messages are where; the last of these numbers: how many of DELAYED are due.
 local function sizes()
-  return call('ZCARD', DELAYED), call('ZCARD', READY), call('HLEN', LEASES), call('ZCARD', DEAD),
-    call('ZCARD', KEPT), call('ZCOUNT', DELAYED, '-inf', due_by_now())
+  local dead = count_dead()
+  return call('ZCARD', DELAYED), call('ZCARD', READY), call('HLEN', LEASES), dead, call('ZCARD', KEPT) - dead,
+    call('ZCOUNT', DELAYED, '-inf', due_by_now())
 end

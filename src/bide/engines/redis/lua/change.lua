@@ -3,7 +3,7 @@
 --   at, after   when: a time, or milliseconds from now; nil, nil: now
 --   if_due, if_version  what the caller saw, see is_still, or nil
 --   reason, actor  who gives the command, or nil; origin: see `read_origin`
--- ARGV from 9 on, two for each: id, and token of the lease, or version that the caller saw, or empty
+-- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or empty
 -- Verbs:
 --   cancel      delete messages that no worker holds, if they are still what the caller saw
 --   reschedule  let them be due at another time, likewise
@@ -94,7 +94,7 @@ local function change_each(width, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, {}, nil
   advance()
   read_origin(origin)
-  for i = 9, #ARGV, width do
+  for i = 3, #ARGV, width do
     local number, ended = #outcomes + 1, false
     if rows and is_forwarded(number) then
       outcomes[number] = {false, 'forwarded'}
@@ -123,8 +123,8 @@ end)
 
 -- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
 --   width  2, or 3 with results
--- ARGV from 9 on, so many for each, no id twice: id, token, result in JSON or empty
--- Reply: as change; the list is empty if all have left
+-- ARGV from 3 on, so many for each, no id twice: id, token, result in JSON or empty
+-- Reply: as change; only [now, change] if all have left
 local function ack(r, token, result)
   if r.token ~= token then return false end
   r.attempt = r.attempt + 1
@@ -144,16 +144,16 @@ end
 
 -- Acks all messages at once, if they only have to leave; returns whether it did.
 local function ack_all(width)
-  local ids, members, mark, known = {}, {}, nil, nil
-  for i = 9, #ARGV, width do ids[#ids + 1] = ARGV[i] end
+  local ids, members, last, readable, token, until_, successor = {}, {}, nil, nil, nil, nil, nil
+  for i = 3, #ARGV, width do ids[#ids + 1] = ARGV[i] end
   if #ids == 0 or numbers.keep > 0 or has('h') or limited then return false end
   for i, lease in ipairs(call('HMGET', LEASES, unpack(ids))) do
-    if not lease then return false end
-    if sub(lease, #LEASE + ORDER + 1) ~= mark then  -- most leases of one ack are of one claim
-      mark, known = sub(lease, #LEASE + ORDER + 1), read_lease(lease)
-      if not known or known.until_ <= now or known.successor then return false end
+    local mark = lease and sub(lease, #LEASE + ORDER + 1)
+    if not lease or mark ~= last then  -- most leases of one ack are of one claim
+      last, readable, token, until_, successor = mark, pcall(read_held, lease)
+      if not (readable and token) or until_ <= now or successor then return false end
     end
-    if known.token ~= ARGV[10 + (i - 1) * width] then return false end
+    if token ~= ARGV[4 + (i - 1) * width] then return false end
     members[i] = sub(lease, #LEASE + 1, #LEASE + ORDER) .. ids[i]
   end
   advance('acked', int(numbers.acked + #ids))
@@ -165,7 +165,7 @@ end
 
 define('ack', {'allow-oom'}, {'keep', 'acked'}, function(width)
   if not ack_all(width) then return change_each(width, ack) end
-  return finish({}, {})
+  return finish()
 end)
 
 -- edit: change the named fields of messages that no worker holds, dead letters included.
@@ -173,7 +173,7 @@ end)
 --              changed
 --   version    what the caller saw (see is_still), or nil
 --   given      the fields of a record that change; expires is false where a message does not expire any more
--- ARGV from 9 on, two for each: id, and empty
+-- ARGV from 3 on, two for each: id, and empty
 -- Reply: [now, change, [outcome of each], []]
 local function edit(r, given)
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end

@@ -44,13 +44,14 @@ end
 
 -- Gives this claim its token, unless the slice before has one.
 local function give_token()
-  local given = lease_token and tonumber(lease_token) or token + 1
-  if not lease_token and SHARDS > 1 then  -- each shard gives numbers of its own, above all that it has met (Lamport)
-    given = (floor(max(token, highest) / SHARDS) + 1) * SHARDS + SHARD
+  local token = lease_token and tonumber(lease_token) or numbers.token + 1
+  if not lease_token and SHARDS ~= '1' then  -- each shard gives numbers of its own, above all that it has met (Lamport)
+    local _, shard = names()
+    token = (floor(max(numbers.token, highest) / SHARDS) + 1) * SHARDS + shard
   end
-  lease_token = int(given)
-  if given > token then
-    token = given
+  lease_token = int(token)
+  if token > numbers.token then
+    numbers.token = token
     advance('token', lease_token)
   else
     advance()
@@ -282,7 +283,7 @@ local function wait(moment)
   return reply(moment and moment - now)
 end
 
-define('claim', {'allow-oom'}, {}, function(...)
+define('claim', {'allow-oom'}, {'token'}, function(...)
   local length, before, shared
   wanted, length, holder, before, left, shared, highest, slots = ...
   until_, lease_token = now + length, before and int(before)
@@ -313,7 +314,7 @@ end)
 --   most  how many messages to tell of
 -- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
 --   ones, flat, and as `claim` which are dead now]
-define('peek', {'allow-oom'}, {}, function(most)
+define('peek', {'allow-oom'}, {'token'}, function(most)
   local listed, ready, changed = {}, 0, false
   if exists and not has('p') then
     changed = take_back()
@@ -330,5 +331,5 @@ define('peek', {'allow-oom'}, {}, function(most)
     end
     ready = call('ZCARD', READY)
   end
-  return (changed and finish or answer)(token, ready, listed, died)
+  return (changed and finish or answer)(numbers.token, ready, listed, died)
 end)

@@ -3,7 +3,7 @@
 --   version   replace only messages that still are of it, and store nothing new; or nil
 --   origin    see `read_origin`
 --   places    in a queue of several shards, the place of each among those of all shards
--- ARGV from 9 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
+-- ARGV from 3 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
 --   latest (how long after the first put of the id at most), priority, whether it expires, died, created, group
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts, groups, outcomes, left, earliest, stored
@@ -36,9 +36,9 @@ local function store(order, id, text)
     groups[#groups + 1], groups[#groups + 2] = '0', group .. '\1' .. member
   end
   if died_at then
-    call('ZADD', DEAD, int(died_at), member)
+    call('ZADD', KEPT, int(BASE.dead + died_at), member)
     count('died')
-    return DEAD
+    return KEPT
   end
   local n = #ranks
   ranks[n + 1], ranks[n + 2] = rank, member
@@ -77,16 +77,16 @@ end
 
 define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   last_plan = nil
-  local total = (#ARGV - 8) / 3
+  local total = (#ARGV - 2) / 3
   ranks, texts, groups, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   if not exists then return NO_SHARD end
   local ids, known, seq, new, done = {}, {}, numbers.seq, 0, {}
   read_origin(origin)
-  for i = 1, total do ids[i] = ARGV[6 + 3 * i] end
+  for i = 1, total do ids[i] = ARGV[3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, instead = ARGV[7 + 3 * i], nil
-    read(ARGV[8 + 3 * i])
+    local text, instead = ARGV[3 * i + 1], nil
+    read(ARGV[3 * i + 2])
     if rows and is_forwarded(i) then
       instead = {false, 'forwarded'}
     elseif known[i] then

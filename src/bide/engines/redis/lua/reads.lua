@@ -1,15 +1,15 @@
 -- find: look at messages by id.
 --   left  how large the reply may become
--- ARGV from 9 on: ids
+-- ARGV from 3 on: ids
 -- Reply: [head, records, leases]: of the first ids, for which there is room; false where there is none
 define('find', {'no-writes'}, {}, function(left)
   local texts, leases, some = {}, {}, false
-  for i = 9, #ARGV do
+  for i = 3, #ARGV do
     local text = call('HGET', RECORDS, ARGV[i])
     left = left - (text and #text or 0)
     if text and some and left < 0 then break end
     some = some or text ~= false
-    texts[i - 8], leases[i - 8] = text, call('HGET', LEASES, ARGV[i])
+    texts[i - 2], leases[i - 2] = text, call('HGET', LEASES, ARGV[i])
   end
   return {answer(), texts, leases}
 end)
@@ -39,7 +39,7 @@ end)
 
 -- audit: check the places of messages, a slice at a time, of 200 or about 4 MB: each has a record that
 -- agrees with its place, and is in no other place. Adds up their bytes.
---   set     its number, from 1 on; 6: ends
+--   set     its number, from 1 on; 5: ends
 --   offset  in it
 -- Reply: [now, change, strays, set or null, offset, bytes]
 local bytes
@@ -61,9 +61,7 @@ local function is_sound(sets, set, member, rank)
   local held = call('HGET', LEASES, id)
   local lease = read_lease(held) or {}
   held, bytes = held ~= false, bytes + #(lease.successor or '')
-  if not r or r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
-    return false
-  end
+  if not r or r.member ~= member or held ~= (set == 3) or (r.state ~= nil) ~= (set == 4) then return false end
   if rank_in(set, r, lease) ~= rank then return false end
   for other, key in ipairs(sets) do
     if other ~= set and call('ZSCORE', key, member) then return false end
@@ -80,12 +78,12 @@ local function weigh_ends(offset)
 end
 
 define('audit', {'no-writes'}, {}, function(set, offset)
-  local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
+  local sets = {DELAYED, READY, LEASED, KEPT}
   local strays, left = 0, 200
   bytes = 0
-  if set == 6 then
+  if set == 5 then
     local n = weigh_ends(offset)
-    return answer(0, n == 200 and 6 or null, offset + n, bytes)
+    return answer(0, n == 200 and 5 or null, offset + n, bytes)
   end
   while sets[set] and left > 0 do
     local found, n = call('ZRANGE', sets[set], offset, offset + left - 1, 'WITHSCORES'), 0
@@ -96,7 +94,7 @@ define('audit', {'no-writes'}, {}, function(set, offset)
     if #found < 2 * left and n == #found / 2 then set, offset = set + 1, 0 else offset = offset + n end
     left = bytes < 4000000 and left - n or 0
   end
-  return answer(strays, sets[set] and set or has('h') and 6 or null, offset, bytes)
+  return answer(strays, sets[set] and set or has('h') and 5 or null, offset, bytes)
 end)
 
 -- forecast: how many messages fall due when.
