@@ -23,7 +23,7 @@ local function reply(next, more)
     behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
   end
   write_counts()
-  if #ids > 0 then remember('lease ' .. cmsgpack.pack(lease_token, until_, ids)) end
+  if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. score .. '\n' .. concat(ids, '\n')) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
     next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
@@ -31,8 +31,9 @@ end
 -- Replies as the first try of this claim did.
 local function tell_again()
   local claimed
-  lease_token, until_, claimed = cmsgpack.unpack(sub(replayed, 7))
-  for _, id in ipairs(claimed) do
+  lease_token, score, claimed = match(replayed, '^lease (%d+) (%d+)\n(.*)$')
+  until_ = tonumber(score)
+  for id in string.gmatch(claimed, '[^\n]+') do
     local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
     if text and lease and lease.token == lease_token and lease.until_ == until_ then
       local n = #ids + 1
