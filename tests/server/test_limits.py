@@ -275,6 +275,8 @@ def test_a_line_of_the_access_log_is_bounded(
 def test_what_an_error_says_is_bounded(client: Client) -> None:
     cursor = client.get(f"{Q}/messages?state=dead&cursor={'c' * MAX_DETAIL}")
     assert (cursor.status, len(cursor.problem["detail"])) == (400, MAX_DETAIL + 3)
+    unknown = client.post(f"{Q}/purge", {"u" * MAX_DETAIL * 2: 1})
+    assert [len(unknown.problem[part]) for part in ("detail", "field")] == [MAX_DETAIL + 3] * 2
     assert cursor.problem["detail"].endswith("c...")
     for name in ("q" * 8_000, "%00" * 2_000):
         refused = client.get(f"/v1/queues/{name}")

@@ -183,10 +183,10 @@ class Problem(Exception):
     @property
     def document(self) -> ProblemDocument:
         """The document that is sent."""
-        kind, detail = self.kind, str(self)
-        detail = detail if len(detail) <= MAX_DETAIL else f"{detail[:MAX_DETAIL]}..."
+        kind, texts = self.kind, (str(self), self.field or "")
+        detail, field = (t if len(t) <= MAX_DETAIL else f"{t[:MAX_DETAIL]}..." for t in texts)
         return ProblemDocument(
-            f"/docs#problem-{kind.name}", kind.title, kind.status, detail, self.field,
+            f"/docs#problem-{kind.name}", kind.title, kind.status, detail, field or None,
             kind.error, self.outcomes,
         )  # fmt: skip
 
