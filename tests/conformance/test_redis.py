@@ -119,7 +119,7 @@ class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
 
     driver, bare = EngineConformance.driver, EngineConformance.bare
 
-    examples = EXAMPLES // 20
+    examples, script = EXAMPLES // 20, ShardedConformance.script
     # A queue of several shards refuses limits.
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 

@@ -189,9 +189,13 @@ _View = tuple[int, list[int]]
 
 
 def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
-    """Return how many to lease of each shard, the one with the very first message first."""
+    """Return how many to lease of each shard.
+
+    The one with the very first message comes first: the others may find no room in the reply.
+    """
     if sum(ready for ready, _ in views.values()) <= wanted:
-        return {s: min(ready, SLICE) for s, (ready, _) in views.items() if ready}
+        first = sorted(views, key=lambda s: views[s][1])
+        return {s: min(views[s][0], SLICE) for s in first if views[s][0]}
     entries: list[tuple[int, int, int, int]] = []
     reach: tuple[int, int, int] | None = None  # nothing is known of the messages behind it
     for s, (ready, listed) in views.items():
