@@ -26,7 +26,7 @@ _Strings = Annotated[list[str], Meta(max_length=MAX_COUNT)]
 _Leases = Annotated[list[Lease], Meta(max_length=MAX_COUNT)]
 _Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _Bytes = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
-_LeaseMs = Annotated[int, Meta(ge=0, le=MAX_LEASE)]
+_LeaseMs = Annotated[int, Meta(ge=1, le=MAX_LEASE)]
 _Interval = Annotated[int, Meta(ge=0, le=SLOWEST)]
 
 OnConflict = Literal["keep", "replace", "revive"]
@@ -195,7 +195,7 @@ class _Settle(_Command, frozen=True):
 class Extend(_Settle, frozen=True, tag="extend"):
     """Set the end of leases to `lease` ms from now. Answers `Outcomes` with `until`."""
 
-    lease: _LeaseMs = 0
+    lease: _LeaseMs
 
     repeatable: ClassVar[bool] = True
 

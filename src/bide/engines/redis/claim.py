@@ -89,11 +89,9 @@ class _Claiming:
 
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""
-        held = found = list(self._found.values())
-        if self.command.lease > 0:
-            held = [each for each in found if (each[0].until or 0) > self.now]
+        held = [each for each in self._found.values() if (each[0].until or 0) > self.now]
         if not held:
-            following = 0 if found or self._damaged else following
+            following = 0 if self._found or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         freed = [moment for *_, let_go in held for moment in let_go]
         if not freed and self._answers > 1:  # each is in this order; records begin with theirs
