@@ -77,6 +77,7 @@ class Consumer(Claimer):
         self._lease = queue_handlers.lease / 1000
         self._settling = Settling(queue_handlers.queue, store_client)
         self.late_causes = LateCauses(queue_handlers.queue, store_client, self.tally)
+        self._durations: list[float] = []
         self._timer: Timer | None = None
         self._leaving = False
         self._chance = random.random
@@ -148,7 +149,7 @@ class Consumer(Claimer):
         """Return the totals so far, and how much is running."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
         self.tally.longest = round(self._lasting, 3)
-        self.late_causes.count()
+        self._add_up()
         return self.tally
 
     def busy(self) -> Busy:
@@ -321,7 +322,7 @@ class Consumer(Claimer):
         now = self._clock.monotonic()
         one.took = took = now - one.began
         self._prefetch.ended(took)
-        self.tally.duration.observe(took)
+        self._durations.append(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
         for timer in one.timers:
@@ -383,5 +384,11 @@ class Consumer(Claimer):
             one.outcome = settling.result(verdict, outcome)
         for how, count in Counter([one.outcome for one, _ in pairs]).items():
             self.tally.ended(how, count)
-        self.late_causes.count()
+        self._add_up()
         delivery_log.log_settled(pairs, outcomes)
+
+    def _add_up(self) -> None:
+        """Count how late deliveries began, and how long they took: many at once cost less."""
+        self.late_causes.count()
+        self.tally.duration.observe(*self._durations)
+        self._durations.clear()

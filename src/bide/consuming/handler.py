@@ -156,26 +156,27 @@ def make_handler(
                 raise Discard(UNWANTED)
         return function(*_arguments(order, body, one))
 
-    async def call_async(one: Handling) -> Any:
+    async def call_if_wanted(one: Handling) -> Any:
         body = body_of(one)
         if still_wanted is not None and not await still_wanted(*_arguments(asked, body, one)):
             raise Discard(UNWANTED)
         return await function(*_arguments(order, body, one))
 
+    waits = is_async and still_wanted is not None
     return Handler(
-        name, call_async if is_async else call, is_async, seconds_of(timeout),
+        name, call_if_wanted if waits else call, is_async, seconds_of(timeout),
         seconds_of(warn_after, "warn_after"), checked_retry(retry) or Backoff(),
     )  # fmt: skip
 
 
-def _arguments(order: str, body: Any, one: Handling) -> list[Any]:
+def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:
     """Return what a function is called with.
 
     Example:
-        >>> _arguments("db", "body", "delivery")
-        ['delivery', 'body']
+        >>> _arguments("db", "body", "delivery"), _arguments("b", "body", "delivery")
+        (('delivery', 'body'), ('body',))
     """
-    return [body if what == "b" else one for what in order]
+    return ((one, body) if order[:1] == "d" else (body, one))[: len(order)]
 
 
 def _inspect(
