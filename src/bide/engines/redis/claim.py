@@ -32,7 +32,7 @@ class _Claiming:
         self.results = self.behind = False
         self.died: list[Died] = []
         self._damaged: list[str] = []
-        self._found: dict[str, tuple[Message, bytes, Sequence[int]]] = {}
+        self._found: dict[str, tuple[Message, bytes, int | None]] = {}
         """By id: the message, its record, and in a limited queue when the last limit let it go."""
 
     @property
@@ -65,15 +65,15 @@ class _Claiming:
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         queue, holder = self.command.queue, self.command.holder
-        for place, (id_, record) in enumerate(zip(ids, records, strict=True)):
+        self.room -= sum(map(len, ids)) + sum(map(len, records))
+        for id_, record, let_go in zip(ids, records, freed or [None] * len(ids), strict=True):
             id = id_.decode()
             try:
                 message = read_record(queue, id, record, self.now, holder=holder, until=until)
             except DAMAGED:
                 self._damaged.append(id)
-                continue
-            self.room -= len(record) + len(id_)
-            self._found[id] = message, record, freed[place : place + 1]
+            else:
+                self._found[id] = message, record, let_go
         return (0 if more else following), more
 
     def repair(self, shards: int) -> Round:
@@ -93,10 +93,10 @@ class _Claiming:
         if not held:
             following = 0 if self._found or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
-        freed = [moment for *_, let_go in held for moment in let_go]
+        freed = [let_go for _, _, let_go in held if let_go is not None]
         if not freed and self._answers > 1:  # each is in this order; records begin with theirs
             held.sort(key=lambda each: (ready_rank(each[0].due, each[0].priority), each[1]))
-        messages = [message for message, *_ in held]
+        messages = [message for message, _, _ in held]
         return Claimed(
             messages, self.token, self.now, None, self.died, self.results, freed, self.behind
         )
