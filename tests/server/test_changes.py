@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bide.model.options import OPTIONS, Option
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
@@ -31,6 +32,14 @@ def test_patch_changes_what_is_named_and_nothing_else(client: Client) -> None:
     without = {"group": None, "headers": None, "expires": None}
     assert client.send("PATCH", ONE, without).status == 200
     assert client.get(ONE).json == {k: v for k, v in before.items() if k not in without}
+
+
+def test_an_option_of_a_put_that_no_edit_changes_is_not_asked_of_patch(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put(ONE, {"body": 1, "at": FAR})
+    monkeypatch.setitem(OPTIONS, "cost", Option("cost", 0, "Of a put alone.", 0, 9))
+    assert client.send("PATCH", ONE, {"priority": 9}).status == 200
 
 
 def test_patch_replaces_a_body_by_bytes(client: Client) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bide.model import commands as cmd
+from bide.model.options import OPTIONS, Option
 from bide.testing.conformance.drawing import limited_scripts, struct
 
 ALWAYS_THE_SAME = {"cursor", "stored"}
@@ -31,3 +32,14 @@ def test_a_field_without_values_is_named() -> None:
 
     with pytest.raises(AssertionError, match="no values for the field surprise"):
         struct(New)
+
+
+def test_an_option_of_a_message_has_the_values_of_its_declaration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class New(msgspec.Struct):
+        cost: int
+
+    monkeypatch.setitem(OPTIONS, "cost", Option("cost", 2, "A new option.", 0, 9))
+    draw = struct(New)
+    assert {draw(Random(seed)).cost for seed in range(30)} == {0, 2, 9}

@@ -8,6 +8,7 @@ import click
 from bide.cli.errors import DEBUG
 from bide.cli.times import read_duration, read_moment
 from bide.engines.registry import mask
+from bide.model.commands import EDITED
 from bide.model.errors import BideError
 from bide.model.limits import MAX_BODY
 from bide.model.options import OPTIONS, Option
@@ -188,7 +189,9 @@ def _message_option(option: Option, *, default: bool = True) -> Decorator:
 
 
 message = together(*map(_message_option, OPTIONS.values()))
-changed = together(*(_message_option(option, default=False) for option in OPTIONS.values()))
+changed = together(
+    *(_message_option(one, default=False) for one in OPTIONS.values() if one.name in EDITED)
+)
 """Options of a message that is there already: without defaults."""
 
 

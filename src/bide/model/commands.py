@@ -149,7 +149,7 @@ class Edit(_ById, frozen=True, tag="edit"):
     @property
     def options(self) -> dict[str, Any]:
         """The fields that it changes, except the body and the due time."""
-        values = {name: getattr(self, name) for name in _EDITED}
+        values = {name: getattr(self, name) for name in EDITED}
         return {name: value for name, value in values.items() if value is not UNSET}
 
     def due(self, now: int) -> int | None:
@@ -159,7 +159,8 @@ class Edit(_ById, frozen=True, tag="edit"):
         return now + self.delay
 
 
-_EDITED = ("priority", "attempts", "expires", "group", "headers")
+EDITED = ("priority", "attempts", "expires", "group", "headers")
+"""What an edit may change besides the body and the due time."""
 
 
 class Claim(_Command, frozen=True, tag="claim"):

@@ -5,11 +5,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta
 
-from bide.model.commands import Cancel, Edit, Scan
+from bide.model.commands import EDITED, Cancel, Edit, Scan
 from bide.model.identity import check_name
 from bide.model.limits import BULK, MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.message import Message, Name, version_of
-from bide.model.options import OPTIONS
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
 from bide.queue.undoing import bulk_of, look_at_dead, reviving
@@ -57,9 +56,8 @@ async def edit(call: Call) -> Answer:
     """
     asked = await given.one_of(call, given.Changed)
     check_fields(bytes(asked.headers).count(b":"))
-    options: dict[str, Any] = {name: getattr(asked, name) for name in (*OPTIONS, "expires")}
-    if bytes(asked.headers):
-        options["headers"] = given.headers_of(asked.headers)
+    options: dict[str, Any] = {name: getattr(asked, name) for name in EDITED}
+    options["headers"] = given.headers_of(asked.headers) if bytes(asked.headers) else UNSET
     command = call.arguments.edit(
         [check_name(call.part("id"))], await given.body_of(call, asked), asked.delay,
         wire.moment(asked.at, "at"), None, decoded=True, **options,

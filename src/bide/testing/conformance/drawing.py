@@ -15,6 +15,7 @@ from msgspec.structs import fields, replace
 
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, IN_TRANSIT, KEPT_FAILURES, Failure, Item, State
+from bide.model.options import OPTIONS
 from bide.model.times import LIMITS
 from bide.testing.conformance.driver import HOUR, START
 
@@ -70,11 +71,13 @@ def struct(kind: Any, **own: Draw[Any]) -> Draw[Any]:
 
 
 def _choices(kind: Any, name: str) -> list[Any]:
-    """Return all values of a type: a bool, literals, `None`, or a union of these."""
+    """Return all values of a type: a bool, literals, `None`, or a union of these; or bounds."""
     if kind in (bool, NoneType):
         return [True, False] if kind is bool else [None]
     if get_origin(kind) is Literal:
         return list(get_args(kind))
+    if (option := OPTIONS.get(name)) is not None and option.least is not None:
+        return [option.default, option.least, option.most]
     assert get_args(kind), f"scripts have no values for the field {name}; add some to VALUES"
     return [value for part in get_args(kind) for value in _choices(part, name)]
 
