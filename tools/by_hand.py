@@ -151,7 +151,10 @@ MUTANTS = [
     Mutant("oldest is the weightiest", READ, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
     Mutant("a page begins on its cursor", READING, "(p.rank, p.seq) > (:rank",
            "(p.rank, p.seq) >= (:rank"),
-    Mutant("a batch is not undone", "sqlite/engine.py", '"ROLLBACK"', '"COMMIT"'),
+    Mutant("a batch is not undone", "sqlite/engine.py",
+           "with connection:  # this commits or rolls back",
+           "from contextlib import closing; from types import SimpleNamespace as Has\n"
+           "            with closing(Has(close=connection.commit)):"),
     Mutant("what was counted is not saved", QUEUE, "(values := self.row.values()) != self._before",
            "(values := self.row.values())[:10] != self._before[:10]"),
 ]  # fmt: skip

@@ -55,3 +55,10 @@ def test_an_engine_of_somebody_else_is_held_to_the_promises(tmp_path: Path) -> N
     assert script.count("'command':") <= 3, "it is not short"
     assert "TestUnsaid has no fixture `make_engine`: a function without arguments" in done.stdout
     assert "TestEarly has no fixture `reopen`: a function that takes an engine" in done.stdout
+
+
+def test_the_lists_of_mutants_fit_the_sources() -> None:
+    root = Path(__file__).parents[2]
+    done = run("tools/mutants", "--list", folder=root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(".lua" in line or ".sql" in line for line in done.stdout.splitlines()) >= 60

@@ -159,8 +159,7 @@ class Edit(_ById, frozen=True, tag="edit"):
         return now + self.delay
 
 
-EDITED = ("priority", "attempts", "expires", "group", "headers")
-"""What an edit may change besides the body and the due time."""
+EDITED = ("priority", "attempts", "expires", "group", "headers")  # besides body and due time
 
 
 class Claim(_Command, frozen=True, tag="claim"):
