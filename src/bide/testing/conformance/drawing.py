@@ -112,7 +112,7 @@ VALUES: dict[str, Draw[Any]] = {
     "if_version": some([None, None, SEEN, SEEN, SEEN, "0" * 16]),
     "keep": some([0, 3, 10, HOUR, 3 * EXPIRED_KEEP]),
     "latest": some([0, 2, 20]),
-    "lease": some([1, 1, 3, 10, 100, 100, 100]),
+    "lease": some([1, 2, 3, 10, 100, 100, 100]),
     "max_bytes": some([0, cmd.MAX_BYTES, *BUDGETS]),
     "outbox": some(["shop", "mail"]),
     "paused": some([False, False, True]),
