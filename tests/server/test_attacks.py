@@ -95,8 +95,8 @@ def test_a_lease_of_no_time_or_of_more_than_a_day_is_refused(attacker: Attacker)
     day = cmd.MAX_LEASE
     attacker.send("POST", f"{Q}/messages", {"body": 1, "id": "a"})
     assert attacker.send("POST", f"{Q}/claim", {"lease": "1441m"})[0] == 400
-    for length in (0, day + 1):
-        assert attacker.batch(cmd.Claim("orders", 1, length, "x"))[0] == 400
+    for ms in (0, day + 1):
+        assert attacker.batch(cmd.Claim("orders", 1, ms, "x"))[0] == 400
     _, answer = attacker.send("POST", f"{Q}/claim", {"lease": "24h"})
     token = json.loads(answer)["messages"][0]["token"]
     lease = {"id": "a", "token": token}
@@ -104,8 +104,8 @@ def test_a_lease_of_no_time_or_of_more_than_a_day_is_refused(attacker: Attacker)
         told = {"leases": [lease], "lease": length}
         assert attacker.send("POST", f"{Q}/extend", told)[0] == status
     held = [cmd.Lease.of("a", token)]
-    for length, status in ((0, 400), (day + 1, 400), (day, 200)):
-        assert attacker.batch(cmd.Extend("orders", held, length))[0] == status
+    for ms, status in ((0, 400), (day + 1, 400), (day, 200)):
+        assert attacker.batch(cmd.Extend("orders", held, ms))[0] == status
 
 
 def test_a_batch_of_scans_answers_within_one_budget(attacker: Attacker) -> None:
