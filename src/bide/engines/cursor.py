@@ -33,7 +33,7 @@ class Phase(NamedTuple):
     """One stretch of a scan."""
 
     state: State | None
-    """The set that is walked in the order of its rank; `None`: all records as they were put."""
+    """The set that is walked in the order of its rank; `None`: all records, in any order."""
     due: bool | None = None
     """Of the delayed ones: only those that are due (True), or are not yet (False)."""
 

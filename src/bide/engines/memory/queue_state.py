@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 import msgspec
 from sortedcontainers import SortedList
 
-from bide.engines.cursor import PHASES, Phase, cursor_after, position
+from bide.engines.cursor import Phase, cursor_after, phases_of, position
 from bide.engines.memory.lines import Lines
 from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import QueueRules
@@ -17,7 +17,7 @@ from bide.model.commands import Scan
 from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import EXPIRED_KEEP, FORGET, Item, State, stored_size
-from bide.model.rank import delayed_reach
+from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import PAUSES, Pause, Sizes
 
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
@@ -163,8 +163,8 @@ class QueueState(QueueRules):
 
     def unheld(self, where: Where, limit: int | None = None) -> Iterable[Record]:
         """Return the first ready and delayed records that match a rule."""
-        waiting = [entry[2] for state in ("ready", "delayed") for entry in self.sets[state]]
-        return islice((record for record in waiting if matches(record, where)), limit)
+        waiting = [*self.sets["ready"], *self._due_within("delayed", where)]
+        return islice((record for _, _, record in waiting if matches(record, where)), limit)
 
     def count_unheld(self, where: Where) -> int:
         """Count the ready and delayed records that match a rule."""
@@ -180,7 +180,8 @@ class QueueState(QueueRules):
         if state == "leased":  # a worker holds those
             return []
         sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
-        records = (entry[2] for name in sets for entry in self.sets[name])
+        due = Where(before=before)
+        records = (entry[2] for name in sets for entry in self._due_within(name, due))
         return list(islice(filter(fits, records), limit))
 
     def pauses(self) -> list[Pause]:
@@ -215,23 +216,32 @@ class QueueState(QueueRules):
 
     def walk(self, scan: Scan) -> Iterator[tuple[Record, str]]:
         """Yield records, each with the cursor of the page that begins behind it."""
-        phases = PHASES[scan.state]
+        phases = phases_of(scan)
         number, after = position(scan.cursor)
         for index in range(number, len(phases)):
             start = after if index == number else (-1, -1)
-            for rank, seq, record in self._phase(phases[index], start):
+            for rank, seq, record in self._phase(phases[index], start, scan.where):
                 if matches(record, scan.where) and record.id.startswith(scan.prefix or ""):
                     yield record, cursor_after(index, rank, seq)
 
-    def _phase(self, phase: Phase, after: tuple[int, int]) -> Iterator[Entry]:
+    def _phase(self, phase: Phase, after: tuple[int, int], where: Where | None) -> Iterator[Entry]:
         low = (after[0], after[1] + 1)
         if phase.state is None:  # all, as they were put
             return ((0, *one) for one in self.all.irange((low[1],)))
         reach = delayed_reach(self.now) + 1
         if phase.due is False:
             low = max(low, (reach, -1))
-        high = (reach,) if phase.due else None
-        found: Iterator[Entry] = self.sets[phase.state].irange(low, high, inclusive=(True, False))
+        return self._due_within(phase.state, where, low, reach if phase.due else EVERYTHING)
+
+    def _due_within(
+        self, state: State, where: Where | None, low: tuple[int, ...] = (), high: int = EVERYTHING
+    ) -> Iterator[Entry]:
+        """Yield a set between two places; of delayed records, those that a rule's times leave."""
+        if state == "delayed" and where is not None:
+            low = max(low, (delayed_reach((where.after or 0) - 1) + 1,))
+            if where.before is not None:
+                high = min(high, delayed_reach(where.before - 1) + 1)
+        found: Iterator[Entry] = self.sets[state].irange(low, (high,), inclusive=(True, False))
         return found
 
     def ends_of(self, id: str) -> list[End]:
