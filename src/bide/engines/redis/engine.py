@@ -26,12 +26,6 @@ from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS
 
-_TOGETHER = {
-    cmd.Put, cmd.Cancel, cmd.Reschedule, cmd.Revive, cmd.Ack, cmd.Extend, cmd.Retry, cmd.Bury,
-    cmd.Release,
-}  # fmt: skip
-"""Consecutive commands of these types are executed as one if only their messages differ."""
-
 _SINGLE: dict[str, Callable[[Any, int], Step]] = {
     step.__name__: step
     for step in (history, find, configure, count, scan, forecast, explain, delete)
@@ -46,8 +40,9 @@ _ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 
 
 def _alike(command: cmd.Command) -> object:
+    """Return what is equal for commands that are executed as one: only their messages differ."""
     of_its_own = getattr(command, "origin", None) or getattr(command, "where", None)
-    if of_its_own or type(command) not in _TOGETHER:
+    if of_its_own or not command.named_by or isinstance(command, (cmd.Edit, cmd.Find)):
         return object()
     return command.queue, script_of(command)
 
