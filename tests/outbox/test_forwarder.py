@@ -113,7 +113,7 @@ def test_a_running_forwarder_hears_of_a_commit(
 ) -> None:
     from bide.outbox import forwarder as module
 
-    monkeypatch.setattr(module, "LOOK", 10 * BOUND)  # it does not look by itself
+    monkeypatch.setattr(module, "POLL", 10 * BOUND)  # it does not look by itself
     forwarder = Forwarder(lambda: table_of(url), orders._lane)
     running = threading.Thread(target=forwarder.run)
     running.start()

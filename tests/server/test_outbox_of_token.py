@@ -42,7 +42,7 @@ def test_what_a_token_denies_waits_and_the_other_queues_go_on(
         assert [message.id for message in all_mails.scan()] == ["old"]
         assert len(table.read(1_000)) == 702
 
-        monkeypatch.setattr(module, "LOOK", 0)  # it tries them again
+        monkeypatch.setattr(module, "POLL", 0)  # it tries them again
         assert Forwarder(lambda: table_of(url), all_orders._lane).run_once()
         assert [message.id for message in all_mails.scan()] == ["new"]
         assert table.read(1) == []

@@ -40,7 +40,7 @@ AGAIN = 1.0
 """Seconds until it tries again after an error of the store or the database, and until it looks
 whether the forwarder that leads has gone."""
 
-LOOK = 5.0
+POLL = 5.0
 """Seconds after which it looks without having been woken."""
 
 TRIES = 3
@@ -160,7 +160,7 @@ class Forwarder:
         while not self._stopped.is_set():
             try:
                 if not self.forward(table):
-                    table.wait(LOOK)
+                    table.wait(POLL)
             except BideError as error:
                 _log.warning("the store does not take what is in the outbox: %s; waiting", error)
                 self._stopped.wait(AGAIN)
@@ -226,7 +226,7 @@ class Forwarder:
                     )  # fmt: skip
                     refused[row.number] = f"{late}{outcome}"
             elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
-                self._denied[rows[0].queue] = time.monotonic() + LOOK
+                self._denied[rows[0].queue] = time.monotonic() + POLL
                 denied |= {row.number: reply for row in rows}
             elif isinstance(reply, BideError) and len(rows) > 1:
                 denied |= self._execute([[row] for row in rows], origin, refused)

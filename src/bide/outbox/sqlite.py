@@ -29,7 +29,7 @@ WHERE queue NOT IN (SELECT value FROM json_each(?)) ORDER BY number LIMIT ?
 
 _log = logging.getLogger("bide.forward")
 
-LOOK = 0.02
+POLL = 0.02
 """Every so many seconds the forwarder looks whether another process has committed."""
 
 
@@ -106,7 +106,7 @@ class SqliteTable(Table):
     def wait(self, seconds: float) -> None:
         """Wait until another connection has committed."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._woken.wait(LOOK):
+        while time.monotonic() < end and not self._woken.wait(POLL):
             if self._data_version() != self._version:
                 return
 

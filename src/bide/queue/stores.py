@@ -155,8 +155,8 @@ aqueues = _async_form(queues)
 asearch = _async_form(search)
 
 
-LOOK = 0.2
-"""Seconds between two looks whether a supervisor has taken a request."""
+POLL = 0.2
+"""Seconds between two polls whether a supervisor has taken a request."""
 
 
 def workers(url: str | None = None) -> list[WorkerProcess]:
@@ -227,7 +227,7 @@ def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
         lane.call(request_stop(one, holder, actor))
     asked = [find_requests([holder], one) for one in stops]
     while time.monotonic() < deadline:
-        time.sleep(LOOK)
+        time.sleep(POLL)
         if any(expect(Found, lane.call(find)).messages == [None] for find in asked):
             break
     gone = [expect(Outcomes, lane.call(withdraw_stop(one, holder))) for one in stops]

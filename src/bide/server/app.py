@@ -168,7 +168,7 @@ class App:
         self._ready()
         keeping = [asyncio.create_task(service.keep_tokens())]
         if service.lane.capabilities.shared:
-            keeping.append(asyncio.create_task(service.attendance().keep()))
+            keeping.append(asyncio.create_task(service.heartbeat().keep()))
         try:
             yield
         finally:

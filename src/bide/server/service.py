@@ -285,7 +285,7 @@ class Service:
             with suppress(BideError):  # the store is away or full: the next use is noted again
                 await self.tokens.write_uses()
 
-    def attendance(self) -> Heartbeat:
+    def heartbeat(self) -> Heartbeat:
         """Return the heartbeat that reports in the store who claims at this process."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
         return Heartbeat(

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 LEASE = 30.0
 """The default lease, in seconds."""
 
-LOOK = 1.0
-"""Seconds between two looks for subscriptions that are new or have changed."""
+POLL = 1.0
+"""Seconds between two polls for subscriptions that are new or have changed."""
 
 SEEN = 2.0
 """Seconds between two signs of life for other servers."""
@@ -165,7 +165,7 @@ class Pusher:
                 self.looked += 1
                 if self.workers and not beats and lane.capabilities.shared:
                     beats.append(asyncio.create_task(heartbeat.keep()))
-                await first_of(self._look.wait(), sleep(self._clock, LOOK))
+                await first_of(self._look.wait(), sleep(self._clock, POLL))
         finally:
             await self._stop(grace)
             await cancel(beats)

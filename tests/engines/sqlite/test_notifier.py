@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
-from bide.engines.sqlite.notifier import PipeNotifier, ring_all
+from bide.engines.sqlite.notifier import PipeNotifier, send_hints
 from bide.engines.waiting import readable
 from bide.model.commands import Put
 from bide.model.errors import StoreError
@@ -44,29 +44,29 @@ def listen(path: Path) -> Iterator[Open]:
 
 def test_a_ring_is_heard_by_all_but_the_one_who_rings(path: Path, listen: Open) -> None:
     mine, first, second = listen(), listen(), listen()
-    ring_all(path, {"q": 123}, mine)
+    send_hints(path, {"q": 123}, mine)
     assert first.listen() == second.listen() == [("q", 123)]
-    ring_all(path, {"r": 4}, first)
+    send_hints(path, {"r": 4}, first)
     assert mine.listen() == [("r", 4)]  # and nothing before it
 
 
 def test_rings_that_gather_are_heard_at_once(path: Path, listen: Open) -> None:
     notifier = listen()
     for number in range(5):
-        ring_all(path, {"q": number}, None)
+        send_hints(path, {"q": number}, None)
     assert notifier.listen() == [("q", number) for number in range(5)]
 
 
 def test_where_nobody_listens_nobody_is_rung(path: Path, listen: Open) -> None:
     with pytest.raises(FileNotFoundError):
-        ring_all(path, {"q": 1}, None)
-    ring_all(path, {"q": 1}, listen())
+        send_hints(path, {"q": 1}, None)
+    send_hints(path, {"q": 1}, listen())
 
 
 def test_a_flood_of_rings_neither_blocks_nor_fails(path: Path, listen: Open) -> None:
     notifier = listen()
     for number in range(3_000):
-        ring_all(path, {"q": number}, None)
+        send_hints(path, {"q": number}, None)
     assert notifier.listen()[0] == ("q", 0)
 
 
@@ -74,7 +74,7 @@ def test_a_notifier_whose_process_died_is_removed(path: Path, listen: Open) -> N
     living = listen()
     dead = PipeNotifier(path)
     os.close(dead._pipe)  # as the death of its process does
-    ring_all(path, {"q": 1}, None)
+    send_hints(path, {"q": 1}, None)
     assert not Path(dead.address).exists()
     assert living.listen() == [("q", 1)]
 
@@ -83,7 +83,7 @@ def test_lines_of_strangers_are_passed_over(path: Path, listen: Open) -> None:
     notifier = listen()
     with Path(notifier.address).open("wb") as stranger:
         stranger.write(b'hello\n\xff\n[1]\n\n["\xff",1]\n["q",' + b"9" * 999 + b"]\n")
-    ring_all(path, {"q": 7}, None)
+    send_hints(path, {"q": 7}, None)
     assert notifier.listen() == [("q", 7)]
 
 
@@ -97,10 +97,10 @@ def test_what_somebody_else_reads_is_lost_and_the_rest_is_heard(
         monkeypatch.undo()
         readable(pipe)
         os.read(pipe, 1_000)
-        threading.Timer(0.05, ring_all, (path, {"q": 2}, None)).start()
+        threading.Timer(0.05, send_hints, (path, {"q": 2}, None)).start()
 
     monkeypatch.setattr("bide.engines.sqlite.notifier.readable", stolen)
-    ring_all(path, {"q": 1}, None)
+    send_hints(path, {"q": 1}, None)
     assert living.listen() == [("q", 2)]
 
 
@@ -116,7 +116,7 @@ def test_a_file_among_the_pipes_is_not_written_to(
         planted.symlink_to(victim)
     else:
         planted.hardlink_to(victim)
-    ring_all(path, {"q": 1}, None)
+    send_hints(path, {"q": 1}, None)
     assert (victim.read_text(), notifier.listen()) == ("as it was", [("q", 1)])
     planted.unlink()
 
@@ -132,7 +132,7 @@ def test_a_pipe_that_a_sender_removes_while_it_is_made_is_made_again(
         def interrupted(address: str, mode: int) -> None:
             monkeypatch.setattr(os, "mkfifo", real)
             real(address, mode)
-            ring_all(path, {"q": 1}, None)
+            send_hints(path, {"q": 1}, None)
 
         monkeypatch.setattr(os, "mkfifo", interrupted)
     else:
@@ -146,7 +146,7 @@ def test_a_pipe_that_a_sender_removes_while_it_is_made_is_made_again(
 
         monkeypatch.setattr(os, "open", opened)
     notifier = listen()
-    ring_all(path, {"q": 2}, None)
+    send_hints(path, {"q": 2}, None)
     assert notifier.listen() == [("q", 2)]
 
 
@@ -187,7 +187,7 @@ def test_a_notifier_whose_pipe_was_deleted_ends_and_another_takes_its_place(path
     renewed = engine.notifier()
     assert renewed is not None
     assert notifier.listen() == []
-    ring_all(path, {"q": 3}, None)
+    send_hints(path, {"q": 3}, None)
     assert renewed.listen() == [("q", 3)]
     engine.close()
 
@@ -206,7 +206,7 @@ def test_a_long_path_has_pipes_as_well(tmp_path: Path) -> None:
     path = folder / "q.db"
     path.touch()
     notifier = PipeNotifier(path)
-    ring_all(path, {"q": 123}, None)
+    send_hints(path, {"q": 123}, None)
     assert notifier.listen() == [("q", 123)]
     notifier.close()
     assert notifier.listen() == []
@@ -239,7 +239,7 @@ def test_a_folder_that_the_last_listener_removes_meanwhile_is_made_again(
 
     monkeypatch.setattr(os, name, interrupted)
     notifier = listen()
-    ring_all(path, {"q": 5}, None)
+    send_hints(path, {"q": 5}, None)
     assert notifier.listen() == [("q", 5)]
 
 

@@ -19,7 +19,7 @@ from bide.model.errors import StoreUnavailable
 from bide.targets.http import subscription_worker
 from bide.targets.http.addresses import Gate
 from bide.targets.http.encryption import KEY, new_key
-from bide.targets.http.peers import PRESENCE, Peers, R
+from bide.targets.http.peers import PUSHERS, Peers, R
 from bide.targets.http.records import Records
 from bide.targets.http.stats import Deliveries
 from bide.targets.pusher import Pusher
@@ -84,7 +84,7 @@ def test_a_server_that_others_took_for_dead_counts_itself(stage: Stage) -> None:
     class Suspended(Peers):
         async def _ask(self, kind: type[R], command: Command) -> R:
             if isinstance(command, Scan):
-                await stage.lane.acall(Cancel(PRESENCE, ["suspended"]))
+                await stage.lane.acall(Cancel(PUSHERS, ["suspended"]))
             return await super()._ask(kind, command)
 
     async def story() -> None:

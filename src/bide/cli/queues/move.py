@@ -17,7 +17,7 @@ from bide.observing.workers import is_stops
 from bide.queue.move import Moved, Mover
 from bide.queue.move.mover import BATCH
 from bide.queue.move.steps import ledger_name
-from bide.targets.http.peers import PRESENCE
+from bide.targets.http.peers import PUSHERS
 
 PAUSE = 0.5
 """Seconds that `--follow` waits before it counts the source again. What falls due meanwhile is
@@ -97,7 +97,7 @@ def _stays(name: str) -> bool:
     from bide.server.access.tokens import KEYS
 
     kinds = is_register(name), is_stops(name), is_records(name)
-    return any(kinds) or name in (ledger_name(name), PRESENCE, KEYS)
+    return any(kinds) or name in (ledger_name(name), PUSHERS, KEYS)
 
 
 def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Moved:

@@ -23,7 +23,7 @@ from bide.engines.redis.settings import Settings
 from bide.model.ended import end_of
 from bide.model.errors import StoreError
 
-LOOK = 1.0
+POLL = 1.0
 """Seconds after which the listener sees whether the master is another server."""
 
 CHECK = 5.0
@@ -77,7 +77,7 @@ class RedisNotifier:
         with self._hearing:
             while not (hints or self._closed):
                 self._check()
-                for key, _ in self._selector.select(LOOK):
+                for key, _ in self._selector.select(POLL):
                     if key.data is not None:
                         hints += self._read(key.data)
         return hints

@@ -21,7 +21,7 @@ from bide.engines.sqlite.connection import (
 )
 from bide.engines.sqlite.damage import as_text, is_damage, repair
 from bide.engines.sqlite.files import RESERVE, Files, free_room
-from bide.engines.sqlite.notifier import PipeNotifier, folder_of, ring_all
+from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
@@ -263,7 +263,7 @@ class SqliteEngine:
         self._ends = ()
         try:
             if wakes:
-                ring_all(self._files.real, wakes, self._notifier)
+                send_hints(self._files.real, wakes, self._notifier)
         except OSError:  # the messages are stored, and waiting claims look again by themselves
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 

@@ -121,7 +121,7 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     os.chmod(path, mode)
 
 
-def ring_all(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> None:
+def send_hints(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> None:
     """Send hints to every other process that listens beside the file.
 
     Args:

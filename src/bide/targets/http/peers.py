@@ -16,7 +16,7 @@ from bide.targets.http.receiver import Circuit
 from bide.targets.http.stats import Deliveries
 
 CIRCUITS = f"{RESERVED}/circuits"
-PRESENCE = f"{RESERVED}/pushers"
+PUSHERS = f"{RESERVED}/pushers"
 
 MOST = 10_000
 """The maximum number of circuits, and of servers, that are read."""
@@ -71,20 +71,20 @@ class Peers(Shared):
             figures: its figures, by subscription.
         """
         item = Item(holder, msgspec.json.encode(figures or {}), delay=PRESENT)
-        await self._ask(Outcomes, Put(PRESENCE, [item], "replace"))
-        page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
+        await self._ask(Outcomes, Put(PUSHERS, [item], "replace"))
+        page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
         there = {one.id for one in page.messages if one.state == "delayed"}
         if len(there) < len(page.messages):  # an entry that is due was not renewed in time
-            await self._ask(Affected, Purge(PRESENCE, "ready"))
+            await self._ask(Affected, Purge(PUSHERS, "ready"))
         return sorted({holder, *there})  # another server may have deleted ours meanwhile
 
     async def leave(self, holder: str) -> None:
         """Store that a server has stopped."""
-        await self._ask(Outcomes, Cancel(PRESENCE, [holder]))
+        await self._ask(Outcomes, Cancel(PUSHERS, [holder]))
 
     async def deliveries(self) -> Figures:
         """Return the figures of the running servers."""
-        page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
+        page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
         return total(_decoded(one, Figures) for one in page.messages if one.state == "delayed")
 
 

@@ -23,7 +23,7 @@ from bide.model.message import MAX_ATTEMPTS, Item, Message, State
 from bide.model.replies import Forecasted, Outcomes, Page, Settings
 from bide.model.times import to_datetime
 
-LOOK = 60.0
+POLL = 60.0
 """Seconds between two checks of each process whether the chain is broken, as by a purge."""
 
 REMEMBERED = 2 * 3_600_000
@@ -54,7 +54,7 @@ class Links(ABC):
         with listening(lambda: loop.call_soon_threadsafe(lost.set)):
             await self.begin()
             while True:
-                await first_of(sleep(self.store_client.clock, LOOK), lost.wait())
+                await first_of(sleep(self.store_client.clock, POLL), lost.wait())
                 refill = lost.is_set()
                 lost.clear()
                 await self.ensure(refill=refill)

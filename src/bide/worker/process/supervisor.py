@@ -50,8 +50,8 @@ have is printed once."""
 PATIENCE = 10.0
 """Seconds that a store gets to answer."""
 
-LOOK = 5.0
-"""Seconds between two looks for requests to replace a process."""
+POLL = 5.0
+"""Seconds between two polls for requests to replace a process."""
 
 AGAIN = 30.0
 """Seconds between two attempts to replace a process that is stuck."""
@@ -327,7 +327,7 @@ class Supervisor:
         """Replace processes that operators ask to replace."""
         host = socket.gethostname()
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
             named = {f"{host}:{one.pid}": one for one in self._processes if one.pid is not None}
             if not named or (lane := self.totals.lane()) is None:
                 continue
