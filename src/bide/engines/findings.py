@@ -72,7 +72,7 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
 
 
 def of_messages(
-    looked_at: Iterable[str | None], longest: float, place: str, what: str, where: str
+    looked_at: Iterable[str | None], longest: float, shown: str, what: str, where: str
 ) -> Iterator[Finding]:
     """Yield the findings: which messages cannot be read, and whether all were looked at.
 
@@ -80,7 +80,7 @@ def of_messages(
         looked_at: looks at some messages more for each item: one that cannot be read, or `None`.
             It may raise `TimeoutError`.
         longest: for how many seconds.
-        place: the store.
+        shown: the store, for the text.
         what: what cannot be read of a message in such a store.
         where: of what in the store it is a part.
     """
@@ -98,9 +98,9 @@ def of_messages(
     except TimeoutError:
         whole = False
     if found:
-        yield unreadable(f"{what} of messages in {place}", sorted(found), where)
+        yield unreadable(f"{what} of messages in {shown}", sorted(found), where)
     if not whole:
-        yield too_large(place, longest)
+        yield too_large(shown, longest)
 
 
 def unreadable(what: str, names: Sequence[str], where: str) -> Finding:
@@ -131,11 +131,11 @@ def other_version(store: str, found: int, made: int, opener: str) -> Finding:
     )  # fmt: skip
 
 
-def too_large(place: str, longest: float) -> Finding:
+def too_large(shown: str, longest: float) -> Finding:
     """Return the finding of a store that was not looked at as a whole."""
     return Finding(
         "warning",
-        f"{place} is too large to be checked for damage within {longest:g} s",
+        f"{shown} is too large to be checked for damage within {longest:g} s",
         "damage would show when a worker reads it",
         "bide doctor --all, which has no time limit",
     )

@@ -69,7 +69,7 @@ class Batch:
     """The name under which this process sleeps, if it does."""
     hopeful: bool = False
     """Whether puts may raise `UniqueViolation`: they cost less, and a second try is without it."""
-    places: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
     """By queue: the position in the server's log (WAL) after the last put or change. Acks do not
     count: if one is lost, its message is delivered again."""
     moments: dict[str, int] = field(default_factory=dict)

@@ -110,7 +110,7 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
         _results(results), None if edit is None else _json(edit),
     )  # fmt: skip
     if verb != "ack" and any(row.done for row in rows):
-        batch.places[command.queue] = int.from_bytes(rows[-1].place)
+        batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
     if verb == "ack" and not rows:
         return Outcomes([Outcome(id, True) for id in ids])
     return change_outcomes(ids, rows)
@@ -162,7 +162,7 @@ def _purge(batch: Batch, command: cmd.Purge) -> Reply:
 def _delete_where(batch: Batch, cause: str, command: Any, *rule: Any) -> Affected:
     (row,) = batch.call("_delete_where", cause, command.queue, batch.now, *rule, command.actor)
     if row.count:
-        batch.places[command.queue] = int.from_bytes(row.place)
+        batch.positions[command.queue] = int.from_bytes(row.lsn)
     return Affected(row.count, row.more)
 
 

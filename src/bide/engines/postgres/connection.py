@@ -23,10 +23,10 @@ _FORMATS = [[Format.BINARY] * count for count in range(32)]
 
 _bigint, _boolean = struct.Struct("!q").pack, struct.Struct("!?").pack
 
-_ROWS_AND_PLACE = b"SELECT *, pg_current_wal_insert_lsn() AS place FROM %s(%s)"
+_ROWS_AND_LSN = b"SELECT *, pg_current_wal_insert_lsn() AS lsn FROM %s(%s)"
 
 _STATEMENTS = {
-    "_put": _ROWS_AND_PLACE, "_change": _ROWS_AND_PLACE, "_delete_where": _ROWS_AND_PLACE,
+    "_put": _ROWS_AND_LSN, "_change": _ROWS_AND_LSN, "_delete_where": _ROWS_AND_LSN,
     "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are faster than a row
 }  # fmt: skip
 """Calls that also return, in binary form, the position in the log (WAL) behind the change."""
@@ -171,21 +171,21 @@ class Witness:
 
     With each put, cancel, reschedule or other change by id or rule, except acks, the server says
     how far its log (WAL) had come just before the commit. A standby that is promoted begins a new
-    timeline where its copy of the log ended: if that is before such a place, the change is lost. A
-    server that comes back with a shorter log has lost it as well, and so has a schema that was
+    timeline where its copy of the log ended: if that is before such a position, the change is lost.
+    A server that comes back with a shorter log has lost it as well, and so has a schema that was
     dropped and made again, or restored.
     """
 
-    def __init__(self, place: str, schema: str) -> None:
-        self._place = place
+    def __init__(self, shown: str, schema: str) -> None:
+        self._shown = shown
         self._schema = schema
         self._made: int | None = None
         self._timeline = 0
         self._confirmed: BoundedDict[str, int] = BoundedDict()
 
-    def confirmed(self, places: Mapping[str, int]) -> None:
-        """Note the places in the log, by queue, behind which changes were committed."""
-        self._confirmed.update(places)
+    def confirmed(self, positions: Mapping[str, int]) -> None:
+        """Note the positions in the log, by queue, behind which changes were committed."""
+        self._confirmed.update(positions)
 
     def compare(self, connection: psycopg.Connection[Any]) -> None:
         """Check, on a new connection, that confirmed changes are there; report lost ones."""
@@ -193,11 +193,11 @@ class Witness:
         if row is None:
             return  # a standby: nothing can be put there
         timeline, end, replayed, made = row
-        # The last replayed place is where the new timeline begins; a restart forgets it.
+        # The last replayed position is where the new timeline begins; a restart forgets it.
         reach = replayed if timeline > self._timeline and replayed is not None else end
         if self._made not in (None, made):
             reach = -1  # the name is the same, the schema is another one
         self._timeline, self._made = timeline, made
-        for queue in [queue for queue, place in self._confirmed.items() if place > reach]:
+        for queue in [queue for queue, lsn in self._confirmed.items() if lsn > reach]:
             del self._confirmed[queue]
-            losses.report(self._place, queue, 1)
+            losses.report(self._shown, queue, 1)

@@ -61,7 +61,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
                     *_messages(ask, connection, settings, longest),
                 ]
         except psycopg.Error as error:
-            raise translate(error, settings.place, sent=False) from error
+            raise translate(error, settings.shown, sent=False) from error
 
 
 def _version(version: int) -> list[Finding]:
@@ -281,7 +281,7 @@ def _messages(
     if may[0].reads:
         query = sql.SQL(_ROWS).format(schema=settings.identifier)
         looked_at = _looked_at(connection, query, longest)
-        yield from of_messages(looked_at, longest, settings.place, "rows", "tables")
+        yield from of_messages(looked_at, longest, settings.shown, "rows", "tables")
 
 
 def _looked_at(

@@ -95,7 +95,7 @@ class PostgresEngine:
         self._floors = Floors()
         self._slept: BoundedDict[str, None] = BoundedDict()
         """Queues for which others assumed, at the last claim, that this process sleeps."""
-        self._witness = Witness(settings.place, settings.schema)
+        self._witness = Witness(settings.shown, settings.schema)
         self._pauses: BoundedDict[str, float] = BoundedDict()
         self._connect()
 
@@ -116,18 +116,18 @@ class PostgresEngine:
                 found = put_one(batch, commands) or self._transact(batch, commands)
             except RETRIED as error:
                 if number == TRIES:
-                    raise translate(error, self._settings.place, sent=True) from error
+                    raise translate(error, self._settings.shown, sent=True) from error
             except CHANGED as error:
                 self._leave()  # a new connection finds out about a newer version
                 if number > 1:
-                    raise translate(error, self._settings.place, sent=True) from error
+                    raise translate(error, self._settings.shown, sent=True) from error
             except (psycopg.Error, MsgspecError) as error:
                 self._leave_if_lost(error)
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
                     raise self._one_by_one(commands, now) from error
-                raise translate(error, self._settings.place, sent=True) from error
+                raise translate(error, self._settings.shown, sent=True) from error
             else:
-                self._witness.confirmed(batch.places)
+                self._witness.confirmed(batch.positions)
                 self._follow_up(batch, commands, found)
                 return found
         raise AssertionError  # not reached
@@ -142,7 +142,7 @@ class PostgresEngine:
             _log.warning(
                 "%s: a pooler is between bide and the server, and passes on no NOTIFY: messages "
                 "that other processes put are looked for every %g to %g s; name the server's own "
-                "address with ?listen=", self._settings.place, SOON, SELDOM,
+                "address with ?listen=", self._settings.shown, SOON, SELDOM,
             )  # fmt: skip
             return None
         if self._notifier is None:
@@ -199,7 +199,7 @@ class PostgresEngine:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
                 self._fold(batch.call)
         except psycopg.Error as error:
-            _log.warning("%s: no claim could be woken: %s", self._settings.place, first_line(error))
+            _log.warning("%s: no claim could be woken: %s", self._settings.shown, first_line(error))
             self._leave_if_lost(error)
 
     def _fold(self, caller: Caller) -> None:
@@ -288,7 +288,7 @@ class PostgresEngine:
         try:
             caller.settle()
         except psycopg.Error as error:  # of a lost connection the next look at it says so, too
-            _log.warning("%s: no claim could be woken: %s", self._settings.place, first_line(error))
+            _log.warning("%s: no claim could be woken: %s", self._settings.shown, first_line(error))
 
     def _reconnect(self) -> Caller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted."""
@@ -314,7 +314,7 @@ class PostgresEngine:
             connection.close()
             if isinstance(error, StoreError):
                 raise
-            raise translate(error, self._settings.place, sent=False) from error
+            raise translate(error, self._settings.shown, sent=False) from error
         self._polls = pooled and self._settings.listen == self._settings.url
         self._caller = Caller(connection, self.schema, prepares=not pooled)
         return self._caller

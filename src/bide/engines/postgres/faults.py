@@ -136,30 +136,30 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def translate(error: psycopg.Error | MsgspecError, place: str, *, sent: bool) -> StoreError:
+def translate(error: psycopg.Error | MsgspecError, shown: str, *, sent: bool) -> StoreError:
     """Return the error that a caller gets.
 
     Args:
         error: what psycopg raised, or msgspec at what it returned.
-        place: the host and database, without a password.
+        shown: the host and database, without a password.
         sent: whether commands were on their way, so that they may have been carried out.
     """
     if isinstance(error, MsgspecError):
-        return StoreCorrupt(f"{place}: {_UNREADABLE} ({error})")
+        return StoreCorrupt(f"{shown}: {_UNREADABLE} ({error})")
     code = error.sqlstate if sent else _code(error)
     text = first_line(error)
     if code in _TEXTS:
         kind, meaning = _TEXTS[code]
-        return kind(f"{place}: {meaning} ({text})")
+        return kind(f"{shown}: {meaning} ({text})")
     lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     if lost and (code is None or code.startswith(("08", "57P"))):
         if sent:
             return OutcomeUnknown(
-                f"the connection to {place} was lost after the commands were sent ({text}): they "
+                f"the connection to {shown} was lost after the commands were sent ({text}): they "
                 "may have been carried out or not"
             )
         return StoreUnavailable(
-            f"{place} cannot be reached ({text}); is the server running, is the address right, "
+            f"{shown} cannot be reached ({text}); is the server running, is the address right, "
             "does a firewall block it?"
         )
-    return StoreError(f"{place}: PostgreSQL refused the command: {text}")
+    return StoreError(f"{shown}: PostgreSQL refused the command: {text}")

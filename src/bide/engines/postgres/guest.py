@@ -83,7 +83,7 @@ class PostgresGuest(RemoteGuest):
                     row = connection.execute(f"SELECT {self._function('_database')}()".encode())
                     ((self._database,),) = row.fetchall()
                 except psycopg.Error as error:
-                    raise translate(error, self._settings.place, sent=False) from error
+                    raise translate(error, self._settings.shown, sent=False) from error
             self._is_open = True
 
     def statement(
@@ -119,7 +119,7 @@ class PostgresGuest(RemoteGuest):
         """Return the error for a connection to a database that has no store."""
         return WrongConnection(
             f"the connection given as within= is not to the database of the store "
-            f"({self._settings.place}, schema {self._settings.schema!r}); give a connection to "
+            f"({self._settings.shown}, schema {self._settings.schema!r}); give a connection to "
             "that database, or put without within="
         )
 

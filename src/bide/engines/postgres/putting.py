@@ -36,14 +36,14 @@ def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None
-    ((moment, place),) = batch.call(
+    ((moment, lsn),) = batch.call(
         "_put_one", command.queue, batch.now, item.id, item.json, item.data, item.at, item.delay,
         item.priority, item.attempts, item.expires, item.group,
         None if item.headers is None else _encode(item.headers),
     )  # fmt: skip
     if moment is None:
         return None
-    batch.places[command.queue], batch.moments[command.queue] = int.from_bytes(place), moment
+    batch.positions[command.queue], batch.moments[command.queue] = int.from_bytes(lsn), moment
     outcome = _stored(item, moment)
     return [Outcomes([outcome], outcome.due)]
 
@@ -72,7 +72,7 @@ def _put(batch: Batch, queue: str, command: cmd.Put, items: Sequence[Item]) -> l
             return [o for item in items for o in _put(batch, queue, command, [item])]
     hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
     rows = batch.call("_put", queue, batch.now, mode, hopeful, only, *_columns(items))
-    batch.places[queue], batch.moments[queue] = int.from_bytes(rows[-1].place), rows[-1].due
+    batch.positions[queue], batch.moments[queue] = int.from_bytes(rows[-1].lsn), rows[-1].due
     return put_outcomes(items, rows)
 
 

@@ -31,7 +31,7 @@ class Settings:
     schema: str
     reconnect: float
     """Seconds: how long to try to connect to a lost server again."""
-    place: str
+    shown: str
     """Host and database, as errors name them."""
 
     @property
@@ -56,10 +56,10 @@ class Settings:
                 client_encoding="UTF8",
             )
         except psycopg.Error as error:
-            raise translate(error, self.place, sent=False) from error
+            raise translate(error, self.shown, sent=False) from error
         except OSError as error:  # psycopg waits by another descriptor
             raise StoreUnavailable(
-                f"{self.place}: no connection can be opened ({error}): see how many files this "
+                f"{self.shown}: no connection can be opened ({error}): see how many files this "
                 "process may open (ulimit -n)"
             ) from error
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of each BEGIN
@@ -104,9 +104,9 @@ def read_url(parts: SplitResult) -> Settings:
         )
     host, port = known.get("host") or "localhost", known.get("port")
     at = f":{port}" if port and "," not in str(port) else ""  # several hosts: without their ports
-    place = f"{host}{at}/{known.get('dbname') or known.get('user') or ''}"
+    shown = f"{host}{at}/{known.get('dbname') or known.get('user') or ''}"
     reconnect = seconds(ours.get("reconnect", "5s"), "reconnect")
-    return Settings(url, ours.get("listen", url), schema, reconnect, place)
+    return Settings(url, ours.get("listen", url), schema, reconnect, shown)
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

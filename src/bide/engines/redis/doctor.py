@@ -38,8 +38,8 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
             found += _servers(client, settings)
             found += soundness(client, settings, longest)
     except (redis.RedisError, redis.RedisClusterException) as error:
-        place = ", ".join(map(shown_address, addresses))
-        raise no_connection(error, settings.shown, place) from error
+        tried = ", ".join(map(shown_address, addresses))
+        raise no_connection(error, settings.shown, tried) from error
     return found
 
 

@@ -99,13 +99,13 @@ def has_run(answer: Refusal) -> bool:
     return answer.word in ("SHARDS", "CORRUPT") or "@user_function" in str(answer)
 
 
-def no_connection(error: Exception, shown: str, place: str) -> StoreError:
+def no_connection(error: Exception, shown: str, address: str) -> StoreError:
     """Return why there is no connection, with the fix.
 
     Args:
         error: what redis-py or the system raised.
         shown: the URL without its password.
-        place: where it was to lead.
+        address: of the server.
     """
     first = origin(error)
     answers = (Refusal, raised.ResponseError, raised.AuthenticationError, raised.BusyLoadingError)
@@ -129,7 +129,7 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
         (True, "is the server running, is the address right, does a firewall block it?"),
     )  # fmt: skip
     fix = next(fix for is_so, fix in known if is_so)
-    return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {fix}")
+    return StoreUnavailable(f"{shown}: no connection to {address} ({text}); {fix}")
 
 
 def is_away(error: StoreError) -> bool:

@@ -98,12 +98,12 @@ class Transport:
         """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[Request]] = {}
         try:
-            places = [self.nodes.owner(request.slot) for request in left]
+            addresses = [self.nodes.owner(request.slot) for request in left]
         except StoreError as error:  # the others would ask the sentinels again
             self.nodes.doubt()
             self._fail(left, error)
             return
-        for request, address in zip(left, places, strict=True):
+        for request, address in zip(left, addresses, strict=True):
             if address is None:
                 text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
                 request.answer = Refusal(text)
