@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import bide
-from bide.engines.port import Notifier
+from bide.engines.port import Notifier, PartlyDone
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.replies import Claimed
@@ -108,26 +108,28 @@ def test_claims_of_several_limited_queues_wait_in_no_circle(
     for queue in "qp":
         engine.execute([cmd.Configure(queue, limit=1_000)])
         put(engine, " ".join(f"a{number}" for number in range(400)), queue)
-    moves = [cmd.Reschedule("q", [id], delay=60_000) for id in ("b1", "b2")]
-    put(engine, "b1 b2", delay=60_000)
+    put(engine, "1 2", delay=60_000)
+    commands: dict[str, cmd.Command] = {
+        **{queue: cmd.Claim(queue, 1, 60_000, "w") for queue in "qp"},
+        **{id: cmd.Reschedule("q", [id], delay=60_000) for id in "12"},
+    }
     query = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
     with postgres.client() as client:
         before = client.execute(query.encode()).fetchall()
 
     def many(order: str) -> None:
         own = from_url(urlsplit(url))()
-        for queue in order:
+        for queue in "qp":
             claim(own, 0, queue)  # so that it knows of the limits
         assert own._caller is not None
         own._caller.connection.execute("SET deadlock_timeout = '5 ms'")
         for _ in range(60):
-            own.execute(
-                [*(cmd.Claim(queue, 1, 60_000, "w") for queue in order), *moves[: len(order)]]
-            )
+            with suppress(PartlyDone):  # a busy machine: it waited for a lock for too long
+                own.execute([commands[name] for name in order])
         own.close()
 
     with ThreadPoolExecutor() as threads:
-        assert list(threads.map(many, ("qp", "pq", "pqp", "qpq", "q"))) == [None] * 5
+        list(threads.map(many, ("qp", "pq", "pq12", "qp21", "q1", "1q")))
     with postgres.client() as client:
         client.execute("SELECT pg_stat_force_next_flush()")
         assert client.execute(query.encode()).fetchall() == before

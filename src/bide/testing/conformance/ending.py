@@ -38,6 +38,20 @@ class EndCases:
             assert driver.ends("c") == []
         assert driver.stored() == 0
 
+    def test_the_shortest_history_has_every_kind_of_end(self, driver: Driver) -> None:
+        driver.configure(history=1)
+        a, b = (driver.lease(id) for id in "ab")
+        driver.put("c", expires=0)
+        driver.wait(1).claim()
+        driver.put("d")
+        driver.cancel_where(group=None)
+        driver.ack(a)
+        driver.bury(b)
+        ends = ["acked", "dead", "expired", "cancelled"]
+        assert [one.how for id in "abcd" for one in driver.ends(id)] == ends
+        driver.wait(1)
+        assert [driver.ends(id) for id in "abcd"] == [[]] * 4
+
     def test_it_is_forgotten_in_bounded_steps(self, bare: Driver) -> None:
         bare.configure(history=1)
         ids = numbered(FORGET + 10)
