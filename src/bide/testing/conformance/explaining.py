@@ -121,6 +121,18 @@ class LimitReportCases:
         driver.wait(30 - due).ack(lease)
         assert driver.claim().freed == [freed]
 
+    def test_a_lease_of_a_full_queue_or_a_higher_limit_lets_the_next_go(
+        self, driver: Driver
+    ) -> None:
+        limited(driver, "a1 b1 c1", limit=1)
+        (lease,) = driver.hold(lease=HOUR)
+        driver.explains("b1", limited=Limited("limit", 1, 1))
+        driver.wait(30).ack(lease)
+        driver.explains("b1", limited=None)
+        assert driver.claim(lease=HOUR).freed == [START + 30]
+        driver.wait(5).configure(limit=2)
+        assert driver.claim().freed == [START + 35]
+
     def test_of_two_rates_the_one_that_holds_longer_is_told(self, driver: Driver) -> None:
         limited(driver, "a1 a2 b1", rate=interval(30), group_rate=interval("30/m"))
         assert driver.take() == ["a1"]

@@ -46,6 +46,15 @@ class TurnCases:
         # Entered: d and c; then d was served; then x, y, z, b and none; d comes behind all of them
         assert one_by_one(driver) == "c1 z1 y1 z2 b1 -1 d1 d2 d3"
 
+    def test_a_group_with_leases_enters_like_others(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 b1 b2 b3", limit=100)
+        first = driver.hold(1, HOUR)
+        assert driver.take(3) == ["b1", "a2", "b2"]
+        put(driver, "c1")
+        driver.claim(0)
+        driver.retry(*first, release=True)
+        assert one_by_one(driver) == "c1 a1 b3"
+
     def test_many_expired_messages_leave_room_for_others(self, bare: Driver) -> None:
         """Together they are more than a claim examines, and less than it may bring."""
         bare.configure(limit=2 * PROMOTE)
