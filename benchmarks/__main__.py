@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.figure import Figure
 
 SETS = {
-    "core": "the queue on SQLite and in memory",
+    "core": "the queue on SQLite and in memory (10 min)",
     "redis": "the queue on a Redis server",
     "postgres": "the queue on a PostgreSQL server",
     "worker": "handlers in one worker process, on SQLite",

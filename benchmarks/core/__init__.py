@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.core import claiming, growth, memory, putting, waiting
+from benchmarks.core import claiming, growth, looking, memory, putting, waiting
 from benchmarks.figure import Figure
 
 __all__ = ["run"]
@@ -13,6 +13,7 @@ MEASUREMENTS = (
     *growth.MEASUREMENTS,
     *waiting.MEASUREMENTS,
     *memory.MEASUREMENTS,
+    *looking.MEASUREMENTS,
 )
 
 

@@ -13,6 +13,7 @@ __all__ = ["MEASUREMENTS"]
 
 PENDING = 200_000
 START = 1_800_000_000
+BURST = 50_000
 
 
 def claim_and_ack() -> Iterator[Figure]:
@@ -49,4 +50,30 @@ def _drain(spread: bool) -> list[float]:
             return rates
 
 
-MEASUREMENTS = (claim_and_ack,)
+def bursts() -> Iterator[Figure]:
+    """The same, of 50,000 due at one instant, in turn with as many due over five seconds."""
+    pairs = [(_drain_burst(0), _drain_burst(5)) for _ in range(5)]
+    value, base = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(burst / spread for burst, spread in pairs)
+    name = "claim(500) + ack, due at one instant, against due over 5 s"
+    yield Figure(name, value, "/s", base, ratio, ">= 0.9", ratio >= 0.9)
+
+
+def _drain_burst(seconds: float) -> float:
+    """Return the rate of draining messages that fall due within so many seconds."""
+    with folder() as path:
+        clock = FakeClock(START * 1000)
+        with bide.Queue("work", f"sqlite:///{path / 'bide.db'}", clock=clock) as queue:
+            for first in range(0, BURST, 1_000):
+                numbers = range(first, first + 1_000)
+                queue.put_many(
+                    bide.NewMessage(BODY, at=START + 60 + n / BURST * seconds) for n in numbers
+                )
+            clock.advance(120)
+            start = time.perf_counter()
+            while deliveries := queue.claim(500):
+                assert all(queue.ack(deliveries))
+            return BURST / (time.perf_counter() - start)
+
+
+MEASUREMENTS = (claim_and_ack, bursts)
