@@ -238,7 +238,7 @@ class Consumer(Claimer):
         if reply.died:  # the lane has logged them
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
-        asked = self._asked
+        asked = claimed - (now - self._asked) * 1000
         if reply.messages:  # an empty reply does not say it
             self._settling.keeps_results = reply.results
         queue_handlers = self.queue_handlers

@@ -40,7 +40,7 @@ class Handling(Delivery):
         self.state = state
         """The `App.state` of this worker."""
         self.asked = 0.0
-        """When its claim was sent, by the monotonic clock."""
+        """When its claim was sent, in Unix milliseconds of the store's clock."""
         self.arrived = 0.0
         """When its claim was answered, by the monotonic clock."""
         self.began = 0.0

@@ -1,6 +1,6 @@
 """What one process did on one queue, in numbers that can be added."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
@@ -12,6 +12,7 @@ BOUNDS = (
     300.0, 1800.0,
 )  # fmt: skip
 """Upper bounds of the buckets in seconds, for lateness and duration."""
+_LIMITS = (*BOUNDS, float("inf"))
 
 MOST = 1 << 53
 """The largest number that a histogram from another process may have."""
@@ -79,8 +80,11 @@ class Histogram(Stats, gc=False, array_like=True):
 
     def observe(self, *values: float) -> None:
         """Count values, in seconds."""
-        for value in values:
-            self.buckets[bisect_left(BOUNDS, value)] += 1
+        ordered, end = sorted(values), 0
+        while end < len(ordered):
+            bucket, start = bisect_left(_LIMITS, ordered[end]), end
+            end = bisect_right(ordered, _LIMITS[bucket], start)
+            self.buckets[bucket] += end - start
         self.sum += sum(values)
 
     @property
@@ -99,7 +103,7 @@ class Histogram(Stats, gc=False, array_like=True):
         `None` if there are no values.
         """
         wanted = share * self.count
-        for bound, total in zip((*BOUNDS, float("inf")), accumulate(self.buckets), strict=True):
+        for bound, total in zip(_LIMITS, accumulate(self.buckets), strict=True):
             if total and total >= wanted:
                 return bound
         return None
