@@ -18,7 +18,7 @@ from bide.model.replies import Outcome
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """The version of the layout that this engine reads and writes."""
 
 QUEUES: Final = b"bide:queues"
@@ -97,7 +97,7 @@ def slot_of(key: bytes) -> int:
     """Return the slot of a key in a cluster.
 
     Example:
-        >>> slot_of(b"bide:{orders#0}:meta") == slot_of(b"bide:{orders#0}:dead")
+        >>> slot_of(b"bide:{orders#0}:meta") == slot_of(b"bide:{orders#0}:kept")
         True
     """
     slot: int = key_slot(key)
