@@ -83,7 +83,7 @@ class Put(_Command, frozen=True, tag="put"):
     named_by: ClassVar[str | None] = "items"
 
 
-class Cancel(_Command, frozen=True, tag="cancel"):
+class Cancel(_ById, frozen=True, tag="cancel"):
     """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
 
     Answers `Outcomes` by id, `Affected` by rule. For ids: `if_due` cancels only messages that are

@@ -13,7 +13,10 @@ from bide.model.commands import (
     Claim,
     Delete,
     Extend,
+    Lease,
     Put,
+    Release,
+    Reschedule,
     Retry,
     Revive,
     Scan,
@@ -137,17 +140,34 @@ def test_a_scan_by_due_time_reads_nothing_else(
 ) -> None:
     items = [Item(f"m{number}", b"1", at=NOW + number) for number in range(1, 5_001)]
     engine.execute([Put("q", items)], NOW)
-    before = _calls(server)
+    before = _calls(server, "hmget")  # how scripts read records, 32 or so at a time
     (page,) = engine.execute([Scan("q", "delayed", Where(after=NOW + 4_990), limit=5)], NOW)
     assert isinstance(page, Page)
     assert [message.id for message in page.messages] == [f"m{n}" for n in range(4_990, 4_995)]
-    assert _calls(server) - before < 10
+    assert _calls(server, "hmget") - before < 10
 
 
-def _calls(server: "client_library.Redis") -> int:
-    """Return how often scripts have read records so far, 32 or so at a time."""
-    statistics = server.info("commandstats")
-    return int(statistics.get("cmdstat_hmget", {"calls": 0})["calls"])
+def test_commands_that_name_different_messages_are_one_call(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    put(engine, 1)
+    leases = [[Lease.of(id, "1")] for id in "abc"]
+    batches: list[list[Any]] = [
+        [Put("q", [Item(id, b"1")]) for id in "abc"],
+        *([kind("q", [id]) for id in "abc"] for kind in (Cancel, Release, Revive)),
+        [Reschedule("q", [id], delay=1) for id in "abc"],
+        *([kind("q", named) for named in leases] for kind in (Ack, Bury, Retry)),
+        [Extend("q", named, LEASE) for named in leases],
+    ]
+    for batch in batches:
+        before = _calls(server, "fcall")
+        assert len(engine.execute(batch, NOW)) == 3
+        assert _calls(server, "fcall") - before == 1, batch
+
+
+def _calls(server: "client_library.Redis", name: str) -> int:
+    """Return how often the server has executed a command so far."""
+    return int(server.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
 
 def test_who_waits_for_several_shards_writes_nothing(
