@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -56,6 +57,25 @@ def test_a_message_is_acknowledged_once_it_is_stored(stage: Stage) -> None:
             await stage.stored(1)
             await until(lambda: intake.taken.stored == 1)
         assert await stage.count(delayed) == 0
+
+    stage.play(story)
+
+
+def test_an_intake_that_stops_while_it_stores_loses_nothing(stage: Stage) -> None:
+    def is_put(command: object) -> bool:
+        return isinstance(command, Put) and command.queue == stage.exchange
+
+    async def story() -> None:
+        stage.engine.fail(StoreFull("no space"), when=is_put, times=None)
+        with ExitStack() as held:
+            async with stage.intake():
+                held.enter_context(stage.engine.held())
+                await stage.send(message_id="m1")
+                await asyncio.to_thread(stage.engine.wait_until_held)
+                asyncio.get_running_loop().call_later(0, held.close)  # the intake stops before it
+        stage.engine.heal()
+        async with stage.intake():
+            await stage.stored(1)
 
     stage.play(story)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from aio_pika import ExchangeType
@@ -84,6 +84,16 @@ _log = logging.getLogger("bide.targets.rabbitmq")
 
 
 R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
+
+
+async def completed(steps: Coroutine[Any, Any, T]) -> T:
+    """Run steps to their end, even if this is cancelled meanwhile."""
+    task = asyncio.create_task(steps)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
 
 
 class Arrived(NamedTuple):
@@ -310,13 +320,19 @@ class Intake:
         # Only the messages tell whether the store is away: their record may fit into a full one.
         lane = self._access.lane
         putting = asyncio.ensure_future(self._access.once(Outcomes, put))
-        _, *done = await asyncio.gather(putting, *map(lane.acall, others), return_exceptions=True)
+
+        async def both() -> list[Any]:
+            done = await asyncio.gather(putting, *map(lane.acall, others), return_exceptions=True)
+            if putting.exception() and others and isinstance(others[0], Put):
+                await lane.acall(self._unacknowledged.retract())
+            return done[1:]
+
+        # Else a cancel would leave the record of what is not stored: the next intake would drop it.
+        done = await completed(both())
         if putting.exception() is None:
             for command, result in zip(others, done, strict=True):
                 if isinstance(result, BaseException):
                     await self._ask(channel, Outcomes, command)
-        elif others and isinstance(others[0], Put):
-            await lane.acall(self._unacknowledged.retract())
         return putting.result()
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:
