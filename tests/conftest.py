@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -84,6 +85,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [item for item in items if item.get_closest_marker("full") is not None]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item.get_closest_marker("full") is None]
+
+
+@pytest.fixture
+def root_log() -> Iterator[None]:
+    """Put the root logger back after a test that configures it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -279,6 +279,7 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
     assert result.stderr.startswith("error: no worker 'nope' reports that it is alive; `bide work")
 
 
+@pytest.mark.usefixtures("root_log")
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [

@@ -141,7 +141,7 @@ def test_page_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) ->
             text=True,
             cwd=tmp_path,
             env=environment,
-            timeout=60,
+            timeout=300,
         )
     finally:  # also of a page that takes too long
         if server is not None:

@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,12 +18,9 @@ from bide.observing.logs import REMIND, PlainFormatter, Tracebacks, configure
 
 
 @pytest.fixture
-def log() -> Iterator[logging.Logger]:
-    """A logger whose root is configured by a test, and put back afterwards."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield logging.getLogger("test.logs")
-    root.handlers, root.level = before
+def log(root_log: None) -> logging.Logger:
+    """A logger whose root a test configures."""
+    return logging.getLogger("test.logs")
 
 
 def test_a_record_is_an_object_with_what_it_tells_of(
