@@ -6,7 +6,7 @@ import pytest
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
 from bide.model.times import interval
-from bide.testing.conformance.driver import HOUR, START, Driver, numbered
+from bide.testing.conformance.driver import HOUR, START, Driver, leases, numbered
 from bide.testing.conformance.limiting import limited, put
 
 
@@ -129,9 +129,15 @@ class LimitReportCases:
         driver.explains("b1", limited=Limited("limit", 1, 1))
         driver.wait(30).ack(lease)
         driver.explains("b1", limited=None)
-        assert driver.claim(lease=HOUR).freed == [START + 30]
+        claims = [driver.claim(lease=HOUR)]
         driver.wait(5).configure(limit=2)
-        assert driver.claim().freed == [START + 35]
+        claims.append(driver.claim(lease=HOUR))
+        assert [one.freed for one in claims] == [[START + 30], [START + 35]]
+        driver.configure(limit=1)
+        driver.put("d1")
+        for one in claims:
+            driver.wait(5).ack(*leases(one))
+        assert driver.claim().freed == [START + 45]
 
     def test_of_two_rates_the_one_that_holds_longer_is_told(self, driver: Driver) -> None:
         limited(driver, "a1 a2 b1", rate=interval(30), group_rate=interval("30/m"))

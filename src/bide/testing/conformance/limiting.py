@@ -72,6 +72,14 @@ class LimitCases:
         assert len(driver.wait(2).take(40)) == 2
         assert len(driver.wait(HOUR).take(40)) == 11
 
+    def test_an_empty_group_saves_up_no_faster(self, driver: Driver) -> None:
+        driver.configure(group_rate=interval(1_000))
+        driver.put(*numbered(11), group="a")
+        driver.ack(*driver.hold(40))
+        driver.wait(1).claim(0)
+        driver.put(*numbered(11, 11), group="a")
+        assert len(driver.take(40)) == 1
+
     @pytest.mark.parametrize("seed", range(6))
     def test_no_span_of_time_has_more_than_the_rate_allows(self, bare: Driver, seed: int) -> None:
         chance = random.Random(seed)
