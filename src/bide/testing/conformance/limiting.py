@@ -39,6 +39,21 @@ class LimitCases:
         driver.ack(b1)
         assert (driver.take(), driver.take()) == (["-1"], [])
 
+    def test_leases_of_another_queue_make_no_room(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        limited(other, "a1", limit=1)
+        limited(driver, "a1 a2", limit=1)
+        assert driver.take(lease=100) == ["a1"]
+        other.ack(*other.hold())
+        assert driver.claim().next == 100
+
+    def test_a_group_without_messages_is_no_reason_to_claim(self, driver: Driver) -> None:
+        limited(driver, "b1 b2 c1 a1", group_limit=1)
+        _, c1 = driver.hold(2)
+        driver.cancel("a1")
+        driver.ack(c1)
+        assert driver.wake is None
+
     def test_the_limit_of_a_group_binds_each_group(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 -1 -2 -3 -4", group_limit=2)
         held = {lease.id: lease for lease in driver.hold()}

@@ -29,7 +29,7 @@ class TurnCases:
 
     @pytest.mark.parametrize("count", [1, 5, 500])
     def test_groups_take_turns(self, driver: Driver, count: int) -> None:
-        limited(driver, "a1 a2 a3 a4 b1 b2 c1 -1 -2", limit=100)
+        limited(driver, "a1 a2 b1 b2 a3 a4 c1 -1 -2", limit=100)
         assert " ".join(driver.take_all(count)) == "a1 b1 c1 -1 a2 b2 -2 a3 a4"
 
     def test_groups_enter_between_two_deliveries_in_their_order(self, driver: Driver) -> None:
@@ -64,6 +64,12 @@ class TurnCases:
         line_up(bare)
         bare.wait(2)
         assert bare.take(PROMOTE) + bare.take(PROMOTE) == numbered(count, count)
+
+    def test_an_expired_message_does_not_stretch_the_bound_of_bytes(self, driver: Driver) -> None:
+        limited(driver, "a1", limit=9)
+        put(driver, "b1", expires=0)
+        put(driver, "b2", data=b"2" * 1_000)
+        assert ids_of(driver.wait(1).claim(max_bytes=1_000)) == ["a1"]
 
     def test_many_groups_enter_one_behind_the_other(self, bare: Driver) -> None:
         """More than come before the group that was served last."""
