@@ -98,13 +98,14 @@ def test_a_claim_whose_reply_was_lost_gets_its_messages(far: RedisEngine, proxy:
 def test_a_claim_whose_reply_was_lost_gets_its_messages_in_order(
     far: RedisEngine, proxy: Proxy
 ) -> None:
-    dues = {"last": 3_000, "first": 1_000, "between": 2_000, "urgent": 4_000}
+    dues = {"the last": 3_000, "% first": 1_000, "zwischen\u2028ü": 2_000, "urgent": 4_000}
     items = [Item(id, b"1", at=due, priority=9 * (id == "urgent")) for id, due in dues.items()]
     ask(far, Put("q", items))
     proxy.cut_down = 1
     (claimed,) = ask(far, Claim("q", 9, HOUR, "w"))
     assert isinstance(claimed, Claimed)
-    assert [message.id for message in claimed.messages] == ["urgent", "first", "between", "last"]
+    order = ["urgent", "% first", "zwischen\u2028ü", "the last"]
+    assert [message.id for message in claimed.messages] == order
 
 
 def test_a_claim_whose_reply_was_lost_gets_no_messages_of_another_until_the_same_moment(
