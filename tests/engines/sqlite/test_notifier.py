@@ -42,7 +42,7 @@ def listen(path: Path) -> Iterator[Open]:
         notifier.close()
 
 
-def test_a_ring_is_heard_by_all_but_the_one_who_rings(path: Path, listen: Open) -> None:
+def test_a_hint_reaches_all_but_its_sender(path: Path, listen: Open) -> None:
     mine, first, second = listen(), listen(), listen()
     send_hints(path, {"q": 123}, mine)
     assert first.listen() == second.listen() == [("q", 123)]
@@ -50,7 +50,7 @@ def test_a_ring_is_heard_by_all_but_the_one_who_rings(path: Path, listen: Open) 
     assert mine.listen() == [("r", 4)]  # and nothing before it
 
 
-def test_rings_that_gather_are_heard_at_once(path: Path, listen: Open) -> None:
+def test_hints_that_gather_arrive_at_once(path: Path, listen: Open) -> None:
     notifier = listen()
     for number in range(5):
         send_hints(path, {"q": number}, None)
@@ -63,7 +63,7 @@ def test_where_nobody_listens_nobody_is_rung(path: Path, listen: Open) -> None:
     send_hints(path, {"q": 1}, listen())
 
 
-def test_a_flood_of_rings_neither_blocks_nor_fails(path: Path, listen: Open) -> None:
+def test_a_flood_of_hints_neither_blocks_nor_fails(path: Path, listen: Open) -> None:
     notifier = listen()
     for number in range(3_000):
         send_hints(path, {"q": number}, None)
