@@ -1,6 +1,5 @@
 """Quotas hold for all processes of a server together."""
 
-import asyncio
 import base64
 import json
 from collections.abc import Iterator
@@ -11,13 +10,9 @@ from typing import Any
 import pytest
 
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Put
-from bide.model.errors import StoreUnavailable
-from bide.model.message import REASON_LENGTH, Item
-from bide.server.access.rights import Caller
+from bide.model.message import REASON_LENGTH
 from bide.server.limits import quotas as module
 from bide.server.limits.slow_reads import SlowReads
-from bide.server.problem import Problem
 from bide.server.settings import Quota, Settings
 from bide.server.shared_state import NamespaceUsage, QuotaUsage
 from tests.server.conftest import Serve
@@ -327,66 +322,3 @@ def test_a_namespace_has_its_whole_allowance_on_a_machine_that_has_just_started(
     refused = shop.post(f"{Q}/messages", {"body": 1})
     assert (refused.status, refused.headers["retry-after"]) == (429, "100")
     assert "may put 0.01 messages a second" in refused.problem["detail"]
-
-
-@pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[module.Quotas]:
-    """Provide quotas whose counts take no time."""
-    monkeypatch.setattr(module, "SHARE", 0)
-    lane, usage = open_lane("memory://counting"), QuotaUsage()
-    settings = Settings(quotas={"shop": Quota(pending=10)})
-    yield module.Quotas(settings, lane, SlowReads(lane), usage)
-    usage.close()
-    close_lane(lane)
-
-
-SHOP = Caller("shop", frozenset(["put"]))
-PUT = Put("shop/orders", [Item("m", b"1")])
-
-
-def test_a_count_that_failed_is_repeated_as_soon_as_one_that_did_not(
-    counting: module.Quotas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = [StoreUnavailable("it is away")]
-
-    async def count(what: str, names: list[str]) -> int:
-        if failures:
-            raise failures.pop()
-        return 10
-
-    async def story() -> None:
-        with pytest.raises(StoreUnavailable):
-            await counting.admit(SHOP, [PUT])
-        with pytest.raises(Problem, match="may have 10 messages and has 10"):
-            await counting.admit(SHOP, [PUT])
-
-    monkeypatch.setattr(counting, "_sum", count)
-    monkeypatch.setattr(module, "COUNT_EVERY", -1.0)
-    asyncio.run(story())
-
-
-def test_a_put_waits_for_the_first_count_but_for_no_later_one_while_there_is_room(
-    counting: module.Quotas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story() -> None:
-        counted = asyncio.Event()
-
-        async def count(what: str, names: list[str]) -> int:
-            await counted.wait()
-            return 8
-
-        monkeypatch.setattr(counting, "_sum", count)
-        first, second = (asyncio.create_task(counting.admit(SHOP, [PUT])) for _ in range(2))
-        await asyncio.sleep(0)
-        assert [first.done(), second.done()] == [False, False]
-        counted.set()
-        await asyncio.gather(first, second)
-        counted.clear()
-        with counting.shared.of("shop") as use:
-            use.messages.value = 0
-        await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30)
-        counted.set()
-        await asyncio.gather(*counting._counting.values())
-
-    monkeypatch.setattr(module, "COUNT_EVERY", -100.0)
-    asyncio.run(story())

@@ -307,22 +307,23 @@ class Quotas:
             waits: whether to wait for a count that is under way, and not only for the first one.
         """
         key = what, namespace
+        if waits and key in self._counting:
+            # It may count twice what was put since it began: it is not the last word.
+            await asyncio.shield(self._counting[key])
         with self.shared.of(namespace) as use:
-            due = time.monotonic() > getattr(use, what).after + every
-        if due:
+            after: float = getattr(use, what).after
+        if time.monotonic() > after + every:
             self._begin(namespace, what)
         if key in self._counting and (waits or key not in self._counted):
             await asyncio.shield(self._counting[key])
 
     def _begin(self, namespace: str | None, what: What) -> None:
-        key = what, namespace
-        if key in self._counting:
+        if (key := (what, namespace)) in self._counting:
             return
         with self.shared.of(namespace) as use:  # in case this process dies meanwhile
             getattr(use, what).after = time.monotonic() + WEIGH_EVERY
 
         def over(task: asyncio.Task[None]) -> None:
-            del self._counting[key]
             if not task.cancelled() and (error := task.exception()) is not None:
                 _log.warning("namespace %r: its %s cannot be counted: %s", namespace, what, error)
                 if not self.shared.is_closed:
@@ -334,19 +335,20 @@ class Quotas:
 
     async def _measure(self, namespace: str | None, what: What) -> None:
         began = time.monotonic()
-        with self.shared.of(namespace) as use:
-            before = getattr(use, what).added
-        names = await self._names(Caller(namespace, frozenset()), ours=True)
-        self._queues.setdefault(namespace, set()).update(
-            name for name in names if not _is_ours(name)
-        )
-        found = await self._sum(what, names)
-        now = time.monotonic()
-        with self.shared.of(namespace) as use:
-            amount = getattr(use, what)
-            amount.value = found + amount.added - before
-            amount.after = now + SHARE * (now - began)
-        self._counted.add((what, namespace))
+        try:
+            with self.shared.of(namespace) as use:
+                before = getattr(use, what).added
+            names = await self._names(Caller(namespace, frozenset()), ours=True)
+            queues = self._queues.setdefault(namespace, set())
+            queues.update(name for name in names if not _is_ours(name))
+            found = await self._sum(what, names)
+            with self.shared.of(namespace) as use:
+                amount = getattr(use, what)
+                amount.value = found + amount.added - before
+                amount.after = (now := time.monotonic()) + SHARE * (now - began)
+            self._counted.add((what, namespace))
+        finally:  # a callback of the task would be late for who needs a new count at once
+            del self._counting[what, namespace]
 
     async def close(self) -> None:
         """End the counts that are under way."""
