@@ -4,6 +4,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
@@ -204,14 +205,24 @@ def _shown(name: object) -> str:
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
+_AHEAD = 64
+"""The maximum number of ids that are ready before they are asked for."""
+
 _lock = threading.RLock()  # which knows its thread; nothing enters it twice
 _last_ms = 0
 _next = 0
 """The part of the next id behind its time: 80 bits."""
+_ready: Iterator[str] = iter(())
+"""What `new_id` returns next: an iterator gives each id to one caller, without a lock."""
+_until = 0
+"""The end of the millisecond of these, in Unix nanoseconds."""
 
 
 def new_id() -> str:
     """Return a new random id; see `new_ids`."""
+    notice_fork()
+    if time.time_ns() < _until and (id := next(_ready, None)):
+        return id
     number = _reserve(1)
     return _encode(number >> 10) + _PAIRS[number & 1023]
 
@@ -232,8 +243,11 @@ def new_ids(count: int) -> list[str]:
 
 
 def _reserve(count: int) -> int:
-    """Return the first of `count` new ids as a number; the others follow it."""
-    global _last_ms, _next
+    """Return the first of `count` new ids as a number; the others follow it.
+
+    What comes behind them is for `new_id`.
+    """
+    global _last_ms, _next, _ready, _until
     notice_fork()
     now = time.time_ns() // 1_000_000
     if _lock._is_owned():  # type: ignore[attr-defined]
@@ -241,8 +255,12 @@ def _reserve(count: int) -> int:
         return now << 80 | int.from_bytes(os.urandom(10))
     with _lock:
         _last_ms = max(now, _last_ms)
-        _next += count
-        return (_last_ms << 80 | _next) - count
+        after = (_last_ms << 80 | _next) + count
+        pairs = _PAIRS[after & 1023 :][:_AHEAD]
+        _next += count + len(pairs)
+        _ready = map(_encode(after >> 10).__add__, pairs)
+        _until = (_last_ms + 1) * 1_000_000
+        return after - count
 
 
 @lru_cache(maxsize=1)
@@ -254,8 +272,9 @@ def _encode(number: int) -> str:
 @in_child
 def _draw() -> None:
     """Draw the random part of this process: at the start, and again in a forked child."""
-    global _lock, _next
+    global _lock, _next, _ready
     _lock = threading.RLock()
+    _ready = iter(())
     _next = int.from_bytes(os.urandom(10)) >> 1  # at least half of the range is left
 
 
