@@ -41,6 +41,8 @@ _ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 
 def _alike(command: cmd.Command) -> object:
     """Return what is equal for commands that are executed as one: only their messages differ."""
+    if isinstance(command, cmd.Put) and command.origin is None:
+        return command.queue, command.on_conflict, command.if_version
     of_its_own = getattr(command, "origin", None) or getattr(command, "where", None)
     if of_its_own or not command.named_by or isinstance(command, (cmd.Edit, cmd.Find)):
         return object()
@@ -154,13 +156,14 @@ class RedisEngine:
         found: dict[str, ShardedQueue | StoreError] = {}
         for command in commands:
             queue = command.queue
-            if isinstance(command, cmd.Queues) or isinstance(found.get(queue), StoreError):
-                continue
             known = self._shards.known.get(queue)
-            creates = isinstance(command, (cmd.Put, cmd.Configure))
             if known is not None and known.kept:
                 found[queue] = known
-            elif creates or queue not in found:
+                continue
+            if isinstance(command, cmd.Queues) or isinstance(found.get(queue), StoreError):
+                continue
+            creates = isinstance(command, (cmd.Put, cmd.Configure))
+            if creates or queue not in found:
                 limited = any(getattr(command, name, None) for name in LIMITS)
                 new = 1 if limited else self._settings.shards
                 try:

@@ -242,19 +242,21 @@ def _share_out(
     """
     replies: list[Result] = []
     first = 0
+    sound = set(map(type, outcomes)) == {Outcome}
     for size in sizes:
         mine, opens = outcomes[first : first + size], nexts[first : first + size]
         first += size
-        errors = [outcome for outcome in mine if isinstance(outcome, StoreError)]
-        if failed and len(errors) == size:
-            replies.append(errors[0] if errors else failed)
-        elif errors:
-            replies.append(_partly(errors[0]))
-        else:
-            wakes = [o.due for o in mine if o.done and o.state in _PENDING]
-            if any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
-                wakes.append(last)
-            replies.append(Outcomes(mine, min(wakes, default=None)))  # type: ignore[arg-type]
+        errors = [] if sound else [each for each in mine if isinstance(each, StoreError)]
+        if error := errors[0] if errors else None if size else failed:
+            replies.append(_partly(error) if len(errors) < size else error)
+            continue
+        wake = None
+        for outcome in mine:
+            if outcome.done and outcome.state in _PENDING and (wake is None or outcome.due < wake):
+                wake = outcome.due
+        if opens and any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
+            wake = last if wake is None else min(wake, last)
+        replies.append(Outcomes(mine, wake))  # type: ignore[arg-type]
     return replies
 
 
