@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from bide.lane import Lane
@@ -118,6 +119,38 @@ def test_a_closed_loop_is_forgotten(
     loop.run_until_complete(asyncio.wait_for(lane.acall(put("other")), PATIENCE))
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "tasks", "sizes"),
+    [
+        (False, 100, [100]),
+        (True, 63, [63]),
+        (True, 64, [32, 32]),
+        (True, 101, [51, 50]),
+        (True, 300, [150, 75, 38, 37]),
+    ],
+)
+def test_a_server_gets_many_commands_in_halves(
+    loop: asyncio.AbstractEventLoop,
+    lane: Lane,
+    engine: FlakyEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    overlaps: bool,
+    tasks: int,
+    sizes: list[int],
+) -> None:
+    able = msgspec.structs.replace(engine.capabilities, overlaps=overlaps)
+    monkeypatch.setattr(type(engine), "capabilities", able)
+
+    async def main() -> None:
+        await asyncio.gather(*(lane.acall(put(f"m{number}")) for number in range(tasks)))
+
+    loop.run_until_complete(asyncio.wait_for(main(), PATIENCE))
+    assert [len(batch) for batch in engine.batches] == [1, *sizes]
+    assert [c for batch in engine.batches[1:] for c in batch] == [
+        put(f"m{number}") for number in range(tasks)
+    ]
 
 
 def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:

@@ -18,7 +18,7 @@ from bide.model.errors import (
     StoreUnavailable,
     WrongContext,
 )
-from bide.model.replies import Claimed, Reply
+from bide.model.replies import Claimed
 
 CLOSED = "the queue is closed; open a new one to go on"
 
@@ -68,6 +68,11 @@ class Executor:
         with self._lock:
             return self._opened().capabilities
 
+    @property
+    def _overlaps(self) -> bool:
+        """Whether many commands are better executed in halves; false before the first one."""
+        return self._engine is not None and self._engine.capabilities.overlaps
+
     def open(self) -> Engine:
         """Open the engine, if that has not been done."""
         with self._lock:
@@ -80,7 +85,8 @@ class Executor:
             self._batch_waits = False
             self._execute(batch)
         for request in batch:
-            log_died(request.command, request.reply)
+            if isinstance(request.reply, Claimed):
+                log_died(request.command, request.reply)
 
     def _execute(self, batch: Sequence[Request], *, again: bool = False) -> None:
         try:
@@ -180,10 +186,8 @@ def _raisable(error: BaseException) -> Exception:
     return wrapped
 
 
-def log_died(command: Command, reply: Reply | None) -> None:
-    """Log the messages that a claim made dead letters; ignore other replies."""
-    if not isinstance(reply, Claimed) or not reply.died:
-        return
+def log_died(command: Command, reply: Claimed) -> None:
+    """Log the messages that a claim made dead letters."""
     queue = command.queue
     for one in reply.died[:LOGGED_DIED]:
         _log.error(

@@ -15,6 +15,8 @@ MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
 """The maximum number of commands, and of messages, in one batch."""
 
+HALVED = 64
+"""Fewer commands are not halved: two batches would cost more than they save."""
 
 LIMIT = 10_000
 """The maximum number of waiting commands; further callers wait."""
@@ -199,13 +201,21 @@ class Inbox:
             self._turns.discard(loop)
             self._notify()
 
-    def take(self) -> list[Request]:
-        """Remove and return the commands of one batch."""
+    def take(self, *, overlaps: bool = False) -> list[Request]:
+        """Remove and return the commands of one batch.
+
+        With `overlaps`, of many commands only one half: while the server executes it, the tasks
+        of the other half submit their next commands.
+        """
+        waiting = len(self.requests)
+        if overlaps and waiting >= HALVED:
+            waiting = (waiting + 1) // 2
+        most = min(waiting, MAX_COMMANDS)
         batch: list[Request] = []
         weight = 0
-        while self.requests and len(batch) < MAX_COMMANDS and weight < MAX_WEIGHT:
-            batch.append(self.requests.popleft())
-            weight += batch[-1].command.weight
+        while len(batch) < most and weight < MAX_WEIGHT:
+            batch.append(request := self.requests.popleft())
+            weight += request.command.weight
         if batch:
             self.wake_callers()
         if self._turns:  # a loop that was closed never calls `_end_turn`

@@ -278,7 +278,7 @@ class Lane(Executor):
             # A claim whose time ends now asks once more, if it is its turn.
             self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
             over = self._waiting.overdue(now)
-            batch = self._waiting.wanted(taken := self._inbox.take(), now)
+            batch = self._waiting.wanted(taken := self._inbox.take(overlaps=self._overlaps), now)
             if batch or over or (self._closing and not self._inbox):
                 return batch, over
             moment = now if taken else self._waiting.next_moment()
@@ -370,8 +370,8 @@ class Lane(Executor):
         with self._guard:
             for request in requests:
                 request.settled = True
-                if request.gone:  # at once: the lane may end before the loop of a task looks
-                    self._give_back(request)
+                if isinstance(request.command, Claim) and request.gone:
+                    self._give_back(request)  # at once: the lane may end before a loop looks
                 elif isinstance(request, AsyncRequest):
                     loops[request.loop].append(request)
                 else:

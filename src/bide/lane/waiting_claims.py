@@ -109,7 +109,7 @@ class WaitingClaims:
         """
         wanted = []
         for request in batch:
-            if not (request.gone and isinstance(request.command, (Claim, History))):
+            if not (isinstance(request.command, (Claim, History)) and request.gone):
                 wanted.append(request)
             elif request.entered:
                 self.leave(request, now, asked=True)

@@ -81,7 +81,7 @@ class PostgresEngine:
         StoreError: the server cannot be reached or holds no store; the error says why.
     """
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(overlaps=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

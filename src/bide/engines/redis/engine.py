@@ -59,7 +59,7 @@ class RedisEngine:
         StoreError: the store cannot be reached, or is not what bide needs.
     """
 
-    capabilities = Capabilities(ids_ordered=False, resends=True, recovers=True)
+    capabilities = Capabilities(ids_ordered=False, resends=True, recovers=True, overlaps=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -180,7 +180,9 @@ async def about(call: Call) -> About:
     from importlib.metadata import version
 
     can = call.service.lane.capabilities
-    mine = msgspec.structs.replace(can, caller_time=False, resends=False, takes_back=True)
+    mine = msgspec.structs.replace(
+        can, caller_time=False, resends=False, overlaps=False, takes_back=True
+    )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
     return About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
