@@ -22,9 +22,10 @@ _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 
 def pack(command: tuple[Arg, ...]) -> bytes:
     """Return a command as it goes to the server."""
-    # An interrupt while hiredis takes the text of a number would end the process.
-    texts = tuple([str(part) if type(part) is int else part for part in command])
-    packed: bytes = hiredis.pack_command(texts)  # type: ignore[arg-type]
+    if int in map(type, command):
+        # An interrupt while hiredis takes the text of a number would end the process.
+        command = tuple([str(part) if type(part) is int else part for part in command])
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
     return packed
 
 

@@ -4,6 +4,8 @@ What many callers ask for becomes few calls.
 """
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -33,48 +35,67 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     command = run[0]
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
-    records = [_record_of(item) for item in items]
-    rows = [(item.id, record, _plan_of(item)) for item, record in zip(items, records, strict=True)]
+    rows, plan = _rows_of(items)
     script, head = script_of(command)
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
     outcomes, answered, failed = yield from in_lots(
-        script, command, rows, head, sharded.count, first, sizes=[len(record) for record in records]
+        script, command, rows, (*head, plan), sharded.count, first, [len(row[1]) for row in rows]
     )
     for lot, (now, _change, following, found) in answered:
         sharded.next = max(sharded.next, following)
         for index, outcome in zip(lot, found, strict=True):
-            item = items[index]
+            id, died = items[index].id, items[index].died
             if isinstance(outcome, list):
-                outcomes[index] = as_outcome(command.queue, item.id, *outcome)
+                outcomes[index] = as_outcome(command.queue, id, *outcome)
                 continue
-            state: State = "ready" if outcome <= now else "delayed"
-            if item.died is not None:
-                state = "dead"
-            outcomes[index] = Outcome(item.id, True, state, outcome, item.died)
+            state: State = "dead" if died is not None else "ready" if outcome <= now else "delayed"
+            outcomes[index] = Outcome(id, True, state, outcome, died)
     return _share_out([len(each.items) for each in run], outcomes, failed)
 
 
-def _record_of(item: Item) -> bytes:
-    """Return the record of an item that is put, from `json` on."""
+_all_but_body = attrgetter(*(name for name in Item.__struct_fields__ if name not in ("id", "data")))
+
+
+def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
+    """Return the id and the record from `json` on of each item that is put, and their plan.
+
+    If they have not all the same, each has its own, and there is no other.
+    """
+    records, plans, kinds = [], [], set()
+    before, fields, plan = None, b"", ()
+    for item in items:
+        if (options := _all_but_body(item)) != before:  # mostly they are those of the one before
+            before, fields, plan = options, _fields_of(item), _plan_of(item)
+            kinds.add(plan)
+        data = item.data
+        records.append(b"".join((fields, len(data).to_bytes(4), data)))
+        plans.append(plan)
+    ids = [item.id for item in items]
+    if len(kinds) == 1:
+        return list(zip(ids, records, strict=True)), plan
+    return list(zip(ids, records, map(_pack, plans), strict=True)), None
+
+
+def _fields_of(item: Item) -> bytes:
+    """Return the record of an item from `json` to the type of the body."""
     state = None if item.died is None else "dead"
     fields = (
         item.json, item.priority, item.attempt, item.attempts, item.expires, state, item.died,
         None, None, item.group or "", _text_of(item.headers), item.failures,
     )  # fmt: skip
-    size = len(item.data).to_bytes(4)
-    return b"".join((_pack(fields)[1:], b"\xc6", size, item.data))  # without the array's head
+    return _pack(fields)[1:] + b"\xc6"  # without the array's head
 
 
 def _text_of(headers: dict[str, str] | None) -> str:
     return "" if headers is None else _encode(headers).decode()
 
 
-def _plan_of(item: Item) -> bytes:
+def _plan_of(item: Item) -> tuple[Any, ...]:
     """Return when an item is due, and what else puts it in its place: see put.lua."""
-    return _pack(
-        (item.delay, item.at, item.latest, item.priority, item.expires is not None, item.died,
-         item.created, item.group or "")
+    return (
+        item.delay, item.at, item.latest, item.priority, item.expires is not None, item.died,
+        item.created, item.group or "",
     )  # fmt: skip
 
 
@@ -177,7 +198,7 @@ def spread(
 def in_lots(
     script: str,
     command: Any,
-    rows: Sequence[Sequence[Arg]],
+    rows: Sequence[Sequence[Any]],
     head: Sequence[Any],
     shards: int,
     first: int | None = None,
@@ -198,7 +219,7 @@ def in_lots(
         A list with the errors of those messages whose call failed; the indexes of the others with
         what was answered to their call; and the first error.
     """
-    lots = spread([str(row[0]) for row in rows], shards, sizes)
+    lots = spread([row[0] for row in rows], shards, sizes)
     origin: Origin | None = getattr(command, "origin", None)
     calls = []
     begun: set[int] = set()
@@ -210,7 +231,7 @@ def in_lots(
             said = origin.outbox, before, [origin.rows[index] for index in lot]
             begun.add(shard)
         places = None if first is None else [first + at for at in lot]
-        mine = [part for index in lot for part in rows[index]]
+        mine = list(chain.from_iterable([rows[index] for index in lot]))
         args = (*head, said, places)
         calls.append(Call(script, command.queue, args, shard, shards, rows=mine))
     answers = yield calls

@@ -189,7 +189,7 @@ class Sender(Transport):
             f"{self._lane if self.listens else ''} {'' if now is None else now}"
         )
         command = (
-            "FCALL", self._library.functions[call.script], len(keys.names) + 1, *keys.names,
+            "FCALL", self._library.functions[call.script], str(len(keys.names) + 1), *keys.names,
             keys.replay + b"%d" % place, head, _encode(call.args), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED

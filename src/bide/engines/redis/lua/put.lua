@@ -1,10 +1,11 @@
 -- put: store messages. No id is named twice.
 --   conflict  what becomes of a message that is there: keep, replace, or revive (dead ones only)
 --   version   replace only messages that still are of it, and store nothing new; or nil
+--   plan      of all messages: an array of delay, at, latest (how long after the first put of the id at most),
+--     priority, whether it expires, died, created, group; nil: each message has its own, in MessagePack
 --   origin    see `read_origin`
 --   places    in a queue of several shards, the place of each among those of all shards
--- ARGV from 3 on, three for each: id; record from `json` on; plan: an array in MessagePack of delay, at,
---   latest (how long after the first put of the id at most), priority, whether it expires, died, created, group
+-- ARGV from 3 on, for each message: its id; its record from `json` on; its plan, if they have not all the same
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts, groups, outcomes, left, earliest, stored
 local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
@@ -19,7 +20,7 @@ local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
   local delay, at, expires
-  delay, at, latest, priority, expires, died_at, created, group = unpack(cmsgpack.unpack(plan), 1, 8)
+  delay, at, latest, priority, expires, died_at, created, group = unpack(type(plan) == 'table' and plan or cmsgpack.unpack(plan), 1, 8)
   if priority > 0 then flag('w', true) end
   if expires then flag('e', true) end
   if group ~= '' then flag('g', true) end
@@ -75,18 +76,19 @@ local function meet(id, known, text, conflict, version)
   left[#left + 1] = {r, store(r.order, id, text)}
 end
 
-define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
+define('put', {}, {'seq', 'put'}, function(conflict, version, plan, origin, places)
   last_plan = nil
-  local total = (#ARGV - 2) / 3
+  local width = plan and 2 or 3
+  local total = (#ARGV - 2) / width
   ranks, texts, groups, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   if not exists then return NO_SHARD end
   local ids, known, seq, new, done = {}, {}, numbers.seq, 0, {}
   read_origin(origin)
-  for i = 1, total do ids[i] = ARGV[3 * i] end
+  for i = 1, total do ids[i] = ARGV[width * (i - 1) + 3] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, instead = ARGV[3 * i + 1], nil
-    read(ARGV[3 * i + 2])
+    local text, instead = ARGV[width * (i - 1) + 4], nil
+    read(plan or ARGV[3 * i + 2])
     if rows and is_forwarded(i) then
       instead = {false, 'forwarded'}
     elseif known[i] then
