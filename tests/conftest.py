@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.cluster import RedisCluster
-from tests.effort import FULL
+from tests.effort import FULL, effort
 from tests.postgres_server import PostgresServer, empty_stores, new_folder
 from tests.servers import RedisServer
 
@@ -32,9 +32,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 _LEFT_OUT = "-p no:schemathesis -p no:valkey -p no:anyio"
 os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} {_LEFT_OUT}".strip()
-
-settings.register_profile("bide", deadline=None)  # a busy machine is slow, and that is no failure
-settings.load_profile("bide")
 
 MEMORY = Path("/dev/shm")
 NEEDED = 2 << 30
@@ -54,11 +51,14 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """Return how many processes run tests: more than cores, since a third of them waits."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return (os.cpu_count() or 2) * 3 // 2
+    return (os.cpu_count() or 2) * 2
 
 
-SHARING = ("tests/rabbitmq/", "tests/server/test_openapi.py", "tests/server/test_try_it.py")
-"""One process runs the tests of each of these: what they share takes seconds to start. (The mark
+SHARING = (
+    "tests/rabbitmq/", "tests/server/test_openapi.py", "tests/server/test_try_it.py",
+    "tests/test_architecture.py",
+)  # fmt: skip
+"""One process runs the tests of each of these: what they share takes seconds to make. (The mark
 `xdist_group` of pytest-xdist 3.8 has no effect with pytest 9.2.)"""
 
 
@@ -76,6 +76,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("full"):
         os.environ[FULL] = "1"
+    # Without a deadline: a busy machine is slow, and that is no failure.
+    settings.register_profile("bide", deadline=None, max_examples=effort(50, 100))
+    settings.load_profile("bide")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,7 +21,8 @@ from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.scripts import EXAMPLES
+from bide.testing.conformance.batches import BatchCases
+from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.effort import effort
 from tests.server.conftest import running
 
@@ -97,9 +98,8 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Eng
 numbers = itertools.count()
 
 
-class TestHttp(EngineConformance):
-    # The store is proven by itself: these go over what the protocol carries.
-    examples = EXAMPLES // effort(5, 1)
+class OnServer:
+    """Stores of one server."""
 
     @pytest.fixture
     def names(self) -> dict[Engine, str]:
@@ -122,3 +122,17 @@ class TestHttp(EngineConformance):
         self, names: dict[Engine, str], at: Callable[[str], Engine]
     ) -> Callable[[Engine], Engine]:
         return lambda engine: at(names[engine])
+
+
+class TestWhatTheProtocolCarries(OnServer, ScriptCases, BatchCases):
+    """Random scripts of all commands; the store behind the server is proven by itself."""
+
+    driver, bare = EngineConformance.driver, EngineConformance.bare
+    examples = EXAMPLES // effort(5, 1)
+
+
+@pytest.mark.full
+class TestHttp(OnServer, EngineConformance):
+    """The whole suite again."""
+
+    examples = EXAMPLES // 20

@@ -41,7 +41,7 @@ def in_child(action: Callable[[], Any], fork: Callable[[], int] = os.fork) -> st
     If Python does not know of the fork, and a thread waited for its global lock at that time, the
     child waits for this thread for ever: then another one is forked.
     """
-    for _ in range(1 if fork is os.fork else 3):
+    for patience in (PATIENCE,) if fork is os.fork else (5.0, 10.0, PATIENCE):
         reading, writing = os.pipe()
         child = fork()
         if child == 0:
@@ -52,7 +52,7 @@ def in_child(action: Callable[[], Any], fork: Callable[[], int] = os.fork) -> st
             os.write(writing, text.encode())
             os._exit(0)
         os.close(writing)
-        answers, _, _ = select.select([reading], [], [], PATIENCE)
+        answers, _, _ = select.select([reading], [], [], patience)
         if not answers:
             os.kill(child, signal.SIGKILL)
         with os.fdopen(reading, "rb") as pipe:

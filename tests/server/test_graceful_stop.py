@@ -195,9 +195,9 @@ def test_a_stream_that_the_server_ends_counts_as_answered(server: Leaving) -> No
     connection.until(b"event: tick")
     server.stop()
     connection.until(b"0")  # its proper end
+    connection.close()  # else the server waits until it was idle for a while
     server.end()
     assert server.app.service.requests == {("events", 200): 1}
-    connection.close()
 
 
 def test_requests_that_were_sent_together_are_all_answered(server: Leaving) -> None:

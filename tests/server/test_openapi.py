@@ -18,7 +18,7 @@ from tests.effort import effort
 from tests.server.client import Client
 from tests.server.conftest import running
 
-EXAMPLES = effort(2, 10)
+EXAMPLES = effort(1, 10)
 """How many requests are made up for each operation, beside those that try its edges."""
 
 

@@ -11,6 +11,7 @@ from bide.model.limits import MAX_HTTP_MESSAGES
 from bide.server.limits import decoding
 from bide.server.limits.request_bodies import LargeBodies
 from bide.server.problem import Problem
+from tests.effort import effort
 from tests.server.client import Q
 from tests.server.conftest import Serve
 
@@ -24,7 +25,7 @@ def split(data: bytes, longest: int = 1 << 20) -> tuple[bytes, list[bytes]]:
     return asyncio.run(decoding.split(data, longest, LargeBodies(1).pauses()))
 
 
-@settings(deadline=None)
+@settings(max_examples=effort(25, 100))
 @given(
     st.lists(st.dictionaries(st.text('a"\\{}['), VALUES), max_size=5),
     st.sampled_from([None, 1]),

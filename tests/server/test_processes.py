@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import bide
+from bide.cli import main
 from bide.model.limits import MAX_FAILED_LOGINS
 from tests.server.process import ServerProcess
 from tests.server.test_connection import until
@@ -304,15 +306,18 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
         (["--allow-network", "10.0.0.1/8"], "write 10.1.0.0/16"),
     ],
 )
-def test_check_says_what_cannot_work(tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_check_says_what_cannot_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text("prot = 1\n")
     (tmp_path / "quota.toml").write_text("quotas.shop.rte = 5\n")
     (tmp_path / "kind.toml").write_text('workers = "two"\n')
     (tmp_path / "choice.toml").write_text('auth = "requird"\n')
     (tmp_path / "span.toml").write_text('grace = "soon"\n')
     (tmp_path / "strange.toml").write_text('push_networks = ["10.0.0.1/8"]\n')
-    done = run(tmp_path, "serve", "--check", "--port", "0", *arguments)
-    assert done.returncode == 2
+    done = CliRunner().invoke(main, ["serve", "--check", "--port", "0", *arguments])
+    assert done.exit_code == 2
     assert text in done.stderr
 
 
