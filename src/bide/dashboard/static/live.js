@@ -21,7 +21,9 @@ document.addEventListener("submit", event => {
   if (event.timeStamp - sent < LONGEST) event.preventDefault();
   else sent = event.timeStamp;
 });
-addEventListener("pageshow", () => (sent = -LONGEST)); // also when the page comes back as it was left
+addEventListener("pageshow", event => {
+  if (event.persisted) sent = -LONGEST; // the page comes back as it was left
+});
 document.addEventListener("change", event => {
   if (event.target.id !== "choose-all") return;
   for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]"))
