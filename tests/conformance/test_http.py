@@ -22,6 +22,9 @@ from bide.server.settings import Settings
 from bide.testing import FakeClock
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
+from bide.testing.conformance.claiming import ClaimCases
+from bide.testing.conformance.ending import EndCases
+from bide.testing.conformance.explaining import ExplainCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.effort import effort
 from tests.server.conftest import running
@@ -124,8 +127,13 @@ class OnServer:
         return lambda engine: at(names[engine])
 
 
-class TestWhatTheProtocolCarries(OnServer, ScriptCases, BatchCases):
-    """Random scripts of all commands; the store behind the server is proven by itself."""
+class TestWhatTheProtocolCarries(
+    OnServer, ScriptCases, BatchCases, ExplainCases, EndCases, ClaimCases
+):
+    """Random scripts of all commands, and the cases to which the server adds something itself.
+
+    The store behind it is proven by itself.
+    """
 
     driver, bare = EngineConformance.driver, EngineConformance.bare
     examples = EXAMPLES // effort(5, 1)

@@ -128,7 +128,7 @@ def test_a_closed_loop_is_forgotten(
         (True, 63, [63]),
         (True, 64, [32, 32]),
         (True, 101, [51, 50]),
-        (True, 300, [150, 75, 38, 37]),
+        (True, 300, [150, 150]),
     ],
 )
 def test_a_server_gets_many_commands_in_halves(

@@ -189,15 +189,19 @@ def test_a_claim_that_comes_while_the_server_stops_does_not_wait(server: Leaving
     connection.close()
 
 
-def test_a_stream_that_the_server_ends_counts_as_answered(server: Leaving) -> None:
-    connection = server.connect()
-    connection.send("/v1/events")
-    connection.until(b"event: tick")
-    server.stop()
-    connection.until(b"0")  # its proper end
-    connection.close()  # else the server waits until it was idle for a while
-    server.end()
-    assert server.app.service.requests == {("events", 200): 1}
+def test_a_stream_that_the_server_ends_counts_as_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "QUIET", 0.05)
+    with served(tmp_path) as server:
+        connection = server.connect()
+        connection.send("/v1/events")
+        connection.until(b"event: tick")
+        server.stop()
+        connection.until(b"0")  # its proper end
+        server.end()  # though the client keeps its connection
+        assert server.app.service.requests == {("events", 200): 1}
+        connection.close()
 
 
 def test_requests_that_were_sent_together_are_all_answered(server: Leaving) -> None:

@@ -168,6 +168,7 @@ class Inbox:
     def __init__(self, guard: threading.RLock, notify: Callable[[], object]) -> None:
         self._notify = notify
         self.requests: deque[Request] = deque()
+        self._left = 0  # so many of these were not in the last batch
         self._guard = guard
         self.space = threading.Condition(guard)
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
@@ -209,13 +210,14 @@ class Inbox:
         """
         waiting = len(self.requests)
         if overlaps and waiting >= HALVED:
-            waiting = (waiting + 1) // 2
+            waiting = max((waiting + 1) // 2, self._left)
         most = min(waiting, MAX_COMMANDS)
         batch: list[Request] = []
         weight = 0
         while len(batch) < most and weight < MAX_WEIGHT:
             batch.append(request := self.requests.popleft())
             weight += request.command.weight
+        self._left = len(self.requests)
         if batch:
             self.wake_callers()
         if self._turns:  # a loop that was closed never calls `_end_turn`

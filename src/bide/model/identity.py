@@ -213,7 +213,7 @@ _last_ms = 0
 _next = 0
 """The part of the next id behind its time: 80 bits."""
 _ready: Iterator[str] = iter(())
-"""What `new_id` returns next: an iterator gives each id to one caller, without a lock."""
+"""What `new_id` returns next. An iterator in C gives each id to one caller, without a lock."""
 _until = 0
 """The end of the millisecond of these, in Unix nanoseconds."""
 
@@ -250,17 +250,23 @@ def _reserve(count: int) -> int:
     global _last_ms, _next, _ready, _until
     notice_fork()
     now = time.time_ns() // 1_000_000
-    if _lock._is_owned():  # type: ignore[attr-defined]
+    lock = _lock
+    if lock._is_owned():  # type: ignore[attr-defined]
         # A signal handler has interrupted the lines below, and must not get the same numbers.
         return now << 80 | int.from_bytes(os.urandom(10))
-    with _lock:
-        _last_ms = max(now, _last_ms)
-        after = (_last_ms << 80 | _next) + count
-        pairs = _PAIRS[after & 1023 :][:_AHEAD]
-        _next += count + len(pairs)
-        _ready = map(_encode(after >> 10).__add__, pairs)
-        _until = (_last_ms + 1) * 1_000_000
-        return after - count
+    with lock:
+        ms = max(now, _last_ms)
+        first = ms << 80 | _next
+        after = first + count
+        # Who asks for one id in a millisecond needs no others.
+        pairs = _PAIRS[after & 1023 :][:_AHEAD] if ms == _last_ms else []
+        ready = map(_encode(after >> 10).__add__, pairs)
+        following, until = _next + count + len(pairs), (ms + 1) * 1_000_000
+        if lock is _lock:  # no signal handler has forked, so that this is the child
+            # Nothing is called from here on, so no signal handler comes in between.
+            _last_ms, _next, _ready, _until = ms, following, ready, until
+            return first
+    return _reserve(count)
 
 
 @lru_cache(maxsize=1)

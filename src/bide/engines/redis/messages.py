@@ -58,21 +58,22 @@ _all_but_body = attrgetter(*(name for name in Item.__struct_fields__ if name not
 
 
 def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
-    """Return the id and the record from `json` on of each item that is put, and their plan.
+    """Return the id and the record from `json` on of each item that is put, and the plan of all.
 
-    If they have not all the same, each has its own, and there is no other.
+    If their plans differ, each row has its own, and the last is `None`.
     """
-    records, plans, kinds = [], [], set()
+    records, plans, different = [], [], set()
     before, fields, plan = None, b"", ()
     for item in items:
-        if (options := _all_but_body(item)) != before:  # mostly they are those of the one before
+        options = _all_but_body(item)
+        if options != before or item.headers:  # equal headers may be in another order
             before, fields, plan = options, _fields_of(item), _plan_of(item)
-            kinds.add(plan)
+            different.add(plan)
         data = item.data
         records.append(b"".join((fields, len(data).to_bytes(4), data)))
         plans.append(plan)
     ids = [item.id for item in items]
-    if len(kinds) == 1:
+    if len(different) == 1:
         return list(zip(ids, records, strict=True)), plan
     return list(zip(ids, records, map(_pack, plans), strict=True)), None
 
@@ -268,8 +269,11 @@ def _share_out(
         mine, opens = outcomes[first : first + size], nexts[first : first + size]
         first += size
         errors = [] if sound else [each for each in mine if isinstance(each, StoreError)]
-        if error := errors[0] if errors else None if size else failed:
-            replies.append(_partly(error) if len(errors) < size else error)
+        if len(errors) < size and errors:
+            replies.append(_partly(errors[0]))
+            continue
+        if errors or (failed and not size):
+            replies.append(errors[0] if errors else failed)  # type: ignore[arg-type]
             continue
         wake = None
         for outcome in mine:

@@ -308,11 +308,11 @@ class Quotas:
         """
         key = what, namespace
         if waits and key in self._counting:
-            # It may count twice what was put since it began: it is not the last word.
+            # It may count twice what was put as it began; another may be due after it.
             await asyncio.shield(self._counting[key])
         with self.shared.of(namespace) as use:
-            after: float = getattr(use, what).after
-        if time.monotonic() > after + every:
+            due = time.monotonic() > getattr(use, what).after + every
+        if due:
             self._begin(namespace, what)
         if key in self._counting and (waits or key not in self._counted):
             await asyncio.shield(self._counting[key])
@@ -336,19 +336,19 @@ class Quotas:
     async def _measure(self, namespace: str | None, what: What) -> None:
         began = time.monotonic()
         try:
-            with self.shared.of(namespace) as use:
-                before = getattr(use, what).added
             names = await self._names(Caller(namespace, frozenset()), ours=True)
             queues = self._queues.setdefault(namespace, set())
             queues.update(name for name in names if not _is_ours(name))
+            with self.shared.of(namespace) as use:  # last: what is put meanwhile is counted twice
+                before = getattr(use, what).added
             found = await self._sum(what, names)
             with self.shared.of(namespace) as use:
                 amount = getattr(use, what)
                 amount.value = found + amount.added - before
                 amount.after = (now := time.monotonic()) + SHARE * (now - began)
             self._counted.add((what, namespace))
-        finally:  # a callback of the task would be late for who needs a new count at once
-            del self._counting[what, namespace]
+        finally:  # a callback would be late for who needs a new count at once
+            self._counting.pop((what, namespace), None)
 
     async def close(self) -> None:
         """End the counts that are under way."""

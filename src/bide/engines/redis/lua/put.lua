@@ -20,7 +20,8 @@ local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
   local delay, at, expires
-  delay, at, latest, priority, expires, died_at, created, group = unpack(type(plan) == 'table' and plan or cmsgpack.unpack(plan), 1, 8)
+  local parts = type(plan) == 'table' and plan or cmsgpack.unpack(plan)
+  delay, at, latest, priority, expires, died_at, created, group = unpack(parts, 1, 8)
   if priority > 0 then flag('w', true) end
   if expires then flag('e', true) end
   if group ~= '' then flag('g', true) end
@@ -78,17 +79,18 @@ end
 
 define('put', {}, {'seq', 'put'}, function(conflict, version, plan, origin, places)
   last_plan = nil
-  local width = plan and 2 or 3
+  local width = plan and 2 or 3  -- arguments of each message
   local total = (#ARGV - 2) / width
   ranks, texts, groups, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   if not exists then return NO_SHARD end
   local ids, known, seq, new, done = {}, {}, numbers.seq, 0, {}
   read_origin(origin)
-  for i = 1, total do ids[i] = ARGV[width * (i - 1) + 3] end
+  for i = 1, total do ids[i] = ARGV[3 + width * (i - 1)] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local text, instead = ARGV[width * (i - 1) + 4], nil
-    read(plan or ARGV[3 * i + 2])
+    local at, instead = 3 + width * (i - 1), nil
+    local text = ARGV[at + 1]
+    read(plan or ARGV[at + 2])
     if rows and is_forwarded(i) then
       instead = {false, 'forwarded'}
     elseif known[i] then
