@@ -49,7 +49,8 @@ def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
     @wraps(method)
     async def call(queue: Any, /, *args: P.args, **options: P.kwargs) -> T:
         returned: Any = method(queue, *args, **options)
-        return cast("T", await returned)
+        result: T = await returned
+        return result
 
     call.__doc__ = f"Async form of `Queue.{method.__name__}`."
     return call
