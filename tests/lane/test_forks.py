@@ -20,7 +20,6 @@ import pytest
 import bide
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
-from bide.model import identity
 from bide.model.identity import new_id, new_ids
 from tests.lane.commands import PATIENCE, claim, eventually, spawn, waiting
 
@@ -190,31 +189,6 @@ def test_no_child_makes_the_ids_of_another() -> None:
 
     made = [in_child(behind_the_time, fork) for fork in (fork_as_uwsgi_does, os.fork) * 2]
     assert len(set(made)) == len(made)
-
-
-def test_a_signal_handler_that_forks_while_an_id_is_made_repeats_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reading, writing = os.pipe()
-    children: list[int] = []
-    encode = identity._encode
-
-    def encode_after_a_fork(number: int) -> str:
-        if not children:
-            children.append(os.fork())
-        return encode(number)
-
-    monkeypatch.setattr(identity, "_encode", encode_after_a_fork)
-    monkeypatch.setattr(identity, "_until", 0)  # none is ready
-    made = [new_id()[10:] for _ in range(100)]
-    if children == [0]:
-        os.write(writing, " ".join(made).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        theirs = pipe.read().split()
-    os.waitpid(children[0], 0)
-    assert len({*made, *theirs}) == 200
 
 
 def test_a_memory_queue_stays_with_the_parent() -> None:

@@ -4,7 +4,6 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
 from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
@@ -205,24 +204,14 @@ def _shown(name: object) -> str:
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
-_AHEAD = 64
-"""The maximum number of ids that are ready before they are asked for."""
-
 _lock = threading.RLock()  # which knows its thread; nothing enters it twice
 _last_ms = 0
 _next = 0
 """The part of the next id behind its time: 80 bits."""
-_ready: Iterator[str] = iter(())
-"""What `new_id` returns next. An iterator in C gives each id to one caller, without a lock."""
-_until = 0
-"""The end of the millisecond of these, in Unix nanoseconds."""
 
 
 def new_id() -> str:
     """Return a new random id; see `new_ids`."""
-    notice_fork()
-    if time.time_ns() < _until and (id := next(_ready, None)):
-        return id
     number = _reserve(1)
     return _encode(number >> 10) + _PAIRS[number & 1023]
 
@@ -243,30 +232,17 @@ def new_ids(count: int) -> list[str]:
 
 
 def _reserve(count: int) -> int:
-    """Return the first of `count` new ids as a number; the others follow it.
-
-    What comes behind them is for `new_id`.
-    """
-    global _last_ms, _next, _ready, _until
+    """Return the first of `count` new ids as a number; the others follow it."""
+    global _last_ms, _next
     notice_fork()
     now = time.time_ns() // 1_000_000
-    lock = _lock
-    if lock._is_owned():  # type: ignore[attr-defined]
+    if _lock._is_owned():  # type: ignore[attr-defined]
         # A signal handler has interrupted the lines below, and must not get the same numbers.
         return now << 80 | int.from_bytes(os.urandom(10))
-    with lock:
-        ms = max(now, _last_ms)
-        first = ms << 80 | _next
-        after = first + count
-        # Who asks for one id in a millisecond needs no others.
-        pairs = _PAIRS[after & 1023 :][:_AHEAD] if ms == _last_ms else []
-        ready = map(_encode(after >> 10).__add__, pairs)
-        following, until = _next + count + len(pairs), (ms + 1) * 1_000_000
-        if lock is _lock:  # no signal handler has forked, so that this is the child
-            # Nothing is called from here on, so no signal handler comes in between.
-            _last_ms, _next, _ready, _until = ms, following, ready, until
-            return first
-    return _reserve(count)
+    with _lock:
+        _last_ms = max(now, _last_ms)
+        _next += count
+        return (_last_ms << 80 | _next) - count
 
 
 @lru_cache(maxsize=1)
@@ -278,9 +254,8 @@ def _encode(number: int) -> str:
 @in_child
 def _draw() -> None:
     """Draw the random part of this process: at the start, and again in a forked child."""
-    global _lock, _next, _ready
+    global _lock, _next
     _lock = threading.RLock()
-    _ready = iter(())
     _next = int.from_bytes(os.urandom(10)) >> 1  # at least half of the range is left
 
 

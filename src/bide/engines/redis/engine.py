@@ -41,8 +41,6 @@ _ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
 
 def _alike(command: cmd.Command) -> object:
     """Return what is equal for commands that are executed as one: only their messages differ."""
-    if isinstance(command, cmd.Put) and command.origin is None:
-        return command.queue, command.on_conflict, command.if_version
     of_its_own = getattr(command, "origin", None) or getattr(command, "where", None)
     if of_its_own or not command.named_by or isinstance(command, (cmd.Edit, cmd.Find)):
         return object()

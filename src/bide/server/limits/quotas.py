@@ -307,9 +307,6 @@ class Quotas:
             waits: whether to wait for a count that is under way, and not only for the first one.
         """
         key = what, namespace
-        if waits and key in self._counting:
-            # It may count twice what was put as it began; another may be due after it.
-            await asyncio.shield(self._counting[key])
         with self.shared.of(namespace) as use:
             due = time.monotonic() > getattr(use, what).after + every
         if due:
