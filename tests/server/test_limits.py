@@ -305,6 +305,7 @@ ELSEWHERE = {
     "MAX_RECEIVER_BODY": "targets/http/test_connections.py",
     "MAX_RECEIVER_HEAD": "targets/http/test_bad_receivers.py",
     "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",
+    "MAX_RETURNED": "../src/bide/testing/conformance/scanning.py",
     "MAX_RESULT": "queue/test_ending.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
     "IMPORT_LINES": "queue/test_transfer.py",

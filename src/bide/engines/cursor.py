@@ -32,8 +32,12 @@ class Budget:
 class Phase(NamedTuple):
     """One stretch of a scan."""
 
-    state: State | None
-    """The set that is walked in the order of its rank; `None`: all records, in any order."""
+    state: State | Literal["returned", "rest"] | None
+    """The set that is walked in the order of its rank; `None`: all records, in any order.
+
+    "returned": the messages that have gone back to an earlier set since the scan began. "rest": all
+    records, but only if the queue does not remember all of those.
+    """
     due: bool | None = None
     """Of the delayed ones: only those that are due (True), or are not yet (False)."""
 
@@ -50,37 +54,56 @@ PHASES: dict[State | Literal["next"] | None, tuple[Phase, ...]] = {
 }
 
 
-_EACH_SET = tuple(
-    Phase(state) for state in ("delayed", "ready", "leased", "dead", "acked", "expired")
+_EACH_SET = (
+    *(Phase(state) for state in ("delayed", "ready", "leased", "dead", "acked", "expired")),
+    Phase("returned"),
+    Phase("rest"),
 )
-"""In the order in which claims move messages, so that a scan does not miss them."""
+"""In the order in which claims move messages, so that a scan does not miss them; then those that
+have gone back meanwhile."""
+
+
+def goes_by_set(scan: Scan) -> bool:
+    """Return whether a scan reads one set after another: by due times, of no state."""
+    by_due = scan.where is not None and scan.where.group is None and scan.where != Where()
+    return by_due and scan.state is None
 
 
 def phases_of(scan: Scan) -> tuple[Phase, ...]:
-    """Return the phases of a scan. With due times and no state it walks one set after another."""
-    by_due = scan.where is not None and scan.where.group is None and scan.where != Where()
-    return _EACH_SET if by_due and scan.state is None else PHASES[scan.state]
+    """Return the phases of a scan."""
+    return _EACH_SET if goes_by_set(scan) else PHASES[scan.state]
 
 
 BEGIN = "0.0.0"
 """The cursor of the first page."""
 
 
-def cursor_after(phase: int, rank: int, seq: int) -> str:
-    """Return the cursor of the page that begins behind this place."""
-    return f"{phase}.{rank}.{seq}"
+class Position(NamedTuple):
+    """Where the page of a scan begins: behind a message of a phase."""
+
+    phase: int = 0
+    rank: int = -1
+    seq: int = -1
+    since: int | None = None
+    """The number of the last return before the scan began; `None`: it needs none, or begins."""
+
+    def __str__(self) -> str:
+        """Return the position as a cursor."""
+        since = "" if self.since is None else f"~{self.since}"
+        return f"{self.phase}.{self.rank}.{self.seq}{since}"
 
 
-def position(cursor: str | None) -> tuple[int, tuple[int, int]]:
-    """Return the phase of a cursor, and its rank and sequence number.
+def position(cursor: str | None) -> Position:
+    """Return the position of a cursor.
 
     Raises:
         InvalidArgument: when no scan made this cursor.
     """
     if cursor is None:
-        return 0, (-1, -1)
-    parts = [int(part) for part in cursor.split(".") if part.isdecimal() and len(part) < 20]
-    if cursor.count(".") != 2 or len(parts) != 3 or max(parts) >= 1 << 63:
+        return Position()
+    place, mark, since = cursor.partition("~")
+    texts = [*place.split("."), *([since] if mark else [])]
+    parts = [int(part) for part in texts if part.isdecimal() and len(part) < 20]
+    if place.count(".") != 2 or len(parts) != len(texts) or max(parts) >= 1 << 63:
         raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
-    phase, rank, seq = parts
-    return phase, (rank, seq)
+    return Position(*parts)

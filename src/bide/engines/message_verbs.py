@@ -67,8 +67,11 @@ def revive(queue: QueueRules, record: Record, command: cmd.Revive, number: int) 
 
 
 def extend(queue: QueueRules, record: Record, command: cmd.Extend, number: int) -> Done:
-    """Extend the lease."""
-    queue.extend(record, queue.now + command.lease)
+    """Let the lease end at another time."""
+    until = queue.now + command.lease
+    if record.until is not None and until < record.until:
+        queue.remember_return(record)
+    queue.extend(record, until)
     return True
 
 

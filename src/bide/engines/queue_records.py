@@ -52,6 +52,12 @@ class QueueRecords(Protocol):
     def extend(self, record: Record, until: int) -> None:
         """Extend the lease of a record."""
 
+    def remember_return(self, record: Record) -> None:
+        """Remember that a record has gone to an earlier set, or to an earlier place in its set."""
+
+    def last_return(self) -> int:
+        """Return the number of the last return, 0 if there was none."""
+
     def remember_end(
         self, record: Record, how: Ending, by: str | None, result: bytes | None = None
     ) -> None:

@@ -66,6 +66,8 @@ class QueueRules(QueueRecords, Protocol):
             fits = token in (None, record.token) and self.is_still(record, version)
             done = fits and change(self, record, command, number)
             self.save(record)
+            if done and record.state in ("delayed", "ready"):
+                self.remember_return(record)
             if was_leased and record.state != "leased":
                 freed = True
                 if record.successor is not None:
@@ -132,7 +134,9 @@ class QueueRules(QueueRecords, Protocol):
         if old.state == "dead":
             self.row.revived += 1
         self.remove(old)
-        return self.add(Record.of(item, due, old.seq, created), item)
+        record = self.add(Record.of(item, due, old.seq, created), item)
+        self.remember_return(record)
+        return record
 
     def succeed(self, old: Record) -> Record:
         """Let a successor take the place of a record whose lease has ended."""
@@ -146,7 +150,9 @@ class QueueRules(QueueRecords, Protocol):
             self.row.put += 1
         if old.state is not None:
             self.remove(old)
-        return self.add(Record.of(item, item.at, old.seq, None), item)
+        record = self.add(Record.of(item, item.at, old.seq, None), item)
+        self.remember_return(record)
+        return record
 
     def add(self, record: Record, item: Item) -> Record:
         """Add the new record of an item."""
@@ -279,6 +285,7 @@ class QueueRules(QueueRecords, Protocol):
             self.row.lapsed += 1
             if self.failed(record, LAPSED, record.until):
                 self.ready(record)
+                self.remember_return(record)
             self.save(record)
             if record.successor is not None:
                 return self.succeed(record)

@@ -268,8 +268,7 @@ class Scan(_Command, frozen=True, tag="scan"):
 
     With a `state`, in rank order. With "next", what is delivered next: ready, then delayed.
     Without a state no order is promised: a message that is there throughout is never missed, and
-    one that moves meanwhile may be read twice. With due times and no state, stores may read one
-    state after another, and miss a message that goes back to an earlier state meanwhile.
+    one that moves meanwhile may be read twice.
     """
 
     state: State | Literal["next"] | None = None

@@ -135,7 +135,7 @@ def _cursor(command: cmd.Scan) -> None:
         return
     if cursor.count(".") == 3:  # of Redis, which checks it before it executes anything
         return
-    phase, _ = position(cursor)
+    phase = position(cursor).phase
     by_id = command.state is None and command.where in (None, cmd.Where())
     if by_id and phase:
         raise InvalidArgument(

@@ -16,8 +16,9 @@ from bide.testing.conformance.scripts import Player, clear
 def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(
     draw: Any, seed: int, tmp_path: Path
 ) -> None:
-    # A row a queue, one in all, the last pauses; rows of outboxes are kept as long as the queue.
-    own = {"bide_queue", "bide_store", "bide_pause", "bide_forwarded"}
+    # A row a queue, one in all, the last pauses and returns; rows of outboxes are kept as long as
+    # the queue.
+    own = {"bide_queue", "bide_store", "bide_pause", "bide_return", "bide_forwarded"}
     path = tmp_path / "bide.db"
     engine = SqliteEngine(path)
     run = Player(engine).batch

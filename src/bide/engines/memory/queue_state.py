@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 import msgspec
 from sortedcontainers import SortedList
 
-from bide.engines.cursor import Phase, cursor_after, phases_of, position
+from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, position
 from bide.engines.memory.lines import Lines
 from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import QueueRules
@@ -15,7 +15,7 @@ from bide.engines.record import Record, matches
 from bide.model.command_parts import Origin, Where
 from bide.model.commands import Scan
 from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
-from bide.model.limits import MAX_FORWARDED
+from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, Item, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import PAUSES, Pause, Sizes
@@ -33,6 +33,8 @@ class QueueState(QueueRules):
         """What is remembered of messages that have ended, by id, in this order."""
         self.rows: set[tuple[str, str]] = set()
         """The rows of outboxes that were executed: outbox and row."""
+        self.returns: deque[tuple[int, str]] = deque(maxlen=MAX_RETURNED)
+        """The last returns to an earlier set: their numbers, and the ids."""
         self.records: dict[str, Record] = {}
         self.all: SortedList[tuple[int, Record]] = SortedList()
         """All, as they were put."""
@@ -82,6 +84,14 @@ class QueueState(QueueRules):
         record.rank = record.until = until
         record.extended += 1
         self.sets["leased"].add((until, record.seq, record))
+
+    def remember_return(self, record: Record) -> None:
+        """Remember that a record has gone to an earlier set, or to an earlier place in its set."""
+        self.returns.append((self.last_return() + 1, record.id))
+
+    def last_return(self) -> int:
+        """Return the number of the last return, 0 if there was none."""
+        return self.returns[-1][0] if self.returns else 0
 
     def remember_end(
         self, record: Record, how: Ending, by: str | None, result: bytes | None = None
@@ -216,17 +226,24 @@ class QueueState(QueueRules):
 
     def walk(self, scan: Scan) -> Iterator[tuple[Record, str]]:
         """Yield records, each with the cursor of the page that begins behind it."""
-        phases = phases_of(scan)
-        number, after = position(scan.cursor)
-        for index in range(number, len(phases)):
-            start = after if index == number else (-1, -1)
-            for rank, seq, record in self._phase(phases[index], start, scan.where):
+        phases, begin = phases_of(scan), position(scan.cursor)
+        if begin.since is None and goes_by_set(scan):
+            begin = begin._replace(since=self.last_return())
+        for index in range(begin.phase, len(phases)):
+            after = begin if index == begin.phase else Position(index, since=begin.since)
+            for rank, seq, record in self._phase(phases[index], after, scan.where):
                 if matches(record, scan.where) and record.id.startswith(scan.prefix or ""):
-                    yield record, cursor_after(index, rank, seq)
+                    yield record, str(Position(index, rank, seq, begin.since))
 
-    def _phase(self, phase: Phase, after: tuple[int, int], where: Where | None) -> Iterator[Entry]:
-        low = (after[0], after[1] + 1)
-        if phase.state is None:  # all, as they were put
+    def _phase(self, phase: Phase, after: Position, where: Where | None) -> Iterator[Entry]:
+        low, since = (after.rank, after.seq + 1), after.since or 0
+        if phase.state == "returned":
+            behind = max(after.rank, since)
+            found = (one for one in self.returns if one[0] > behind and one[1] in self.records)
+            return ((number, 0, self.records[id]) for number, id in found)
+        if phase.state == "rest" and not (self.returns and self.returns[0][0] > since + 1):
+            return iter(())
+        if phase.state is None or phase.state == "rest":  # all, as they were put
             return ((0, *one) for one in self.all.irange((low[1],)))
         reach = delayed_reach(self.now) + 1
         if phase.due is False:

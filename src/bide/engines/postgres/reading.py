@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.cursor import BEGIN, PHASES, Budget, cursor_after, position
+from bide.engines.cursor import BEGIN, PHASES, Budget, Position, position
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NEVER, Batch
 from bide.model import commands as cmd
@@ -248,11 +248,12 @@ def scan(batch: Batch, command: cmd.Scan) -> Reply:
         )  # fmt: skip
         last, full = page(last, ((row, _BY_ID + row.id) for row in rows))
         return Page(found, last if full else None)
-    number, after = position(command.cursor)
+    begin = position(command.cursor)
     phases = PHASES[command.state]
-    last = cursor_after(number, *after)
-    for index in range(number, len(phases)):
-        rank, seq = after if index == number else (-1, -1)
+    last = str(begin)
+    for index in range(begin.phase, len(phases)):
+        after = begin if index == begin.phase else Position(index)
+        rank, seq = after.rank, after.seq
         state, due = phases[index]
         reach = delayed_reach(moment) if due else NEVER
         if due is False and rank < delayed_reach(moment):
@@ -262,7 +263,7 @@ def scan(batch: Batch, command: cmd.Scan) -> Reply:
             reach, where.group, *bounds, command.limit - len(found), command.max_bytes, None,
         )  # fmt: skip
         last, full = page(last, (
-            (row, cursor_after(index, 0 if state is None else row.rank, row.seq)) for row in rows
+            (row, str(Position(index, 0 if state is None else row.rank, row.seq))) for row in rows
         ))  # fmt: skip
         if full:
             return Page(found, last)

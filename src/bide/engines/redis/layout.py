@@ -41,7 +41,7 @@ _COPIES = 6
 
 _PARTS = (
     "meta", "records", "delayed", "ready", "kept", "leases", "leased", "groups", "waiters", "ended",
-    "endings", "lines", "turns", "shares", "forwarded",
+    "endings", "lines", "turns", "shares", "forwarded", "returns",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from bide.engines.cursor import BEGIN, phases_of
+from bide.engines.cursor import BEGIN, goes_by_set, phases_of
 from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
 from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
@@ -14,7 +14,12 @@ from bide.model.message import Message
 from bide.model.replies import Page
 
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
-_CURSOR = re.compile(rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
+_SINCE = r"(?:[0-9]{1,15}-){0,63}[0-9]{1,15}"
+_CURSOR = re.compile(rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})(?:~({_SINCE}))?")
+
+
+_ONE_BY_ONE = ("all", "group", "rest")
+"""The stretches that are read of one shard after another."""
 
 
 class _Place(NamedTuple):
@@ -26,6 +31,19 @@ class _Place(NamedTuple):
     order: str = ""
     """Of all messages: hashes of the ids that were returned of the first bucket, joined by -."""
     shard: int = 0
+    since: str = ""
+    """Of a scan that goes by set: the number of the last change of each shard before it began,
+    joined by -."""
+
+    def __str__(self) -> str:
+        """Return the place as a cursor."""
+        since = f"~{self.since}" if self.since else ""
+        return ".".join(map(str, self[:4])) + since
+
+    def behind(self, shard: int) -> int:
+        """Return the number of the last change of a shard before the scan began."""
+        numbers = self.since.split("-")
+        return int(numbers[shard] or 0) if shard < len(numbers) else 0
 
 
 def _stretches(command: Scan) -> list[str]:
@@ -46,10 +64,10 @@ def check_cursor(command: Scan) -> _Place:
         return _Place()
     found = _CURSOR.fullmatch(command.cursor or "")
     if found is not None:
-        place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]))
+        place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]), found[5] or "")
         phases = _stretches(command)[place.phase : place.phase + 1]
         sound = len(place.order) == ORDER or not (place.rank or place.order)
-        if phases and (sound or phases[0] == "all"):
+        if phases and (sound or phases[0] in ("all", "rest")):
             return place
     raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
 
@@ -61,24 +79,24 @@ def scan(command: Scan, shards: int) -> Step:
     messages: list[Message] = []
     room = command.max_bytes
     while place.phase < len(phases):
-        one_by_one = phases[place.phase] in ("all", "group")  # else all shards, in rank order
+        one_by_one = phases[place.phase] in _ONE_BY_ONE  # else all shards, in rank order
         asked = [place.shard] if one_by_one else range(shards)
         limit = command.limit - len(messages)
-        entries, behind = yield from _ask(command, place, asked, shards, limit, room)
+        entries, behind, since = yield from _ask(command, place, asked, shards, limit, room)
         for at, message, size in entries:
             if messages and (size > room or len(messages) == command.limit):
-                return [Page(messages, ".".join(map(str, place)))]
+                return [Page(messages, str(place))]
             messages.append(message)
             room -= size
             place = at
         if behind is not None:
             place = behind
         elif one_by_one and place.shard + 1 < shards:
-            place = _Place(place.phase, shard=place.shard + 1)
+            place = _Place(place.phase, shard=place.shard + 1, since=since)
         else:
-            place = _Place(place.phase + 1)
+            place = _Place(place.phase + 1, since=since)
         if place.phase < len(phases) and messages and (room <= 0 or limit <= len(entries)):
-            return [Page(messages, ".".join(map(str, place)))]
+            return [Page(messages, str(place))]
     return [Page(messages, None)]
 
 
@@ -89,7 +107,8 @@ def _ask(
 
     Returns:
         Messages in their order, each with its place and size, as far as no shard can have others
-        in between; and behind which place to go on, `None` if nothing is there.
+        in between; behind which place to go on, `None` if nothing is there; and the `since` of all
+        places.
     """
     phase, where = _stretches(command)[place.phase], command.where or Where()
     of = len(asked)
@@ -97,26 +116,33 @@ def _ask(
     head = phase, where.after, where.before, where.group, most, max(room, 1)
     prefix = command.prefix or ""
     answers = yield [
-        Call("scan", command.queue, (*head, *_mark(place, shard), prefix), shard, shards)
+        Call(
+            "scan", command.queue,
+            (*head, *_mark(place, shard), prefix, place.behind(shard)), shard, shards,
+        )
         for shard in asked
-    ]
+    ]  # fmt: skip
+    told = raised(answers)
+    since = place.since
+    if goes_by_set(command) and not since:
+        since = "-".join(str(head[1]) for head, *_ in told)
     entries: list[tuple[_Place, Message, int]] = []
     ends: list[_Place] = []
-    for shard, (head, *listed) in zip(asked, raised(answers), strict=True):
+    for shard, (head, *listed) in zip(asked, told, strict=True):
         now, _change, end, ranks = head
         if end:
-            ends.append(_Place(place.phase, int(end[0]), end[1], shard))
+            ends.append(_Place(place.phase, int(end[0]), end[1], shard, since))
         for at, id, record, lease in zip(ranks, *listed, strict=True):
             name, ready = id.decode(), phase == "ready"
             message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
             rank, order = at.split()
-            mine = _Place(place.phase, int(rank), order, shard)
+            mine = _Place(place.phase, int(rank), order, shard, since)
             entries.append((mine, message, len(record) + len(id)))
     entries.sort(key=itemgetter(0))
     behind = min(ends, default=None)
     if behind is not None:
         entries = [entry for entry in entries if entry[0] <= behind]
-    return entries, behind
+    return entries, behind, since
 
 
 def _mark(after: _Place, shard: int) -> tuple[str, str]:

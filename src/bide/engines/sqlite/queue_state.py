@@ -28,7 +28,7 @@ from bide.engines.sqlite.tables import (
 )
 from bide.model.command_parts import Origin, Where
 from bide.model.ended import ENDINGS, Ending, end_of
-from bide.model.limits import MAX_FORWARDED
+from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State
 from bide.model.rank import (
     EVERYTHING,
@@ -68,6 +68,7 @@ class QueueState(Reading):
         self.records = {}
         self._before = row.values()
         self._stored: dict[int, tuple[Any, ...]] = {}
+        self._returned = False
         self.changed_hours = single_puts
         if single_puts:
             row.put += single_puts.total()
@@ -77,6 +78,8 @@ class QueueState(Reading):
     def save_row(self) -> None:
         """Write back what has changed in the row of the queue, and in its limits."""
         self.lines.save()
+        if self._returned:
+            self.run(SQL.drop_old_returns, (MAX_RETURNED,))
         if (values := self.row.values()) != self._before:
             self.run(SQL.save_queue, (*values, self.row.id))
 
@@ -178,6 +181,11 @@ class QueueState(Reading):
         """Extend the lease of a record."""
         record.until = until
         self.run(SQL.extend, (until, record.seq))
+
+    def remember_return(self, record: Record) -> None:
+        """Remember that a record has gone to an earlier set, or to an earlier place in its set."""
+        self.run(SQL.remember_return, (record.seq,))
+        self._returned = True
 
     def remember_end(
         self, record: Record, how: Ending, by: str | None, result: bytes | None = None

@@ -3,9 +3,9 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from bide.engines.cursor import BEGIN, Phase, cursor_after, phases_of, position
+from bide.engines.cursor import BEGIN, Phase, Position, goes_by_set, phases_of, position
 from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record
 from bide.engines.sqlite.limits import Lines
@@ -37,9 +37,9 @@ COUNTED = 1_000
 
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
-_SCANS: dict[State | None, str] = {
+_SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
     None: SQL.scan_group, "delayed": SQL.scan_pending, "ready": SQL.scan_pending,
-    "leased": SQL.scan_leased,
+    "leased": SQL.scan_leased, "returned": SQL.scan_returned, "rest": SQL.scan_rest,
 }  # fmt: skip
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
@@ -95,19 +95,31 @@ class Reading(QueueRules, Protocol):
             for row in self.run(SQL.scan_all, bounds):
                 yield shown(row, self.now), f"{_BY_ID}{row[1]}"
             return
-        number, after = position(scan.cursor)
-        for index in range(number, len(phases)):
-            start = after if index == number else (-1, -1)
-            for row in self._phase(phases[index], start, scan):
+        start = position(scan.cursor)
+        if start.since is None and goes_by_set(scan):
+            start = start._replace(since=self.last_return())
+        for index in range(start.phase, len(phases)):
+            after = start if index == start.phase else Position(index, since=start.since)
+            for row in self._phase(phases[index], after, scan):
                 record = shown(row, self.now)
-                yield record, cursor_after(index, record.rank, record.seq)
+                yield record, str(Position(index, record.rank, record.seq, start.since))
 
-    def _phase(self, phase: Phase, after: tuple[int, int], scan: Scan) -> sqlite3.Cursor:
+    def last_return(self) -> int:
+        """Return the number of the last return in the store, 0 if there was none."""
+        return self.number(SQL.last_return)
+
+    def _phase(self, phase: Phase, after: Position, scan: Scan) -> Iterable[tuple[Any, ...]]:
         bounds: dict[str, Any] = {
-            "queue": self.row.id, "rank": after[0], "seq": after[1], "limit": scan.limit,
-            "reach": EVERYTHING, "state": STATES.index(phase.state or "leased"),
-            **bounds_of(scan.where),
+            "queue": self.row.id, "rank": after.rank, "seq": after.seq, "limit": scan.limit,
+            "reach": EVERYTHING, **bounds_of(scan.where),
         }  # fmt: skip
+        if phase.state == "returned":
+            bounds["rank"] = max(after.rank, after.since or 0)
+        elif phase.state == "rest":
+            if not self.number(SQL.forgot_returns, after.since or 0):
+                return ()
+        else:
+            bounds["state"] = STATES.index(phase.state or "leased")
         if phase.state == "delayed":
             bounds |= self._reach(bounds, phase)
         return self.run(_SCANS.get(phase.state, SQL.scan_aside), bounds)

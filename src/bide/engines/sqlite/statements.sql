@@ -300,3 +300,9 @@ DELETE FROM bide_forwarded WHERE queue = :queue AND (outbox, row) <= (
   SELECT outbox, row FROM bide_forwarded WHERE queue = :queue
   ORDER BY outbox DESC, row DESC LIMIT 1 OFFSET :most);
 
+-- name: remember_return
+INSERT INTO bide_return (seq) VALUES (?);
+
+-- name: drop_old_returns
+DELETE FROM bide_return WHERE number <= (SELECT max(number) FROM bide_return) - ?;
+

@@ -1,14 +1,11 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
-"""Find, scan, count, forecast, queues: the commands that only read; and budgets of replies."""
+"""Find, count, forecast, queues: the commands that only read; and budgets of replies."""
 
 from typing import Any
 
-import pytest
-
-from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Forecasted, Sizes
-from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, numbered
+from bide.testing.conformance.driver import HOUR, START, Driver, numbered
 
 KIB = 1024
 LARGE: dict[str, Any] = {"data": b"x" * KIB, "json": False}
@@ -17,37 +14,6 @@ IDS = [f"m{number}" for number in range(10)]
 
 class ReadCases:
     """What these commands promise."""
-
-    # Scan.
-
-    def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
-        ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%", "\ud7ffx", "\ue000", "\U0010ffff"]
-        ids += ["é", "éa"]
-        driver.put(*ids, delay=5)
-        driver.bury(driver.lease("a-3"))
-        ids.append("a-3")
-        for prefix in ("a", "a-", "a-1", "a%", "\ud7ff", "\U0010ffff", "é", "z", ""):
-            for limit in (2, 500):
-                expected = sorted(id for id in ids if id.startswith(prefix))
-                assert sorted(driver.found(prefix=prefix, limit=limit)) == expected
-
-    def test_a_scan_yields_each_message_once_while_others_come_and_go(self, driver: Driver) -> None:
-        driver.put(*IDS, delay=5)
-        first = driver.page(limit=4)
-        names = sorted(ids_of(first))
-        rest = [id for id in IDS if id not in names]
-        driver.cancel(*names[:2])
-        driver.reschedule(rest[0], names[2], delay=0)
-        driver.take(1)
-        second = driver.page(cursor=first.cursor, limit=100)
-        assert (sorted(ids_of(second)), second.cursor) == (rest, None)
-
-    def test_an_invalid_cursor_is_refused(self, driver: Driver) -> None:
-        driver.put("a")
-        for state in (None, "ready", "next", "dead"):
-            for cursor in ("", "nonsense", "1.2", "0.-1.3", "0.1.2.3"):
-                with pytest.raises(InvalidArgument, match="cursor"):
-                    driver.page(state, cursor)
 
     # Count.
 

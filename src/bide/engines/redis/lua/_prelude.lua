@@ -13,7 +13,9 @@
 --  11 endings  sorted set: when the last of them ended -> id
 --  12 lines  13 turns: sorted sets, 14 shares: hash; of a limited queue, see _limits.lua
 --  15 forwarded  sorted set, every score is 0: outbox, /, row; see the end of this file
---  16 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--  16 returns  sorted set: number of the change -> order .. id, a message that has gone to an earlier set, or
+--     to an earlier place in its set; the last ones, for scans that are under way
+--  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 five words, some of which may be empty:
 --     mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
@@ -39,11 +41,12 @@ local READ = 64               -- records at once, each of up to a megabyte
 
 local ARGV
 local META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
-local LINES, TURNS, SHARES, FORWARDED, TRY
+local LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY
 local MARK, SECONDS, SHARDS, LANE
 local given  -- the time that the caller gave, or empty
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, flags, change
+local advanced  -- whether this call has given its change a number
 local numbers  -- others of META, by their names: those that a function reads, see `define`
 local tally  -- counters of the queue: what `finish` adds to each
 local replayed
@@ -102,10 +105,11 @@ local function make()
   call('HSET', META, 'put', int(there), 'seq', int(now))
 end
 
--- Gives this change its number, and sets a field of meta with it.
+-- Gives this change its number, if it has none yet, and sets a field of meta with it.
 local function advance(...)
   if not exists then return end
-  change = change + 1
+  if not advanced then change = change + 1 end
+  advanced = true
   call('HSET', META, 'change', int(change), ...)
 end
 
@@ -140,10 +144,10 @@ local function begin(keys, args, reads)
   if not call then prepare() end
   ARGV = args
   META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
-    LINES, TURNS, SHARES, FORWARDED, TRY = unpack(keys)
+    LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
   local again
   again, MARK, SECONDS, SHARDS, LANE, given = match(args[1], '^(%??)(%d*) (%d+) (%d+) (%S*) (%d*)$')
-  tally, replayed, died, now, part, actor = {}, nil, {}, tonumber(given), 0, nil
+  tally, replayed, died, now, part, actor, advanced = {}, nil, {}, tonumber(given), 0, nil, false
   if again ~= '' then
     local known = call('GET', TRY)
     if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then

@@ -124,7 +124,18 @@ local function leave(r, stays)
   r.was = r.state
 end
 
+local MOST_RETURNS = 10000  -- MAX_RETURNED of bide.model.limits
+
+-- Remembers that a message goes to an earlier set, or to an earlier place in its set: a scan that reads one
+-- set after another reads it again.
+local function remember_return(r)
+  advance()
+  call('ZADD', RETURNS, int(change), r.member)
+  call('ZREMRANGEBYRANK', RETURNS, 0, -MOST_RETURNS - 1)
+end
+
 local function move(r, set, rank)
+  if set ~= KEPT then remember_return(r) end
   if limited and set == READY then enter_line(r) end
   call('ZADD', set, int(rank), r.member)
   save(r)
@@ -289,7 +300,7 @@ local OF_DELAYED = {delayed = true, due = true, waiting = true}
 
 -- Returns a list of {set, lowest rank, highest rank}.
 --   which          ready (as it was promoted), delayed (due or not), of these due or waiting, leased, dead,
---                  acked or expired
+--                  acked or expired, or returns
 --   after, before  bounds of due; of dead, acked and expired messages, `before` bounds the time of their end
 local function ranges(which, after, before)
   local LAST = 9007199254740992 / 256 - 1
@@ -299,6 +310,7 @@ local function ranges(which, after, before)
   if high < low then return {} end
   if OF_DELAYED[which] then return {{DELAYED, low * 256, high * 256 + 255}} end
   if which == 'leased' then return {{LEASED, low, high}} end
+  if which == 'returned' then return {{RETURNS, low, high}} end
   if BASE[which] then return {{KEPT, BASE[which], BASE[which] + min(high, STRIPE - 1)}} end
   local found, rank = {}, 0
   while true do  -- a stripe for each priority: in it, messages are ordered by due

@@ -47,6 +47,8 @@ end
 -- Waking. WAITERS has the lanes that wait, with the time at which each claims. Two claim when the head is
 -- due: the first one then, the second one a beat later, in case the first has died. The others, whose times
 -- are FAR, claim when they are told. A lane that does not listen to its channel is skipped.
+local wake, enter, next_moment
+do
 local BEAT = 50
 local FAR = 2 ^ 50
 
@@ -62,7 +64,7 @@ local function forget_silent()
 end
 
 -- Returns from when on there is something to claim or to take back.
-local function next_moment()
+function next_moment()
   local moment
   if limited then
     settle_all()
@@ -79,7 +81,7 @@ local function next_moment()
 end
 
 -- A message can be claimed from `moment` on: wakes two lanes, unless two claim by then.
-local function wake(moment)
+function wake(moment)
   if limited and has('l') then moment = next_moment() end
   if not moment or not has('l') then return end
   moment = ceil(max(moment, now))
@@ -101,7 +103,7 @@ end
 -- Notes that this lane waits, and returns when it should claim; nil: when it is told. No message is due
 -- before `moment`. Of many lanes that wait until they are told, the latest thousand stay: those that have
 -- died are found out only then, and the others enter again when they look, within seconds.
-local function enter(moment)
+function enter(moment)
   forget_silent()
   local before = tonumber(call('ZSCORE', WAITERS, LANE) or FAR + now)
   local function others(by) return call('ZCOUNT', WAITERS, '-inf', int(by)) - (before <= by and 1 or 0) end
@@ -114,6 +116,7 @@ local function enter(moment)
   call('ZREMRANGEBYRANK', WAITERS, 2, -999)
   flag('l', true)
   return at and moment
+end
 end
 
 -- Returns how many messages are where; the last of these numbers: how many of DELAYED are due.

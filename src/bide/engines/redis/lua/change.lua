@@ -64,6 +64,7 @@ local function do_it(r, token)
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
   elseif verb == 'extend' then
+    if moment < r.until_ then remember_return(r) end
     r.until_, r.extended = moment, r.extended + 1
     write_lease(r)
     call('ZADD', LEASED, int(moment), r.member)

@@ -90,7 +90,7 @@ define('delete', {'allow-oom'}, {}, function(really)
   if exists and really and delayed + ready + leased + dead + kept == 0 then
     advance()
     call('DEL', META)
-    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED)
+    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED, RETURNS)
     limited = false
     call('HSET', META, 'change', int(change))
     expire_keys()

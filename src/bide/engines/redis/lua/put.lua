@@ -75,6 +75,7 @@ local function meet(id, known, text, conflict, version)
   local first = latest and r.created == 0 and now or r.created
   due_after(first, created or first)
   left[#left + 1] = {r, store(r.order, id, text)}
+  remember_return(r)
 end
 
 define('put', {}, {'seq', 'put'}, function(conflict, version, plan, origin, places)

@@ -1,13 +1,15 @@
 -- scan: look at messages, a slice at a time.
---   which   see ranges; or group, or all
+--   which   see ranges; or returned: what has gone to an earlier set; group; all; or rest: all, but only if
+--     some of the returns are remembered no more
 --   after, before, group  what all must have in common, or nil
 --   limit, left  how many, and how large the reply may become
 --   mark, order  place behind which to go on: rank and order; of all: cursor of HSCAN, and hashes of the
 --                ids that were returned of its first bucket. 0 and empty at the beginning
 --   prefix  how the ids begin, or empty
+--   since   of returned and rest: the number of the last change before the scan began
 -- Reply: [head, ids, records, leases]; head is [now, change, place or null, ranks]; place is two texts; a rank
 --   and behind it the order
-define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix)
+define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix, since)
   local rank = tonumber(mark)
   local VISITS = 2000
   local sifts = prefix ~= '' or group and which ~= 'group'  -- few messages may match
@@ -56,6 +58,8 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
     local low, high
     if which == 'ready' or OF_DELAYED[which] then
       low, high, after, before = after, before, nil, nil  -- the range says it
+    elseif which == 'returned' then
+      low = since + 1
     end
     for _, range in ipairs(ranges(which, low, high)) do
       if visits >= VISITS or not scan_range(unpack(range)) then return end
@@ -100,7 +104,13 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
     if cursor == '0' then place = nil end
   end
 
-  if which == 'all' then scan_all()
+  local function remembers_all()
+    local first = call('ZRANGE', RETURNS, 0, 0, 'WITHSCORES')[2]
+    return call('ZCARD', RETURNS) < MOST_RETURNS or tonumber(first) <= since
+  end
+
+  if which == 'rest' and remembers_all() then place = nil
+  elseif which == 'all' or which == 'rest' then scan_all()
   elseif which == 'group' then scan_group()
   else scan_state() end
   local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
