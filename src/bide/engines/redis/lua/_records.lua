@@ -130,8 +130,9 @@ local MOST_RETURNS = 10000  -- MAX_RETURNED of bide.model.limits
 -- set after another reads it again.
 local function remember_return(r)
   advance()
-  call('ZADD', RETURNS, int(change), r.member)
-  call('ZREMRANGEBYRANK', RETURNS, 0, -MOST_RETURNS - 1)
+  if call('ZADD', RETURNS, int(change), r.member) == 1 then
+    call('ZREMRANGEBYRANK', RETURNS, 0, -MOST_RETURNS - 1)
+  end
 end
 
 local function move(r, set, rank)
