@@ -306,34 +306,34 @@ class Intake:
 
     async def _put(self, channel: AbstractChannel, arrived: list[Arrived]) -> list[Arrived]:
         """Store messages; return those whose ids are in use."""
-        put = Put(self.queue, [one.item for one in arrived])
-        reply = await self._patiently(channel, lambda: self._put_recorded(channel, put, arrived))
-        known = [one for one, out in zip(arrived, reply.outcomes, strict=True) if not out.done]
+        # Else a cancel in between would leave what is stored without its record.
+        known, unrecorded = await self._patiently(
+            channel, lambda: completed(self._put_recorded(arrived))
+        )
+        for command in unrecorded:
+            await self._ask(channel, Outcomes, command)
         self.taken.stored += len(arrived) - len(known)
         return known
 
-    async def _put_recorded(
-        self, channel: AbstractChannel, put: Put, arrived: list[Arrived]
-    ) -> Outcomes:
-        """Store messages and the record of them: the lane makes that one transaction on SQLite."""
-        others = self._unacknowledged.record(one.digest for one in arrived)
-        # Only the messages tell whether the store is away: their record may fit into a full one.
+    async def _put_recorded(self, arrived: list[Arrived]) -> tuple[list[Arrived], list[Command]]:
+        """Store messages, and then the record of those that are stored.
+
+        Not the record first: what is recorded and not in the store counts as cancelled or
+        published.
+
+        Returns:
+            Those whose ids are in use, and the commands about records that have failed.
+        """
+        put = Put(self.queue, [one.item for one in arrived])
+        reply = await self._access.once(Outcomes, put)
+        known, stored = list[Arrived](), list[Arrived]()
+        for one, outcome in zip(arrived, reply.outcomes, strict=True):
+            (stored if outcome.done else known).append(one)
+        commands = self._unacknowledged.record(one.digest for one in stored)
         lane = self._access.lane
-        putting = asyncio.ensure_future(self._access.once(Outcomes, put))
-
-        async def both() -> list[Any]:
-            done = await asyncio.gather(putting, *map(lane.acall, others), return_exceptions=True)
-            if putting.exception() and others and isinstance(others[0], Put):
-                await lane.acall(self._unacknowledged.retract())
-            return done[1:]
-
-        # Else a cancel would leave the record of what is not stored: the next intake would drop it.
-        done = await completed(both())
-        if putting.exception() is None:
-            for command, result in zip(others, done, strict=True):
-                if isinstance(result, BaseException):
-                    await self._ask(channel, Outcomes, command)
-        return putting.result()
+        results = await asyncio.gather(*map(lane.acall, commands), return_exceptions=True)
+        done = zip(commands, results, strict=True)
+        return known, [command for command, result in done if isinstance(result, BaseException)]
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:
         """Return what any process has stored without an acknowledgement that the broker saw."""
@@ -353,7 +353,7 @@ class Intake:
         """Execute a command; wait while the store is unavailable."""
         return await self._patiently(channel, lambda: self._access.once(kind, command))
 
-    async def _patiently(self, channel: AbstractChannel, ask: Callable[[], Awaitable[R]]) -> R:
+    async def _patiently(self, channel: AbstractChannel, ask: Callable[[], Awaitable[T]]) -> T:
         attempt = 0
         while True:
             try:
