@@ -35,8 +35,10 @@ class Phase(NamedTuple):
     state: State | Literal["returned", "rest"] | None
     """The set that is walked in the order of its rank; `None`: all records, in any order.
 
-    "returned": the messages that have gone back to an earlier set since the scan began. "rest": all
-    records, but only if the queue does not remember all of those.
+    "returned": the messages that have gone back to an earlier set since the scan began, or to an
+    earlier place in their set. "rest": all records, but only if those were more than
+    `MAX_RETURNED`: the store does not remember them all, and to wait until no more come might never
+    end.
     """
     due: bool | None = None
     """Of the delayed ones: only those that are due (True), or are not yet (False)."""

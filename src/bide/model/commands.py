@@ -268,7 +268,7 @@ class Scan(_Command, frozen=True, tag="scan"):
 
     With a `state`, in rank order. With "next", what is delivered next: ready, then delayed.
     Without a state no order is promised: a message that is there throughout is never missed, and
-    one that moves meanwhile may be read twice.
+    one that moves meanwhile may be read again.
     """
 
     state: State | Literal["next"] | None = None

@@ -125,7 +125,7 @@ class Queue(Changes):
         Args:
             state: only messages in this state, in its order (delayed: by due time). With none, all
                 messages in no order: none that is there throughout is missed; one that moves
-                meanwhile may come twice.
+                meanwhile may come again.
             group: only those of this group,
             after: that are due at this time or later,
             before: that are due before this time.

@@ -133,11 +133,11 @@ def _cursor(command: cmd.Scan) -> None:
     if cursor.startswith("id:"):
         check_name(cursor[3:], "cursor")
         return
-    if cursor.count(".") == 3:  # of Redis, which checks it before it executes anything
-        return
-    phase = position(cursor).phase
+    if cursor.partition("~")[0].count(".") == 3:
+        return  # it is of Redis, which checks it before it executes anything
+    place = position(cursor)
     by_id = command.state is None and command.where in (None, cmd.Where())
-    if by_id and phase:
+    if by_id and (place.phase or place.since is not None):
         raise InvalidArgument(
             f"cursor={cursor!r} is not from a scan of all messages; begin without a cursor"
         )

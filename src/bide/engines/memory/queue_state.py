@@ -238,10 +238,11 @@ class QueueState(QueueRules):
     def _phase(self, phase: Phase, after: Position, where: Where | None) -> Iterator[Entry]:
         low, since = (after.rank, after.seq + 1), after.since or 0
         if phase.state == "returned":
-            behind = max(after.rank, since)
-            found = (one for one in self.returns if one[0] > behind and one[1] in self.records)
+            behind, last = max(after.rank, since), since + MAX_RETURNED
+            numbers = {id: number for number, id in self.returns if behind < number <= last}
+            found = sorted((number, id) for id, number in numbers.items() if id in self.records)
             return ((number, 0, self.records[id]) for number, id in found)
-        if phase.state == "rest" and not (self.returns and self.returns[0][0] > since + 1):
+        if phase.state == "rest" and self.last_return() <= since + MAX_RETURNED:
             return iter(())
         if phase.state is None or phase.state == "rest":  # all, as they were put
             return ((0, *one) for one in self.all.irange((low[1],)))

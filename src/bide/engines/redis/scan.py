@@ -10,12 +10,15 @@ from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
 from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_RETURNED
 from bide.model.message import Message
 from bide.model.replies import Page
 
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
 _SINCE = r"(?:[0-9]{1,15}-){0,63}[0-9]{1,15}"
-_CURSOR = re.compile(rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})(?:~({_SINCE}))?")
+_CURSOR = re.compile(
+    rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})(?:~({_SINCE})~([0-9]{{1,9}}))?"
+)
 
 
 _ONE_BY_ONE = ("all", "group", "rest")
@@ -34,11 +37,17 @@ class _Place(NamedTuple):
     since: str = ""
     """Of a scan that goes by set: the number of the last change of each shard before it began,
     joined by -."""
+    returned: int = 0
+    """How many messages it has yielded that were returned since."""
 
     def __str__(self) -> str:
         """Return the place as a cursor."""
-        since = f"~{self.since}" if self.since else ""
+        since = f"~{self.since}~{self.returned}" if self.since else ""
         return ".".join(map(str, self[:4])) + since
+
+    def next_phase(self) -> "_Place":
+        """Return where the next stretch begins."""
+        return _Place(self.phase + 1, since=self.since, returned=self.returned)
 
     def behind(self, shard: int) -> int:
         """Return the number of the last change of a shard before the scan began."""
@@ -64,10 +73,11 @@ def check_cursor(command: Scan) -> _Place:
         return _Place()
     found = _CURSOR.fullmatch(command.cursor or "")
     if found is not None:
-        place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]), found[5] or "")
+        since, returned = found[5] or "", int(found[6] or 0)
+        place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]), since, returned)
         phases = _stretches(command)[place.phase : place.phase + 1]
         sound = len(place.order) == ORDER or not (place.rank or place.order)
-        if phases and (sound or phases[0] in ("all", "rest")):
+        if phases and place.rank < 1 << 64 and (sound or phases[0] in ("all", "rest")):
             return place
     raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
 
@@ -79,22 +89,28 @@ def scan(command: Scan, shards: int) -> Step:
     messages: list[Message] = []
     room = command.max_bytes
     while place.phase < len(phases):
-        one_by_one = phases[place.phase] in _ONE_BY_ONE  # else all shards, in rank order
+        phase = phases[place.phase]
+        if phase == "returned" and place.returned > MAX_RETURNED:
+            place = place.next_phase()
+            continue
+        one_by_one = phase in _ONE_BY_ONE  # else all shards, in rank order
         asked = [place.shard] if one_by_one else range(shards)
         limit = command.limit - len(messages)
-        entries, behind, since = yield from _ask(command, place, asked, shards, limit, room)
+        entries, behind, place = yield from _ask(command, place, asked, shards, limit, room)
+        returned = place.returned
         for at, message, size in entries:
             if messages and (size > room or len(messages) == command.limit):
                 return [Page(messages, str(place))]
             messages.append(message)
             room -= size
-            place = at
+            returned += phase == "returned"
+            place = at._replace(returned=returned)
         if behind is not None:
-            place = behind
+            place = behind._replace(returned=returned)
         elif one_by_one and place.shard + 1 < shards:
-            place = _Place(place.phase, shard=place.shard + 1, since=since)
+            place = place._replace(rank=0, order="", shard=place.shard + 1)
         else:
-            place = _Place(place.phase + 1, since=since)
+            place = place.next_phase()
         if place.phase < len(phases) and messages and (room <= 0 or limit <= len(entries)):
             return [Page(messages, str(place))]
     return [Page(messages, None)]
@@ -107,10 +123,12 @@ def _ask(
 
     Returns:
         Messages in their order, each with its place and size, as far as no shard can have others
-        in between; behind which place to go on, `None` if nothing is there; and the `since` of all
-        places.
+        in between; behind which place to go on, `None` if nothing is there; and the place, which
+        knows by then what the last changes were.
     """
     phase, where = _stretches(command)[place.phase], command.where or Where()
+    if phase == "rest" and place.returned > MAX_RETURNED:
+        phase = "all"
     of = len(asked)
     most = min(limit if of == 1 else limit // of * 5 // 4 + 4, SLICE)
     head = phase, where.after, where.before, where.group, most, max(room, 1)
@@ -123,26 +141,25 @@ def _ask(
         for shard in asked
     ]  # fmt: skip
     told = raised(answers)
-    since = place.since
-    if goes_by_set(command) and not since:
-        since = "-".join(str(head[1]) for head, *_ in told)
+    if goes_by_set(command) and not place.since:
+        place = place._replace(since="-".join(str(head[1]) for head, *_ in told))
     entries: list[tuple[_Place, Message, int]] = []
     ends: list[_Place] = []
     for shard, (head, *listed) in zip(asked, told, strict=True):
         now, _change, end, ranks = head
         if end:
-            ends.append(_Place(place.phase, int(end[0]), end[1], shard, since))
+            ends.append(place._replace(rank=int(end[0]), order=end[1], shard=shard))
         for at, id, record, lease in zip(ranks, *listed, strict=True):
             name, ready = id.decode(), phase == "ready"
             message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
             rank, order = at.split()
-            mine = _Place(place.phase, int(rank), order, shard, since)
+            mine = place._replace(rank=int(rank), order=order, shard=shard)
             entries.append((mine, message, len(record) + len(id)))
     entries.sort(key=itemgetter(0))
     behind = min(ends, default=None)
     if behind is not None:
         entries = [entry for entry in entries if entry[0] <= behind]
-    return entries, behind, since
+    return entries, behind, place
 
 
 def _mark(after: _Place, shard: int) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from bide.model.commands import Scan
 from bide.model.ended import ENDINGS, KEPT_ENDS, End
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
-from bide.model.limits import MAX_NAME
+from bide.model.limits import MAX_NAME, MAX_RETURNED
 from bide.model.message import STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import AHEAD, Pause, Sizes
@@ -113,10 +113,11 @@ class Reading(QueueRules, Protocol):
             "queue": self.row.id, "rank": after.rank, "seq": after.seq, "limit": scan.limit,
             "reach": EVERYTHING, **bounds_of(scan.where),
         }  # fmt: skip
+        last = (after.since or 0) + MAX_RETURNED
         if phase.state == "returned":
-            bounds["rank"] = max(after.rank, after.since or 0)
+            bounds |= {"rank": max(after.rank, after.since or 0), "reach": last}
         elif phase.state == "rest":
-            if not self.number(SQL.forgot_returns, after.since or 0):
+            if self.last_return() <= last:
                 return ()
         else:
             bounds["state"] = STATES.index(phase.state or "leased")

@@ -16,11 +16,15 @@ WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
 ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_returned
+-- Each message by its last return.
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), r.number, {lease}, a.ended, s.item
-FROM bide_return r CROSS JOIN bide_message m ON m.seq = r.seq
+FROM (
+    SELECT max(number) AS number, seq FROM bide_return
+    WHERE number > :rank AND number <= :reach GROUP BY seq
+  ) AS r CROSS JOIN bide_message m ON m.seq = r.seq
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
-WHERE r.number > :rank AND m.queue = :queue AND m.due >= :after AND m.due < :before
+WHERE m.queue = :queue AND m.due >= :after AND m.due < :before
 ORDER BY r.number LIMIT :limit;
 
 -- name: scan_rest
@@ -33,10 +37,6 @@ ORDER BY m.seq LIMIT :limit;
 
 -- name: last_return
 SELECT coalesce(max(number), 0) FROM bide_return;
-
--- name: forgot_returns
--- Whether some of the returns after a number are remembered no more.
-SELECT coalesce(min(number), 0) > ? + 1 FROM bide_return;
 
 -- name: scan_pending
 SELECT {message}, p.state, p.rank

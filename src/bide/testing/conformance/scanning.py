@@ -133,6 +133,27 @@ class ScanCases:
                 expected = sorted(id for id in ids if id.startswith(prefix))
                 assert sorted(driver.found(prefix=prefix, limit=limit)) == expected
 
+    def test_a_scan_ends_though_messages_return_all_the_time(self, bare: Driver) -> None:
+        ids = numbered(500)
+        bare.put(*ids, at=START + 1_000)
+        seen, pages, cursor = Counter[str](), 0, None
+        while cursor is not None or not pages:
+            page = bare.page(None, cursor, where=TWO_HOURS, limit=400)
+            seen.update(ids_of(page))
+            pages, cursor = pages + 1, page.cursor
+            bare.reschedule(*ids, at=START + 1_000)
+            assert pages < 100
+        assert set(seen) == set(ids)
+
+    def test_a_message_that_returned_several_times_is_read_once_more(self, driver: Driver) -> None:
+        driver.put(*IDS, at=START + 1_000)
+        first = driver.page(where=TWO_HOURS, limit=5)
+        moved = ids_of(first)[0]
+        for _ in range(5):
+            driver.reschedule(moved, at=START + 1_000)
+        second = driver.page(None, first.cursor, where=TWO_HOURS)
+        assert ids_of(second).count(moved) <= 1
+
     def test_a_scan_yields_each_message_once_while_others_come_and_go(self, driver: Driver) -> None:
         driver.put(*IDS, delay=5)
         first = driver.page(limit=4)
@@ -147,6 +168,6 @@ class ScanCases:
     def test_an_invalid_cursor_is_refused(self, driver: Driver) -> None:
         driver.put("a")
         for state in (None, "ready", "next", "dead"):
-            for cursor in ("", "nonsense", "1.2", "0.-1.3", "0.1.2.3"):
+            for cursor in ("", "nonsense", "1.2", "0.-1.3", "0.1.2.3", "0.1.2~", "0.1.2~3.4"):
                 with pytest.raises(InvalidArgument, match="cursor"):
                     driver.page(state, cursor)

@@ -99,6 +99,7 @@ local function make()
   call('HSET', META, 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not: settings and counters begin again.
+  call('DEL', RETURNS)
   local there = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
   numbers.seq, numbers.put = now, there

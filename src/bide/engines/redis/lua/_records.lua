@@ -301,7 +301,7 @@ local OF_DELAYED = {delayed = true, due = true, waiting = true}
 
 -- Returns a list of {set, lowest rank, highest rank}.
 --   which          ready (as it was promoted), delayed (due or not), of these due or waiting, leased, dead,
---                  acked or expired, or returns
+--                  acked, expired, or returned
 --   after, before  bounds of due; of dead, acked and expired messages, `before` bounds the time of their end
 local function ranges(which, after, before)
   local LAST = 9007199254740992 / 256 - 1

@@ -10,6 +10,7 @@
 -- Reply: [head, ids, records, leases]; head is [now, change, place or null, ranks]; place is two texts; a rank
 --   and behind it the order
 define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix, since)
+  if since > change then since = 0 end  -- changes were lost, by a fail-over
   local rank = tonumber(mark)
   local VISITS = 2000
   local sifts = prefix ~= '' or group and which ~= 'group'  -- few messages may match
