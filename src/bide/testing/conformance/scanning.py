@@ -1,6 +1,7 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Scan: which messages it yields, while others come, go and move."""
 
+import contextlib
 from collections import Counter
 from random import Random
 
@@ -171,3 +172,7 @@ class ScanCases:
             for cursor in ("", "nonsense", "1.2", "0.-1.3", "0.1.2.3", "0.1.2~", "0.1.2~3.4"):
                 with pytest.raises(InvalidArgument, match="cursor"):
                     driver.page(state, cursor)
+        for since in ("0", "9" * 18, str(2**62), str(2**63 - 1)):
+            cursor = f"6.0.0~{since}"  # some stores have such cursors
+            with contextlib.suppress(InvalidArgument):
+                assert len(driver.page(None, cursor, where=TWO_HOURS).messages) <= 1
