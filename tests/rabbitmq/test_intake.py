@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -39,36 +40,33 @@ def test_messages_are_stored_under_their_ids_with_their_delays(stage: Stage) -> 
     stage.play(story)
 
 
-def test_a_message_is_acknowledged_once_it_is_stored(stage: Stage) -> None:
-    def is_put(command: object) -> bool:  # what else the intake writes still fits
-        return isinstance(command, Put) and command.queue == stage.exchange
+def puts_into(stage: Stage) -> Callable[[object], bool]:
+    """Return what fails while the store is full; what else an intake writes still fits."""
+    return lambda command: isinstance(command, Put) and command.queue == stage.exchange
 
-    fault = stage.engine.fail(StoreFull("no space"), when=is_put, times=None)
+
+def test_a_message_is_acknowledged_once_it_is_stored(stage: Stage) -> None:
+    fault = stage.engine.fail(StoreFull("no space"), when=puts_into(stage), times=None)
 
     async def story() -> None:
         async with stage.intake() as intake:
             await stage.send(message_id="m1", headers={"x-delay": 60_000})
-            await until(lambda: intake.taken.waiting and fault.struck >= 2)
-            assert intake.taken.stored == 0
+            await until(lambda: intake.taken.waiting and fault.struck >= 3)
             # Were it killed now, what is recorded would be dropped when it comes again.
-            assert (await stage.counts(RECORDS)).flow.put == 0
-        delayed = f"{stage.exchange}.delayed"
-        assert (await stage.receive(delayed, keep=True)).message_id == "m1"
+            records = await stage.counts(RECORDS)
+            assert (intake.taken.stored, records.sizes.total, records.flow.put) == (0, 0, 1)
+        assert (await stage.receive(f"{stage.exchange}.delayed", keep=True)).message_id == "m1"
         stage.engine.heal()
         async with stage.intake() as intake:
-            await stage.stored(1)
             await until(lambda: intake.taken.stored == 1)
-        assert await stage.count(delayed) == 0
+        assert await stage.count(f"{stage.exchange}.delayed") == 0
 
     stage.play(story)
 
 
 def test_an_intake_that_stops_while_it_stores_loses_nothing(stage: Stage) -> None:
-    def is_put(command: object) -> bool:
-        return isinstance(command, Put) and command.queue == stage.exchange
-
     async def story() -> None:
-        stage.engine.fail(StoreFull("no space"), when=is_put, times=None)
+        stage.engine.fail(StoreFull("no space"), when=puts_into(stage), times=None)
         with ExitStack() as held:
             async with stage.intake():
                 held.enter_context(stage.engine.held())

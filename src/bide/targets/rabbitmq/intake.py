@@ -7,10 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from aio_pika import ExchangeType
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
-from pamqp.common import FieldTable
 
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
@@ -28,36 +26,7 @@ from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray
 from bide.targets.rabbitmq.messages import dead_letter_of, is_same, item_of, renamed
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
-
-DELAYED, DEAD = ".delayed", ".delayed.dead"
-"""Behind the name of the target: the names of what an intake declares."""
-
-
-async def declare_topology(
-    channel: AbstractChannel, exchange: str, queue_type: str
-) -> AbstractQueue:
-    """Declare what an intake needs beside its target `X`, and return the queue that it consumes.
-
-    `X.delayed` (fanout) takes what is published with a delay, into the queue `X.delayed`. What
-    cannot be stored goes to the exchange `X.delayed.dead` (fanout), into the queue
-    `X.delayed.dead`; so does what the broker itself gives up, such as a message that expires.
-
-    Args:
-        channel: is closed by the broker if something is there already with other settings.
-        exchange: the target.
-        queue_type: "quorum" or "classic".
-    """
-    delayed, dead = exchange + DELAYED, exchange + DEAD
-    kind: FieldTable = {"x-queue-type": queue_type}
-    letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
-    letters_queue = await channel.declare_queue(dead, durable=True, arguments=kind)
-    await letters_queue.bind(letters)
-    intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
-    kind = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
-    queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
-    await queue.bind(intake)
-    return queue
-
+from bide.targets.rabbitmq.topology import DEAD, declare_topology
 
 PREFETCH = 500
 """How many messages the broker hands over that are not acknowledged yet."""
@@ -316,24 +285,33 @@ class Intake:
         return known
 
     async def _put_recorded(self, arrived: list[Arrived]) -> tuple[list[Arrived], list[Command]]:
-        """Store messages, and then the record of those that are stored.
+        """Store messages with the record of them: the lane makes that one transaction on SQLite.
 
-        Not the record first: what is recorded and not in the store counts as cancelled or
-        published.
+        While the store is full or away, the record comes after the messages. It might fit alone,
+        and what is recorded and not in the store counts as cancelled or published.
 
         Returns:
-            Those whose ids are in use, and the commands about records that have failed.
+            Those whose ids are in use, and the commands about records that are left to do.
         """
         put = Put(self.queue, [one.item for one in arrived])
-        reply = await self._access.once(Outcomes, put)
-        known, stored = list[Arrived](), list[Arrived]()
-        for one, outcome in zip(arrived, reply.outcomes, strict=True):
-            (stored if outcome.done else known).append(one)
-        commands = self._unacknowledged.record(one.digest for one in stored)
-        lane = self._access.lane
-        results = await asyncio.gather(*map(lane.acall, commands), return_exceptions=True)
-        done = zip(commands, results, strict=True)
-        return known, [command for command, result in done if isinstance(result, BaseException)]
+        digests = [one.digest for one in arrived]
+        storing = asyncio.ensure_future(self._access.once(Outcomes, put))
+        if self.taken.waiting:
+            await storing
+            left = self._unacknowledged.record(digests)
+        else:
+            commands = self._unacknowledged.record(digests)
+            recording = map(self._access.lane.acall, commands)
+            _, *done = await asyncio.gather(storing, *recording, return_exceptions=True)
+            if storing.exception():
+                for retract in self._unacknowledged.retract(commands):
+                    await self._access.lane.acall(retract)
+            left = [
+                command for command, result in zip(commands, done, strict=True)
+                if isinstance(result, BaseException)
+            ]  # fmt: skip
+        outcomes = storing.result().outcomes
+        return [one for one, out in zip(arrived, outcomes, strict=True) if not out.done], left
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:
         """Return what any process has stored without an acknowledgement that the broker saw."""

@@ -1,9 +1,9 @@
 """Messages that are stored, and whose acknowledgement RabbitMQ may not have seen.
 
 RabbitMQ delivers such a message again. By then a user may have cancelled it, and it must not come
-back. So between storing a batch and acknowledging it, an intake stores a record of its messages, in
-a queue of bide's own. The record goes once RabbitMQ has seen the acknowledgement. The record of a
-process or a connection that died before that counts for a day.
+back. So each batch is stored together with a record of its messages, in a queue of bide's own. The
+record goes once RabbitMQ has seen the acknowledgement. The record of a process or a connection that
+died before that counts for a day.
 """
 
 from collections.abc import Iterable
@@ -44,6 +44,11 @@ class Unacknowledged:
                 Put(RECORDS, [Item(self._open[-1], data, delay=KEPT, group=self._queue)])
             )
         return commands + self.forget()
+
+    def retract(self, commands: Iterable[Command]) -> list[Command]:
+        """Return the command that removes the last record, if these commands have made one."""
+        made = any(isinstance(command, Put) for command in commands)
+        return [Cancel(RECORDS, [self._open.pop()])] if made else []
 
     def acknowledged(self) -> None:
         """RabbitMQ has seen the acknowledgements of all that was recorded."""

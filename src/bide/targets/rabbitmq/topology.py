@@ -1,0 +1,34 @@
+"""What an intake declares on the broker."""
+
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractChannel, AbstractQueue
+from pamqp.common import FieldTable
+
+DELAYED, DEAD = ".delayed", ".delayed.dead"
+"""Behind the name of the target: the names of what an intake declares."""
+
+
+async def declare_topology(
+    channel: AbstractChannel, exchange: str, queue_type: str
+) -> AbstractQueue:
+    """Declare what an intake needs beside its target `X`, and return the queue that it consumes.
+
+    `X.delayed` (fanout) takes what is published with a delay, into the queue `X.delayed`. What
+    cannot be stored goes to the exchange `X.delayed.dead` (fanout), into the queue
+    `X.delayed.dead`; so does what the broker itself gives up, such as a message that expires.
+
+    Args:
+        channel: is closed by the broker if something is there already with other settings.
+        exchange: the target.
+        queue_type: "quorum" or "classic".
+    """
+    delayed, dead = exchange + DELAYED, exchange + DEAD
+    kind: FieldTable = {"x-queue-type": queue_type}
+    letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
+    letters_queue = await channel.declare_queue(dead, durable=True, arguments=kind)
+    await letters_queue.bind(letters)
+    intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
+    kind = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
+    queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
+    await queue.bind(intake)
+    return queue
