@@ -30,6 +30,23 @@ class ClaimCases:
         assert driver.wait(99).take() == []
         assert driver.wait(1).take() == ["a"]
 
+    def test_a_message_is_late_only_after_the_moment_of_its_expiry(self, driver: Driver) -> None:
+        driver.put("a", expires=10)
+        assert driver.wait(10).take() == ["a"]
+        driver.put("b", expires=10)
+        assert driver.wait(11).take() == []
+        assert driver.state("b") == "expired"
+
+    def test_a_paused_queue_hands_out_nothing_and_wakes_when_it_resumes(
+        self, driver: Driver
+    ) -> None:
+        driver.put("a")
+        driver.configure(paused=True)
+        assert driver.take() == []
+        driver.configure(paused=False)
+        assert driver.wake == driver.now
+        assert driver.take() == ["a"]
+
     def test_a_lease_is_over_at_its_very_end(self, driver: Driver) -> None:
         driver.put("a")
         held = driver.hold()
