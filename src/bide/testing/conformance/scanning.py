@@ -94,12 +94,19 @@ class ScanCases:
             chance, one = Random(seed), Driver(driver.engine, f"q{seed}", watched=False)
             mover = Mover(one, chance)
             cursor, seen, moved = None, Counter[str](), set[str]()
+            if where is not None:
+                one.put("early", "late", at=START + 2 * HOUR)
             while True:
                 page = one.page(None, cursor, where=where, limit=chance.randrange(1, 4))
+                assert page.messages == one.find(*ids_of(page))
                 seen.update(ids_of(page))
                 if (cursor := page.cursor) is None:
                     break
                 moved |= mover.move()
+                one.revive("early")
+                one.reschedule("early", at=START - 2 * HOUR)
+                one.set_aside("early")  # no worker gets it
+                one.reschedule("late", at=START + 2 * HOUR)
             assert set(seen) == set(IDS), f"seed {seed}"
             if where is not None:  # Redis, when it grows a small hash, may begin again with all
                 assert {id for id, times in seen.items() if times > 1} <= moved, f"seed {seed}"
@@ -109,10 +116,13 @@ class ScanCases:
     def test_a_scan_reads_all_if_more_moves_than_a_store_remembers(self, bare: Driver) -> None:
         ids = numbered(MAX_RETURNED + 1)
         parts = [ids[first : first + 500] for first in range(0, len(ids), 500)]
-        bare.put("first", at=START)
-        (lease,) = bare.hold(1, HOUR)
+        for driver in (Driver(bare.engine, "other", watched=False), bare):
+            driver.put("first", "second", at=START)
+            (lease, _) = driver.hold(2, HOUR)
+            driver.replace("second", at=START, latest=HOUR)
         for part in parts:
             bare.put(*part, at=START + 1_000)
+        bare.put("outside", at=START - 2 * HOUR)
         page = bare.page(where=TWO_HOURS, limit=2)
         bare.retry(lease, delay=10)  # behind which the scan has gone on
         for part in parts:
@@ -120,8 +130,9 @@ class ScanCases:
         found = ids_of(page)
         while page.cursor is not None:
             page = bare.page(None, page.cursor, where=TWO_HOURS, limit=1_000)
+            assert page.messages == bare.find(*ids_of(page))
             found += ids_of(page)
-        assert set(found) == {"first", *ids}
+        assert set(found) == {"first", "second", *ids}
 
     def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
         ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%", "\ud7ffx", "\ue000", "\U0010ffff"]
