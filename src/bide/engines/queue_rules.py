@@ -66,12 +66,12 @@ class QueueRules(QueueRecords, Protocol):
             fits = token in (None, record.token) and self.is_still(record, version)
             done = fits and change(self, record, command, number)
             self.save(record)
-            if done and record.state in ("delayed", "ready"):
-                self.remember_return(record)
             if was_leased and record.state != "leased":
                 freed = True
                 if record.successor is not None:
                     record, done = self.succeed(record), True
+            if done and record.state in ("delayed", "ready"):
+                self.remember_return(record)
             outcomes.append(record.outcome(done, self.now) if isinstance(done, bool) else done)
         return outcomes_of(outcomes, self.opens() if freed else ())
 
@@ -150,9 +150,7 @@ class QueueRules(QueueRecords, Protocol):
             self.row.put += 1
         if old.state is not None:
             self.remove(old)
-        record = self.add(Record.of(item, item.at, old.seq, None), item)
-        self.remember_return(record)
-        return record
+        return self.add(Record.of(item, item.at, old.seq, None), item)
 
     def add(self, record: Record, item: Item) -> Record:
         """Add the new record of an item."""
@@ -285,10 +283,11 @@ class QueueRules(QueueRecords, Protocol):
             self.row.lapsed += 1
             if self.failed(record, LAPSED, record.until):
                 self.ready(record)
-                self.remember_return(record)
             self.save(record)
             if record.successor is not None:
-                return self.succeed(record)
+                record = self.succeed(record)
+            if record.state != "dead":
+                self.remember_return(record)
         return record
 
     def collect_lapsed(self, lapsed: Iterable[Record]) -> list[Died]:

@@ -20,7 +20,6 @@ _CURSOR = re.compile(
     rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})(?:~({_SINCE})~([0-9]{{1,9}}))?"
 )
 
-
 _ONE_BY_ONE = ("all", "group", "rest")
 """The stretches that are read of one shard after another."""
 
