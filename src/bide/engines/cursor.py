@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import State
+from bide.model.rank import EVERYTHING, delayed_reach
 
 
 class Budget:
@@ -109,3 +110,25 @@ def position(cursor: str | None) -> Position:
     if place.count(".") != 2 or len(parts) != len(texts) or max(parts) >= 1 << 62:
         raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
     return Position(*parts)
+
+
+def delayed_span(
+    phase: Phase, after: Position, due: tuple[int, int], now: int
+) -> tuple[int, int, int]:
+    """Return where a page of the delayed ones begins, and the last rank that can be in it.
+
+    Args:
+        phase: one of the delayed ones.
+        after: behind which message it goes on.
+        due: from when to before when the messages are due that are wanted, in milliseconds.
+        now: the time.
+
+    Returns:
+        The rank and the sequence number behind which the page begins; the last rank.
+    """
+    first, last = max(after.rank, due[0] * 256 - 1), min(EVERYTHING, due[1] * 256 - 1)
+    if phase.due is True:
+        last = min(last, delayed_reach(now))
+    if phase.due is False:
+        first = max(first, delayed_reach(now))
+    return first, after.seq if first == after.rank else EVERYTHING, last

@@ -1,5 +1,6 @@
 """Statements read no more rows than they need, whatever the server believes of the tables."""
 
+import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -52,6 +53,12 @@ def claim(engine: PostgresEngine, count: int = 10) -> list[cmd.Lease]:
     return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
 
 
+def hours_without_messages() -> cmd.Where:
+    """Return a rule for due times behind those of some messages, and before those of many."""
+    now = time.time_ns() // 1_000_000
+    return cmd.Where(after=now + 10 * 3_600_000, before=now + 12 * 3_600_000)
+
+
 def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], object]]:
     """Return what is measured, by name; its messages are put before."""
     put(engine, ids(f"due{round}", 40), delay=0)
@@ -87,6 +94,10 @@ def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], o
         "cancel a group": lambda: run(cmd.Cancel("q", where=cmd.Where(group=f"g{round}"))),
         "find": lambda: run(cmd.Find("q", ids("m"))),
         "scan": lambda: run(cmd.Scan("q", "delayed", limit=10)),
+        "scan some hours": lambda: run(cmd.Scan("q", where=hours_without_messages())),
+        "scan delayed ones of some hours": lambda: run(
+            cmd.Scan("q", "delayed", where=hours_without_messages())
+        ),
         "scan all": lambda: run(cmd.Scan("q", limit=10)),
         "scan by ids that are none": lambda: run(cmd.Scan("q", prefix="aa", limit=10)),
         "count": lambda: run(cmd.Count("q")),

@@ -237,11 +237,10 @@ class QueueState(QueueRules):
 
     def _phase(self, phase: Phase, after: Position, where: Where | None) -> Iterator[Entry]:
         low, since = (after.rank, after.seq + 1), after.since or 0
-        if phase.state == "returned":
-            behind, last = max(after.rank, since), since + MAX_RETURNED
-            numbers = {id: number for number, id in self.returns if behind < number <= last}
-            found = sorted((number, id) for id, number in numbers.items() if id in self.records)
-            return ((number, 0, self.records[id]) for number, id in found)
+        if phase.state == "returned":  # as they were put: an order that no return changes
+            ids = {id for number, id in self.returns if number > since and id in self.records}
+            found = sorted((self.records[id].seq, id) for id in ids)
+            return ((0, seq, self.records[id]) for seq, id in found if seq >= low[1])
         if phase.state == "rest" and self.last_return() <= since + MAX_RETURNED:
             return iter(())
         if phase.state is None or phase.state == "rest":  # all, as they were put

@@ -5,7 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
-from bide.engines.cursor import BEGIN, Phase, Position, goes_by_set, phases_of, position
+from bide.engines.cursor import (
+    BEGIN,
+    Phase,
+    Position,
+    delayed_span,
+    goes_by_set,
+    phases_of,
+    position,
+)
 from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record
 from bide.engines.sqlite.limits import Lines
@@ -113,29 +121,18 @@ class Reading(QueueRules, Protocol):
             "queue": self.row.id, "rank": after.rank, "seq": after.seq, "limit": scan.limit,
             "reach": EVERYTHING, **bounds_of(scan.where),
         }  # fmt: skip
-        last = (after.since or 0) + MAX_RETURNED
         if phase.state == "returned":
-            bounds |= {"rank": max(after.rank, after.since or 0), "reach": last}
+            bounds["rank"] = after.since
         elif phase.state == "rest":
-            if self.last_return() <= last:
+            if self.last_return() <= (after.since or 0) + MAX_RETURNED:
                 return ()
         else:
             bounds["state"] = STATES.index(phase.state or "leased")
         if phase.state == "delayed":
-            bounds |= self._reach(bounds, phase)
+            due = bounds["after"], bounds["before"]
+            span = delayed_span(phase, after, due, self.now)
+            bounds["rank"], bounds["seq"], bounds["reach"] = span
         return self.run(_SCANS.get(phase.state, SQL.scan_aside), bounds)
-
-    def _reach(self, bounds: dict[str, Any], phase: Phase) -> dict[str, int]:
-        """Narrow a scan of the delayed ones to the ranks that its rule leaves."""
-        now = delayed_reach(self.now)
-        first = max(bounds["rank"], bounds["after"] * 256 - 1)
-        last = min(EVERYTHING, bounds["before"] * 256 - 1)
-        if phase.due is True:
-            last = min(last, now)
-        if phase.due is False:
-            first = max(first, now)
-        seq = bounds["seq"] if first == bounds["rank"] else EVERYTHING
-        return {"rank": first, "reach": last, "seq": seq}
 
     # Counters.
 

@@ -16,16 +16,14 @@ WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
 ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_returned
--- Each message by its last return.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), r.number, {lease}, a.ended, s.item
-FROM (
-    SELECT max(number) AS number, seq FROM bide_return
-    WHERE number > :rank AND number <= :reach GROUP BY seq
-  ) AS r CROSS JOIN bide_message m ON m.seq = r.seq
+-- Those that have returned since a number, as they were put: an order that no return changes.
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+FROM (SELECT DISTINCT seq FROM bide_return WHERE number > :rank AND seq > :seq) AS r
+  CROSS JOIN bide_message m ON m.seq = r.seq
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = :queue AND m.due >= :after AND m.due < :before
-ORDER BY r.number LIMIT :limit;
+ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_rest
 -- All messages, as they were put.

@@ -243,8 +243,26 @@ BEGIN
   RETURN p_message;
 END $$;
 
+-- Numbers of transactions as `returned` has them.
+CREATE FUNCTION bide._number(p_transaction xid8) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_transaction::text::bigint
+$$;
+
+-- Remember a message that has gone from its state and rank to an earlier place.
+CREATE FUNCTION bide._remember_return(p_was bide.message, p_state bigint, p_rank bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF (p_state, p_rank) < (p_was.state, p_was.rank) THEN
+    INSERT INTO returned VALUES (_number(pg_current_xact_id()), p_was.queue, p_was.id)
+    ON CONFLICT DO NOTHING;
+  END IF;
+END $$;
+
 -- Store a changed message. A body that is the same is not written again.
-CREATE FUNCTION bide._store(p_is bide.message) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION bide._store(p_was bide.message, p_is bide.message)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  new_rank bigint;
 BEGIN
   UPDATE message SET state = p_is.state, due = p_is.due, expires = p_is.expires,
     rank = CASE WHEN p_is.state < 2 THEN _rank(p_is.state, p_is.due, p_is.priority) ELSE p_is.rank END,
@@ -257,7 +275,8 @@ BEGIN
     is_json = p_is.is_json, headers = p_is.headers, failures = p_is.failures,
     successor = p_is.successor, size = _size(id, p_is.data, p_is.headers),
     data = CASE WHEN data = p_is.data THEN data ELSE p_is.data END
-  WHERE queue = p_is.queue AND id = p_is.id;
+  WHERE queue = p_is.queue AND id = p_is.id RETURNING rank INTO new_rank;
+  PERFORM _remember_return(p_was, p_is.state, new_rank);
 END $$;
 
 -- Take a message back whose lease is over.
@@ -267,7 +286,7 @@ DECLARE
   new CONSTANT message := _fail(p_was, p_was.rank, p_now,
     '"the lease lapsed: the holder died, hung, or needed longer than its lease"');
 BEGIN
-  PERFORM _store(new);
+  PERFORM _store(p_was, new);
   PERFORM _count_moves(_moved(p_was, new, 'lapsed', p_now));
   RETURN new;
 END $$;

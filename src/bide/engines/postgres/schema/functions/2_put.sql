@@ -169,6 +169,7 @@ BEGIN
         new.created := coalesce(p_created[number], CASE WHEN latest IS NULL THEN was.created ELSE begun END);
         DELETE FROM message WHERE queue = q.id AND id = new.id;
         INSERT INTO message SELECT new.*;
+        PERFORM _remember_return(was, new.state, new.rank);
         moves := moves || _moved(was, new, CASE WHEN was.state = 3 THEN 'revived' END);
       ELSIF was.state = 2 AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
             AND new.state = 0 THEN

@@ -162,7 +162,7 @@ BEGIN
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
     ELSE
-      PERFORM _store(new);
+      PERFORM _store(was, new);
     END IF;
     IF p_verb IN ('reschedule', 'edit') AND new.state = 0 THEN
       dues := dues || new.due;

@@ -1,0 +1,11 @@
+-- Version 2: the last returns of messages to an earlier state, or to an earlier place in it, for scans that are
+-- under way; see `goes_by_set` in bide.engines.cursor. `number` is that of the transaction.
+CREATE TABLE bide.returned (
+  number bigint  NOT NULL,
+  queue  integer NOT NULL,
+  id     text COLLATE "C" NOT NULL,
+  PRIMARY KEY (number, queue, id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- What a scan begins after where no message has returned yet.
+INSERT INTO bide.returned VALUES (0, 0, '');
