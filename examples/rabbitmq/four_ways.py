@@ -21,7 +21,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pamqp.common import FieldTable
 
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.targets.amqp import parse
 from bide.targets.pusher import Pusher
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Claim, Configure, Count, Put
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Reply

@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Lease, Retry
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine

@@ -6,7 +6,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from bide.lane import Lane, inbox
+from bide.lane import inbox
+from bide.lane.lane import Lane
 from bide.model.errors import Closed
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bide.lane import Lane
 from bide.lane.inbox import MAX_COMMANDS
+from bide.lane.lane import Lane
 from bide.model.commands import Command, Put
 from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply

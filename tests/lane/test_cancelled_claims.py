@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.lane import Lane
 from bide.lane.inbox import AsyncRequest
+from bide.lane.lane import Lane
 from bide.model.commands import Retry
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply

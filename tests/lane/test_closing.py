@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
 from bide.lane.executor import Executor
+from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Count
 from bide.model.errors import Closed

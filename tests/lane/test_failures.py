@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.errors import NotAStore, StoreError
 from bide.model.replies import Outcomes
 from bide.testing.clock import FakeClock

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
 from bide.lane.inbox import Request
+from bide.lane.lane import Lane
 from bide.model.commands import Claim, Command, History
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bide.lane import Lane
 from bide.lane.inbox import AsyncRequest, Inbox
+from bide.lane.lane import Lane
 from bide.model.commands import Count
 from bide.model.replies import Outcomes
 from bide.testing.clock import FakeClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Count, Find, Scan, Where
 from bide.model.replies import Counts
 from bide.testing.faults import FlakyEngine

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.lane.waiting_claims import LOOK_AGAIN
 from bide.model.commands import Lease, Retry
 from bide.model.errors import StoreBusy

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.lane.waiting_claims import CALM, LOOK_AGAIN
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError

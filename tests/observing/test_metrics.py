@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 import bide
 from bide.engines.sqlite import SqliteEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
 from bide.observing.metrics import MetricsServer, counts_of, registry_of, worker_metrics
 from bide.observing.tally import Tally

@@ -7,7 +7,7 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item

@@ -14,7 +14,7 @@ import pytest
 import bide
 from bide import Closed, StoreBusy, WrongContext
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Configure
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine

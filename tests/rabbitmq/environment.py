@@ -15,7 +15,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.store_client import StoreClient
 from bide.engines.sqlite import SqliteEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Count, Find
 from bide.model.message import Message
 from bide.model.replies import Counts, Found

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.targets.amqp import parse
 from bide.targets.pusher import Pusher
 from examples.rabbitmq import four_ways, shop

@@ -155,9 +155,9 @@ def test_an_unknown_overrun_is_refused(executor: ScheduledExecutor) -> None:
     [(105, 110, 110), (110, 110, 110), (111, 120, 110), (120, 120, 110), (999, 1_000, 110)],
 )
 def test_where_a_fixed_rate_goes_on(now: int, skip: int, catch_up: int) -> None:
-    assert Repeat(10, True, "skip").next_due(100, now) == skip
-    assert Repeat(10, True, "catch_up").next_due(100, now) == catch_up
-    assert Repeat(10, False, "skip").next_due(100, now) == now + 10
+    assert Repeat(10, "skip").next_due(100, now) == skip
+    assert Repeat(10, "catch_up").next_due(100, now) == catch_up
+    assert Repeat(10, None).next_due(100, now) == now + 10
 
 
 def test_a_periodic_task_that_raises_ends_and_keeps_its_error(

@@ -9,7 +9,7 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.lane.steps import run_steps
 from bide.model.commands import Find, Put
 from bide.model.errors import InvalidArgument

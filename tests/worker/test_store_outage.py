@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Ack, Claim, Extend, Queues
 from bide.testing import FlakyEngine
 from bide.worker.process.runner import Runner

@@ -12,7 +12,7 @@ import pytest
 
 import bide
 from bide.engines.sqlite import SqliteEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model import body as bodies
 from bide.model.commands import Command, Count, Find, Put, Scan
 from bide.model.message import Item, Message

@@ -9,15 +9,8 @@ from collections.abc import Callable, Sequence
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import Request
+from bide.model import errors
 from bide.model.commands import Command
-from bide.model.errors import (
-    BideError,
-    Closed,
-    OutcomeUnknown,
-    StoreError,
-    StoreUnavailable,
-    WrongContext,
-)
 from bide.model.replies import Claimed
 
 CLOSED = "the queue is closed; open a new one to go on"
@@ -62,11 +55,7 @@ class Executor:
     @property
     def capabilities(self) -> Capabilities:
         """What the engine can do. An event loop may ask: it does not wait for a running batch."""
-        if (engine := self._engine) is not None:
-            return engine.capabilities
-        self.refuse_reentry()
-        with self._lock:
-            return self._opened().capabilities
+        return self.open().capabilities
 
     @property
     def _overlaps(self) -> bool:
@@ -75,6 +64,9 @@ class Executor:
 
     def open(self) -> Engine:
         """Open the engine, if that has not been done."""
+        if (engine := self._engine) is not None:
+            return engine
+        self.refuse_reentry()
         with self._lock:
             return self._opened()
 
@@ -96,18 +88,18 @@ class Executor:
                 request.reply = reply
         except PartlyDone as partly:
             for request, outcome in zip(batch, partly.outcomes, strict=True):
-                if isinstance(outcome, BideError):
+                if isinstance(outcome, errors.BideError):
                     request.error = copied(outcome)
                 else:
                     request.reply = outcome
-        except OutcomeUnknown as error:  # the connection was lost: repeat what may run twice
+        except errors.OutcomeUnknown as error:  # the connection was lost: repeat what may run twice
             resends = self._engine is not None and self._engine.capabilities.resends
             for request in batch:
                 if again or resends or not request.command.repeatable:
                     request.error = copied(error)
                 else:
                     self._execute([request], again=True)
-        except (StoreUnavailable, Closed) as error:  # each command would fail the same way
+        except (errors.StoreUnavailable, errors.Closed) as error:  # each would fail the same way
             for request in batch:
                 request.error = copied(error)
         except BaseException as error:  # noqa: BLE001  (it is handed to its caller)
@@ -124,7 +116,7 @@ class Executor:
             WrongContext: this thread executes a command, so it would wait for itself for ever.
         """
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise WrongContext(
+            raise errors.WrongContext(
                 "a signal handler or finalizer uses the queue while it interrupts a command of its "
                 "own thread; set a flag there or raise an exception, and use the queue after it"
             )
@@ -159,7 +151,7 @@ class Executor:
 
     def _opened(self) -> Engine:
         if self._closed:
-            raise Closed(CLOSED)
+            raise errors.Closed(CLOSED)
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
@@ -181,7 +173,9 @@ def _raisable(error: BaseException) -> Exception:
     """Return an error as an `Exception`, which every caller can raise and catch."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    wrapped = StoreError(f"the engine raised {error!r}; this is a bug in the engine: report it")
+    wrapped = errors.StoreError(
+        f"the engine raised {error!r}; this is a bug in the engine: report it"
+    )
     wrapped.__cause__ = error
     return wrapped
 

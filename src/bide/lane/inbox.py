@@ -83,9 +83,8 @@ class Request(msgspec.Struct, eq=False):
         """Whether the caller no longer waits for the reply."""
         return self.abandoned
 
-    def settle(self) -> bool:
-        """Wake the caller; return whether it still waits."""
-        return True
+    def settle(self) -> object:
+        """Wake the caller."""
 
     def release(self) -> "Request | None":
         """Return the request that releases the messages of the claim, if it got any."""
@@ -105,10 +104,9 @@ class BlockingRequest(Request, eq=False):
     def __post_init__(self) -> None:
         self.done.acquire()
 
-    def settle(self) -> bool:
+    def settle(self) -> None:
         """Wake the thread."""
         self.done.release()
-        return True
 
     def wait(self) -> None:
         """Block until the request is settled."""

@@ -247,7 +247,7 @@ class Lane(Executor):
 
     def reading_lane(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
-        engine = self._engine or self.open()
+        engine = self.open()
         if (reader := engine.reader()) is None:
             return None
         reads = Lane(lambda: engine.reader() or engine, self._clock)

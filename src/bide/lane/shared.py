@@ -65,6 +65,5 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(
-        before=partial(_each, "before_fork"),
-        after_in_parent=partial(_each, "after_fork_in_parent"),
+        before=partial(_each, "before_fork"), after_in_parent=partial(_each, "after_fork_in_parent")
     )

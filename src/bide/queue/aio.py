@@ -34,7 +34,6 @@ from bide.queue.undoing import steps_of
 from bide.within import acarry_out
 
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 Async = Coroutine[Any, Any, T]
 
@@ -133,16 +132,14 @@ class AsyncQueue(BaseQueue):
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
     ) -> list[AsyncDelivery]:
         """Async form of `Queue.claim`."""
-        command = self._builder.claim(count, lease, self._holder)
-        reply = await self._do(command, wait_seconds(wait))
+        reply = await self._do(self._builder.claim(count, lease, self._holder), wait_seconds(wait))
         return [AsyncDelivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
     ) -> AsyncTake:
         """Async form of `Queue.take`."""
-        seconds = wait_seconds(wait)
-        return AsyncTake(self, float("inf") if seconds is None else seconds, lease, retry)
+        return AsyncTake(self, wait, lease, retry)
 
     async def load(self, lines: Iterable[str | bytes] | AsyncIterable[str | bytes]) -> Imported:
         """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
@@ -192,9 +189,8 @@ class AsyncQueue(BaseQueue):
         )
 
     async def _walk(
-        self, command: Scan, of: Callable[[list[Message]], Iterable[Any]] = iter
+        self, scan: Scan | None, of: Callable[[list[Message]], Iterable[Any]] = iter
     ) -> AsyncIterator[Any]:
-        scan: Scan | None = command
         while scan is not None:
             page: Page = await self._do(scan)
             for one in of(page.messages):

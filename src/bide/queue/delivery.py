@@ -146,9 +146,9 @@ class _Take(Generic[HeldT]):
 
     _held: type[HeldT]
 
-    def __init__(self, queue: Any, wait: float, lease: Duration, retry: Duration) -> None:
+    def __init__(self, queue: Any, wait: Duration | None, lease: Duration, retry: Duration) -> None:
         self._queue = queue
-        self._wait = wait
+        self._wait = float("inf") if wait is None else milliseconds(wait, "wait") / 1000
         self._claim = queue._builder.claim(1, lease, queue._holder)
         self._delay = milliseconds(retry, "retry") / 1000
         self._delivery: HeldT | None = None
@@ -182,8 +182,7 @@ class _Take(Generic[HeldT]):
         try:
             if delivery is not None and not delivery.settled:
                 command, verb = self._settling([delivery.lease], error)
-                reply: Outcomes = yield command
-                check_held(reply.outcomes[0], verb)
+                check_held((yield command).outcomes[0], verb)
                 delivery.settled = True
         except BideError as late:
             if error is None or delivery is None:

@@ -10,7 +10,7 @@ from redis.connection import ConnectionPool
 
 from bide.engines.redis.faults import no_connection
 from bide.engines.redis.settings import read_url, shown_address
-from bide.model.errors import NotAStore, StoreError
+from bide.model.errors import NotAStore
 
 
 class ForeignRedis:
@@ -29,14 +29,12 @@ class ForeignRedis:
         self.shown = settings.shown
         address = settings.address if settings.sentinels is None else settings.sentinels.master()
         self._place = shown_address(address)
-        arguments = settings.arguments_at(address)
-        self._pool = ConnectionPool(connection_class=settings.kind, **arguments)
-        self._client: Any = Redis(connection_pool=self._pool)
+        pool = ConnectionPool(connection_class=settings.kind, **settings.arguments_at(address))
+        self._client: Any = Redis.from_pool(pool)
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
-        self._pool.disconnect()
 
     def ask(self, *command: Any) -> Any:
         """Execute a command; return its reply, text as bytes.
@@ -55,11 +53,8 @@ class ForeignRedis:
                 replies: list[Any] = pipe.execute()
                 return replies
         except (raised.RedisError, OSError) as error:
-            raise self._closed(no_connection(error, self.shown, self._place)) from error
-
-    def _closed(self, error: StoreError) -> StoreError:
-        self.close()
-        return error
+            self.close()
+            raise no_connection(error, self.shown, self._place) from error
 
 
 _REMOVE = """
@@ -106,8 +101,7 @@ class SortedSet(ForeignRedis):
 
     def size(self) -> int:
         """Return how many members it has; 0 also when there is no such key."""
-        count: int = self.ask("ZCARD", self._key)
-        return count
+        return int(self.ask("ZCARD", self._key))
 
     def page(self, low: bytes, skip: int, count: int) -> list[Entry]:
         """Return up to `count` members of a score from `low` on, after the first `skip` of them."""
@@ -119,5 +113,4 @@ class SortedSet(ForeignRedis):
         if not entries:
             return 0
         flat = [part for entry in entries for part in entry]
-        count: int = self.ask("EVAL", _REMOVE, 1, self._key, *flat)
-        return count
+        return int(self.ask("EVAL", _REMOVE, 1, self._key, *flat))

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Put
 from bide.model.message import ATTEMPTS, NewMessage
-from bide.model.replies import Outcome, Outcomes
+from bide.model.replies import Outcome
 from bide.model.times import Duration, Moment
 from bide.queue.arguments import OnConflict
 from bide.queue.base import BaseQueue
@@ -17,8 +17,7 @@ def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
     """Execute commands; return all their outcomes."""
     outcomes: list[Outcome] = []
     for command in commands:
-        reply: Outcomes = yield command
-        outcomes += reply.outcomes
+        outcomes += (yield command).outcomes
     return outcomes
 
 

@@ -92,14 +92,13 @@ def following(scan: Scan, page: Page) -> Scan | None:
     return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
 
 
-def first_of(scan: Scan, count: int) -> Steps[list[Message]]:
+def first_of(scan: Scan | None, count: int) -> Steps[list[Message]]:
     """Return the first `count` messages of a scan."""
     found: list[Message] = []
-    following_scan: Scan | None = scan
-    while following_scan is not None and len(found) < count:
-        page: Page = yield following_scan
+    while scan is not None and len(found) < count:
+        page: Page = yield scan
         found += page.messages
-        following_scan = following(scan, page)
+        scan = following(scan, page)
     return found[:count]
 
 

@@ -78,11 +78,6 @@ class LoadedSet(msgspec.Struct):
             self.reasons[member.decode(errors="backslashreplace")[:200]] = reason
 
 
-class _Wanted(NamedTuple):
-    entry: "Entry"
-    item: Item
-
-
 def load_sorted_set(
     queue: Queue,
     url: str,
@@ -232,52 +227,49 @@ class _Run:
     def take(self, page: Sequence["Entry"]) -> "set[Entry]":
         """Put the messages of some members, and return the members that were removed."""
         wanted = list(self._readable(page))
-        if not wanted:
-            return set()
         queue = self.queue
         if self.dry_run:
-            there = queue._find_all(each.item.id for each in wanted)
-            outcomes = [Outcome(each.item.id, each.item.id not in there) for each in wanted]
+            there = queue._find_all(item.id for _, item in wanted)
+            outcomes = [Outcome(item.id, item.id not in there) for _, item in wanted]
         else:
-            parts = in_bytes(each.item for each in wanted)
+            parts = in_bytes(item for _, item in wanted)
             outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
             there = queue._find_all(outcome.id for outcome in outcomes if not outcome.done)
         confirmed: set[Entry] = set()
-        for each, outcome in zip(wanted, outcomes, strict=True):
+        for (entry, item), outcome in zip(wanted, outcomes, strict=True):
             if outcome.done:
                 self.loaded.stored += 1
-            elif not self._is_there(each, there.get(outcome.id)):
+            elif not self._is_there(entry, item, there.get(outcome.id)):
                 continue
-            confirmed.add(each.entry)
+            confirmed.add(entry)
         if self.remove:
             self.loaded.removed += self.source.remove(list(confirmed))
             return confirmed
         return set()
 
-    def _readable(self, page: Iterable["Entry"]) -> Iterable[_Wanted]:
+    def _readable(self, page: Iterable["Entry"]) -> Iterable[tuple["Entry", Item]]:
         for entry in page:
             try:
-                yield _Wanted(entry, self.read.item(entry))
+                yield entry, self.read.item(entry)
             except InvalidArgument as error:
                 self.loaded.refuse(entry.member, str(error))
 
-    def _is_there(self, each: _Wanted, message: Message | None) -> bool:
+    def _is_there(self, entry: "Entry", item: Item, message: Message | None) -> bool:
         """Tell whether a message that exists is that of the member."""
-        item = each.item
         if message is not None and (message.data, message.json) != (item.data, item.json):
-            return self._stays(each, f"the queue has another message of the id {item.id!r}")
+            return self._stays(entry, f"the queue has another message of the id {item.id!r}")
         # If an attempt has failed, its due time may be that of a retry.
         tried = message is not None and message.attempt > (message.state == "leased")
         if message is not None and message.due != item.at and not tried:
             if message.state not in ("delayed", "ready"):
-                return self._stays(each, f"its message is {message.state}, with another due time")
+                return self._stays(entry, f"its message is {message.state}, with another due time")
             command = Reschedule(self.queue.name, [item.id], at=item.at)
             if not self.dry_run and not self.queue._one(command).done:
-                return self._stays(each, "its message has another due time and was just claimed")
+                return self._stays(entry, "its message has another due time and was just claimed")
             self.loaded.rescheduled += 1
         self.loaded.kept += 1  # or it has been delivered in between
         return True
 
-    def _stays(self, each: _Wanted, reason: str) -> bool:
-        self.loaded.refuse(each.entry.member, reason)
+    def _stays(self, entry: "Entry", reason: str) -> bool:
+        self.loaded.refuse(entry.member, reason)
         return False

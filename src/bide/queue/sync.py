@@ -37,7 +37,6 @@ from bide.queue.transfer import Imported, load_steps, to_lines
 from bide.queue.undoing import steps_of, whole_undo
 from bide.within import carry_out
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -146,8 +145,7 @@ class Queue(Changes):
         Returns:
             Deliveries: highest priority first, then oldest; empty if nothing was due in time.
         """
-        command = self._builder.claim(count, lease, self._holder)
-        reply = self._do(command, wait_seconds(wait))
+        reply = self._do(self._builder.claim(count, lease, self._holder), wait_seconds(wait))
         return [Delivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
@@ -174,8 +172,7 @@ class Queue(Changes):
             ...     print(delivery.body)
             pay me
         """
-        seconds = wait_seconds(wait)
-        return Take(self, float("inf") if seconds is None else seconds, lease, retry)
+        return Take(self, wait, lease, retry)
 
     def counts(self) -> Counts:
         """Count the messages in each state, and all changes since the queue exists."""
@@ -316,10 +313,9 @@ class Queue(Changes):
         return run_steps(steps, partial(self._do, **options))
 
     def _walk(
-        self, command: Scan, of: Callable[[list[Message]], Iterable[Any]] = iter
+        self, scan: Scan | None, of: Callable[[list[Message]], Iterable[Any]] = iter
     ) -> Iterator[Any]:
         """Yield what there is of the messages of a scan, page by page."""
-        scan: Scan | None = command
         while scan is not None:
             page: Page = self._do(scan)
             yield from of(page.messages)

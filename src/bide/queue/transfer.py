@@ -1,6 +1,6 @@
 """Export and import: a queue as lines of JSON, one message per line."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -12,15 +12,12 @@ from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.limits import IMPORT_LINES, MAX_BYTES
-from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, State
+from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options
 from bide.model.options import check_options, options_of
-from bide.model.replies import Outcome, Outcomes
+from bide.model.replies import Outcomes
 from bide.model.times import LATEST
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_bytes
-
-REMEMBERED: tuple[State, ...] = ("acked", "expired")
-"""The states of messages that have left the queue: these are not exported."""
 
 Time = Annotated[int, Meta(ge=0, le=LATEST)]
 """Unix milliseconds."""
@@ -56,11 +53,6 @@ class Imported(msgspec.Struct, frozen=True):
     kept: int = 0
     """Messages whose id exists: they are unchanged."""
 
-    def plus(self, outcomes: Sequence[Outcome]) -> "Imported":
-        """Return the sum with the outcomes of one more command."""
-        stored = sum(outcome.done for outcome in outcomes)
-        return Imported(self.stored + stored, self.kept + len(outcomes) - stored)
-
 
 def to_line(message: Message) -> str:
     """Return a message as one line of JSON, without the line's end.
@@ -91,18 +83,19 @@ def to_line(message: Message) -> str:
 
 def to_lines(messages: Iterable[Message]) -> Iterator[str]:
     """Return those of the messages that have not left the queue, each as a line."""
-    return (to_line(message) for message in messages if message.state not in REMEMBERED)
+    return (to_line(message) for message in messages if message.state not in ("acked", "expired"))
 
 
 def load_steps(
     lines: Iterable[str | bytes], builder: CommandBuilder, first: int = 1
 ) -> Steps[Imported]:
     """Put the messages of lines; `first` is the number of the first line."""
-    imported = Imported()
+    stored = kept = 0
     for command in commands_of(lines, builder, first):
         reply: Outcomes = yield command
-        imported = imported.plus(reply.outcomes)
-    return imported
+        new = sum(map(bool, reply.outcomes))
+        stored, kept = stored + new, kept + len(reply.outcomes) - new
+    return Imported(stored, kept)
 
 
 def commands_of(
@@ -140,28 +133,20 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         if not isinstance(text, (str, bytes)):
             raise InvalidArgument(f"it is a {type(text).__name__}, not text")
         line = _decode(text)
-        return _checked(line, max_body)
+        check_name(line.id)
+        if (line.body is msgspec.UNSET) == (line.raw is None):
+            raise InvalidArgument("it needs a `body`, or `bytes` in base64")
+        body: Any = line.raw
+        if body is None:
+            body = msgspec.json.decode(line.body)  # type: ignore[arg-type]
+        data, is_json = bodies.encode(body, max_body, decoded=True)
+        return Item(
+            line.id, data, is_json, line.due, **check_options(line), expires=line.expires,
+            headers=line.headers, attempt=line.attempt, failures=line.failures, died=line.died,
+            created=line.created,
+        )  # fmt: skip
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(
             f"line {number} is no message of an export: {error}; the lines of earlier "
             "commits are in the queue, fix the line and import again"
         ) from error
-
-
-def _checked(line: _Line, max_body: int) -> Item:
-    check_name(line.id)
-    if (line.body is msgspec.UNSET) == (line.raw is None):
-        raise InvalidArgument("it needs a `body`, or `bytes` in base64")
-    data, is_json = _body(line, max_body)
-    return Item(
-        line.id, data, is_json, line.due, **check_options(line), expires=line.expires,
-        headers=line.headers, attempt=line.attempt, failures=line.failures, died=line.died,
-        created=line.created,
-    )  # fmt: skip
-
-
-def _body(line: _Line, max_body: int) -> tuple[bytes, bool]:
-    if line.raw is not None:
-        return bodies.encode(line.raw, max_body)
-    value: Any = msgspec.json.decode(line.body)  # type: ignore[arg-type]
-    return bodies.encode(value, max_body, decoded=True)

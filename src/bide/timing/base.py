@@ -6,20 +6,14 @@ leaves only its rank in the heap, until two thirds of the ranks are of removed i
 """
 
 from collections.abc import Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.lifetime import (
-    NS,
-    Delay,
-    DueTimes,
-    Moment,
-    OwnedByProcess,
-    ShutDown,
-    length_seconds,
-)
+from bide.timing.lifetime import NS, Delay, DueTimes, Moment, OwnedByProcess, ShutDown, seconds_of
 
 T = TypeVar("T")
 
@@ -230,14 +224,9 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         """
         if limit is not None and limit < 0:
             raise ValueError(f"limit is negative ({limit}); None takes all that is due")
-        items: list[T] = []
         with self._lock:
-            now = self._now()
-            while limit is None or len(items) < limit:
-                entry = self._entries.pop(now)
-                if entry is None:
-                    break
-                items.append(entry.item)
+            due = iter(partial(self._entries.pop, self._now()), None)
+            items = [entry.item for entry in islice(due, limit)]
             self._leave()
         return items
 
@@ -276,7 +265,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         """Return when a wait ends, in nanoseconds of the monotonic clock."""
         if timeout is None:
             return NEVER
-        return self._now() + round(length_seconds(timeout, "timeout") * NS)
+        return self._now() + round(seconds_of(timeout, "timeout") * NS)
 
     def _put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
         """Put an item in by its due time in nanoseconds of the monotonic clock."""

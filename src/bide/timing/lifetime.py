@@ -143,7 +143,7 @@ class DueTimes:
             if isinstance(delay, float) and 0.0 <= delay <= MAX_DELAY:
                 seconds = delay  # as most are: the other checks cost five times as much
             else:
-                seconds = 0.0 if delay is None else length_seconds(delay, "delay")
+                seconds = 0.0 if delay is None else seconds_of(delay, "delay")
             return int((self._clock.monotonic() + seconds) * NS + 0.5)
         if delay is not None:
             raise TypeError("delay= and at= were both given; say when with one of them")
@@ -163,13 +163,13 @@ def period_ns(period: Delay, name: str = "period") -> int:
         TypeError: it is neither a number nor a `timedelta`.
         ValueError: it is zero, negative, NaN, infinite or longer than 316 years.
     """
-    seconds = length_seconds(period, name)
+    seconds = seconds_of(period, name)
     if seconds == 0:
         raise ValueError(f"{name} is 0: the task would never pause; give a length above zero")
     return max(1, round(seconds * NS))
 
 
-def length_seconds(value: Delay, name: str) -> float:
+def seconds_of(value: Delay, name: str) -> float:
     """Return a length of time in seconds; `name` is what the caller calls it.
 
     Raises:

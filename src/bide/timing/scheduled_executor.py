@@ -168,7 +168,7 @@ class ScheduledExecutor(Executor):
         """
         if overrun not in ("skip", "catch_up"):
             raise ValueError(f'overrun is {overrun!r}; it can be "skip" or "catch_up"')
-        repeat = Repeat(period_ns(period, "period"), True, overrun)
+        repeat = Repeat(period_ns(period, "period"), overrun)
         return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def schedule_with_fixed_delay(
@@ -185,7 +185,7 @@ class ScheduledExecutor(Executor):
 
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
-        repeat = Repeat(period_ns(delay, "delay"), False, "skip")
+        repeat = Repeat(period_ns(delay, "delay"), None)
         return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -200,13 +200,10 @@ class ScheduledExecutor(Executor):
                 end.
             cancel_futures: cancel every task that has not started, despite the policies.
         """
-        live = self._pool.close()
-        for future in live:
+        for future in self._pool.close():
+            keep = self.execute_delayed_after_shutdown or future._submitted or future.delay() <= 0
             if future.periodic:
                 keep = self.continue_periodic_after_shutdown
-            else:
-                keep = self.execute_delayed_after_shutdown
-                keep = keep or future._submitted or future.delay() <= 0
             if cancel_futures or not keep:
                 future.cancel()
         self._pool.end(wait)
@@ -224,16 +221,11 @@ class ScheduledExecutor(Executor):
     ) -> ScheduledFuture[Any]:
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
-        asynchronous = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
             getattr(fn, "__call__", None)  # noqa: B004 - an object may be called asynchronously
         )
-        if asynchronous and self._loop is None:
+        if is_async and self._loop is None:
             raise TypeError(f"{fn!r} is async; make the executor with loop= to run it")
-        future: ScheduledFuture[Any] = ScheduledFuture(
-            self._pool,
-            self._due_times.of(delay, at),
-            repeat,
-            submitted=submitted,
-            asynchronous=asynchronous,
-        )
+        due = self._due_times.of(delay, at)
+        future: ScheduledFuture[Any] = ScheduledFuture(self._pool, due, repeat, submitted, is_async)
         return self._pool.add(future, partial(fn, *args, **(kwargs or {})))

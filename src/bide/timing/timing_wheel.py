@@ -8,15 +8,7 @@ from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
-from bide.timing.lifetime import (
-    NS,
-    Delay,
-    DueTimes,
-    Moment,
-    OwnedByProcess,
-    ShutDown,
-    period_ns,
-)
+from bide.timing.lifetime import NS, Delay, DueTimes, Moment, OwnedByProcess, ShutDown, period_ns
 
 logger = logging.getLogger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less

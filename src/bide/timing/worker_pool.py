@@ -26,12 +26,11 @@ class Repeat(NamedTuple):
     """When a periodic task runs again."""
 
     period: int  # ns
-    fixed_rate: bool  # period from start to start, else from end to start
-    overrun: Overrun
+    overrun: Overrun | None  # of a fixed rate, from start to start; `None`: from end to start
 
     def next_due(self, due: int, now: int) -> int:
         """Return when to run again after the run that was due at `due` and ended at `now`."""
-        if not self.fixed_rate:
+        if self.overrun is None:
             return now + self.period
         due += self.period
         if due < now and self.overrun == "skip":
@@ -50,13 +49,7 @@ class ScheduledFuture(Future[T]):
     """
 
     def __init__(
-        self,
-        pool: "WorkerPool",
-        due: int,
-        repeat: Repeat | None = None,
-        *,
-        submitted: bool = False,
-        asynchronous: bool = False,
+        self, pool: "WorkerPool", due: int, repeat: Repeat | None, submitted: bool, is_async: bool
     ) -> None:
         super().__init__()
         self.runs = 0
@@ -64,7 +57,7 @@ class ScheduledFuture(Future[T]):
         self._due = due
         self._repeat = repeat
         self._submitted = submitted  # by `submit` or `map`, not by `schedule`
-        self._asynchronous = asynchronous
+        self._is_async = is_async
         self._handle: Delayed[ScheduledFuture[Any]] | None = None
         self._on_loop: Future[Any] | None = None  # the coroutine that runs now
         self._busy = False
@@ -128,7 +121,7 @@ class WorkerPool(OwnedByProcess):
             if self._idle == 0:
                 self._start_thread()
             self._live[future] = call
-            self._put(future)
+            future._handle = self._queue._put_due(future, future._due)
         future.add_done_callback(self._done)  # type: ignore[arg-type]  # it gets this future
         return future
 
@@ -142,15 +135,10 @@ class WorkerPool(OwnedByProcess):
         """Let the threads end once nothing is live; `wait` for that, if the caller may."""
         with self._lock:
             self._end_if_over()
-        if wait and threading.current_thread() not in self._threads and not self._on_loop():
+        # The loop of the coroutines must not stop.
+        on_loop = self._loop is not None and asyncio._get_running_loop() is self._loop
+        if wait and threading.current_thread() not in self._threads and not on_loop:
             self._join()
-
-    def _on_loop(self) -> bool:
-        """Tell whether the caller runs on the loop of the coroutines, which must not stop."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            return False
 
     def abandon(self) -> None:
         """Let the threads end after the last task: the executor is gone, no task can come."""
@@ -161,10 +149,6 @@ class WorkerPool(OwnedByProcess):
     def _join(self) -> None:
         for thread in self._threads:  # also those that start meanwhile
             thread.join()
-
-    def _put(self, future: ScheduledFuture[Any]) -> None:
-        """Queue a future until it is due. Holds the lock."""
-        future._handle = self._queue._put_due(future, future._due)
 
     def _start_thread(self) -> None:
         """Start a thread, if there is room for one. Holds the lock, for which the thread waits."""
@@ -195,7 +179,7 @@ class WorkerPool(OwnedByProcess):
 
     def _run(self, future: ScheduledFuture[Any]) -> None:
         call = self._live.get(future)
-        if future.periodic or future._asynchronous:  # these can be cancelled while they run
+        if future.periodic or future._is_async:  # these can be cancelled while they run
             started = future._busy = not future.cancelled()
         else:
             started = future.set_running_or_notify_cancel()
@@ -261,7 +245,7 @@ class WorkerPool(OwnedByProcess):
             future._due = repeat.next_due(future._due, self.now())
             if self._idle == 0 and threading.current_thread() not in self._threads:
                 self._start_thread()
-            self._put(future)
+            future._handle = self._queue._put_due(future, future._due)
             return True
 
     def _done(self, future: ScheduledFuture[Any]) -> None:
@@ -271,7 +255,7 @@ class WorkerPool(OwnedByProcess):
             self._end_if_over()
         if future.cancelled():
             waited = future._handle is not None and self._queue.remove(future._handle)
-            if waited or future.periodic or future._asynchronous:  # else `_run` tells them
+            if waited or future.periodic or future._is_async:  # else `_run` tells them
                 future.set_running_or_notify_cancel()
             on_loop = future._on_loop  # which the loop may forget meanwhile
             if on_loop is not None and self._loop and not self._loop.is_closed():
@@ -284,9 +268,8 @@ class WorkerPool(OwnedByProcess):
 
     def _at_exit(self) -> None:
         for future in self.close():
-            if not future._submitted and (
-                future.periodic or future._asynchronous or future.delay() > 0
-            ):
+            waits = future.periodic or future._is_async or future.delay() > 0
+            if waits and not future._submitted:
                 future.cancel()
         self._queue.shutdown()
         self._join()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.sqlite import SqliteEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model import body as bodies
 from bide.model.commands import Command, Count, Find, Put
 from bide.model.message import Item, Message

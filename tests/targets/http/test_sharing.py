@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
-from bide.lane import Lane
+from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Put, Scan
 from bide.model.errors import StoreUnavailable
 from bide.targets.http import subscription_worker

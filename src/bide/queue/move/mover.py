@@ -16,8 +16,6 @@ from bide.queue.sync import Queue, check_blocking
 BATCH = 500
 """How many messages are in transit at a time."""
 
-Progress = Callable[[int], None]
-
 
 def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
     """Move all messages of a queue to another one, as a rule in another store, while both are used.
@@ -69,7 +67,7 @@ class Mover:
         target: Queue,
         *,
         batch: int = BATCH,
-        progress: Progress = lambda count: None,
+        progress: Callable[[int], None] = lambda count: None,
     ) -> None:
         check_whole(batch, "batch", 1, MAX_PAGE)
         check_blocking("move takes two", source, target)
@@ -147,14 +145,14 @@ class Mover:
 
     def _pass(self, steps: Steps, pages: int) -> None:
         """Go through the queue once, and through at most so many pages of each kind."""
-        self.moved.fresh()
+        self.moved.known = self.moved.unreadable = 0  # of an earlier pass
+        self.moved.known_ids, self.moved.unreadable_ids = [], []
         kinds = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
         for state, carry in kinds:
-            for found in islice(steps.pages(state, self._batch), pages):
-                page = found
+            for page in islice(steps.pages(state, self._batch), pages):
                 if state == "leased":  # there may be no worker left that notices their ends
                     now = self._source._clock.now()
-                    page = [m for m in found if m.until is not None and m.until <= now]
+                    page = [m for m in page if m.until is not None and m.until <= now]
                 if page:
                     carry(page)
                     self._progress(len(page))

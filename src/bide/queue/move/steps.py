@@ -15,14 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from bide.model import errors
 from bide.model.commands import Bury, OnConflict, Purge, Put, Scan
-from bide.model.errors import (
-    AlreadyMoving,
-    InvalidArgument,
-    LeaseLost,
-    OutcomeUnknown,
-    StoreCorrupt,
-)
 from bide.model.identity import OWN, new_id
 from bide.model.message import IN_TRANSIT, MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Counts, Outcome, Page
@@ -52,9 +46,11 @@ def _beside(queue: Queue) -> Queue:
     return Queue(ledger_name(queue.name), queue._url, clock=queue._own_clock)
 
 
-def onto_itself(queue: str, url: str) -> InvalidArgument:
+def onto_itself(queue: str, url: str) -> errors.InvalidArgument:
     """Return the error of a move whose target is its source: it would delete dead letters."""
-    return InvalidArgument(f"{queue} at {url} is the source and the target; name another store")
+    return errors.InvalidArgument(
+        f"{queue} at {url} is the source and the target; name another store"
+    )
 
 
 class Route(msgspec.Struct):
@@ -104,7 +100,7 @@ class Ledger:
             found = self._from.claim(1, wait=0.5, lease=LEASE)
             if not found:
                 if self._clock.monotonic() > patience:
-                    raise AlreadyMoving(
+                    raise errors.AlreadyMoving(
                         f"another process moves messages out of {self._from.url}; wait until that "
                         "is done, or stop it and run this again"
                     )
@@ -131,7 +127,7 @@ class Ledger:
             if not any(is_marked(letter, self.route.token) for letter in left.dead()):
                 return
         self.abandon()
-        raise AlreadyMoving(
+        raise errors.AlreadyMoving(
             f"a move of {self.route.queue} to {self.route.to} was interrupted, and messages are in "
             "transit there; finish it first, by the same move again"
         )
@@ -147,8 +143,8 @@ class Ledger:
             return
         try:
             self._delivery.extend(LEASE)
-        except LeaseLost as error:
-            raise AlreadyMoving(
+        except errors.LeaseLost as error:
+            raise errors.AlreadyMoving(
                 "this move made no progress for too long, and another may have taken over; "
                 "run it again"
             ) from error
@@ -159,7 +155,7 @@ class Ledger:
         self._to.cancel(self.route.token)
         if self._delivery is not None:
             # If it is not deleted, the next run finds that nothing is in transit.
-            with suppress(OutcomeUnknown, LeaseLost):
+            with suppress(errors.OutcomeUnknown, errors.LeaseLost):
                 self._delivery.ack()
             self._delivery = None
 
@@ -213,11 +209,6 @@ class Moved(msgspec.Struct):
 
     def __bool__(self) -> bool:
         return self.left == 0
-
-    def fresh(self) -> None:
-        """Forget the ids of an earlier pass."""
-        self.known = self.unreadable = 0
-        self.known_ids, self.unreadable_ids = [], []
 
     def stay(self, known: Sequence[str], unreadable: Sequence[str] = ()) -> None:
         """Count messages of a page that stay, by their ids."""
@@ -298,7 +289,7 @@ class Steps(NamedTuple):
         self.hold()
         try:
             return change(ids), []
-        except StoreCorrupt:
+        except errors.StoreCorrupt:
             if len(ids) == 1:
                 return [], ids
         half = len(ids) // 2
