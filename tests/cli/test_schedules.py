@@ -13,7 +13,6 @@ import pytest
 from click.testing import Result
 
 import bide
-from bide.worker.periodic.recurrence import parse
 from tests.cli.test_sources import work
 
 Bide = Callable[..., Result]
@@ -123,7 +122,6 @@ def test_a_schedule_that_cannot_be_read_here(
     """The others are listed all the same."""
     work(made(url), "sweeps", put=1)
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    parse.cache_clear()
     done = run("schedules")
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["sweeps"]
     assert "reports: cron= needs the package cronsim: pip install 'bide[schedules]'" in done.stderr

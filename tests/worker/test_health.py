@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 import bide
 from bide.cli.option import read_address
 from bide.observing.metrics import MetricsServer
-from bide.worker.process.health import HealthFile, notify, watchdog_seconds
+from bide.worker.process.health import notify, update_health_file, watchdog_seconds
 from bide.worker.process.processes import Report
 from bide.worker.process.supervisor import Supervisor
 from tests.servers import free_port
@@ -115,11 +115,10 @@ def test_a_watchdog_wants_to_hear_twice_as_often_as_it_bites() -> None:
 
 
 def test_a_health_file_goes_when_something_is_wrong(tmp_path: Path) -> None:
-    health = HealthFile(tmp_path / "well")
-    health.update(None)
+    update_health_file(tmp_path / "well", None)
     assert (tmp_path / "well").exists()
-    health.update("trouble")
-    health.update("trouble still")
+    update_health_file(tmp_path / "well", "trouble")
+    update_health_file(tmp_path / "well", "trouble still")
     assert not (tmp_path / "well").exists()
 
 
@@ -155,11 +154,8 @@ def test_a_health_file_that_cannot_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(bide.InvalidArgument, match=r"there is no folder .*nowhere for well"):
-        HealthFile(tmp_path / "nowhere" / "well")
-    (tmp_path / "folder").mkdir()
-    health = HealthFile(tmp_path / "folder" / "well")
-    (tmp_path / "folder").rmdir()
-    health.update(None)
+        Supervisor([], health_file=tmp_path / "nowhere" / "well")
+    update_health_file(tmp_path / "folder" / "well", None)
     assert "the health file cannot be written" in caplog.text
 
 

@@ -202,16 +202,12 @@ async def _serve(
         if not server.stopping:
             server.stop()
 
-    def orphaned() -> None:
-        _log.error("the supervisor has died; stopping")
-        stop()
-
     server = HttpServer(app)
     # systemd also sends SIGTERM to each process, which then gets it twice. Only SIGINT, which the
     # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, server.stop)
-    async with reporting(line_fd, figures, orphaned) as send:
+    async with reporting(line_fd, figures, stop) as send:
         await server.serve(socket.socket(fileno=socket_fd))
 
 

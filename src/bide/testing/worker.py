@@ -12,7 +12,6 @@ from bide.testing.manual_consumer import Handled, ManualConsumer
 from bide.testing.store import ScratchStore
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
-from bide.worker.app.loading import check_app
 from bide.worker.process.runner import chosen
 
 T = TypeVar("T")
@@ -41,7 +40,9 @@ class _Worker(Generic[Answer]):
     ) -> None:
         if errors not in ("raise", "collect"):
             raise InvalidArgument(f'errors={errors!r} must be "raise" or "collect"')
-        self.app = check_app(app)
+        if not isinstance(app, App):
+            raise InvalidArgument(f"a worker takes a bide.App, not a {type(app).__name__}")
+        self.app = app
         self.store = store
         self.handled: list[Handled] = []
         """Every delivery so far, in order."""

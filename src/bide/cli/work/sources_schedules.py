@@ -73,7 +73,7 @@ def _schedule_line(one: dict[str, Any]) -> list[object]:
 def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     """Return the facts about the schedules of an app."""
     from bide.worker.app.loading import load
-    from bide.worker.periodic.progress import schedule_facts, upcoming
+    from bide.worker.periodic.progress import schedule_facts
 
     app: App = load(target)
     given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
@@ -85,8 +85,7 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
         found = []
         for schedule in app.schedules.values():
             rule = schedule.recurrence
-            ticks = upcoming(rule, rule.after(now_ms()), count)
-            facts = schedule_facts(schedule.queue, rule, [], ticks, 0)
+            facts = schedule_facts(schedule.queue, rule, rule.after(now_ms()), count)
             stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
             if stored is not None and all(stored[key] == facts[key] for key in RULE):
                 facts = stored  # else the next worker with this schedule puts another tick

@@ -15,10 +15,11 @@ from bide.engines.registry import default_url, mask, opener
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
+from bide.model.limits import check_whole
 from bide.model.message import JOB, NewMessage
 from bide.model.times import Duration, milliseconds
 from bide.worker.app.lifespan import SHAPE, Lifespan
-from bide.worker.app.periodic import Periodic
+from bide.worker.app.periodic import F, Periodic
 
 if TYPE_CHECKING:
     from bide.worker.process.in_process import InProcessWorker
@@ -48,7 +49,6 @@ class Job(msgspec.Struct):
         datetime.datetime(2030, 1, 1, 8, 50, tzinfo=datetime.timezone.utc)
     """
 
-    _queue: ClassVar[str] = ""
     _name: ClassVar[str] = ""
 
     def due(self) -> Duration | datetime | None:
@@ -96,7 +96,6 @@ class Job(msgspec.Struct):
             raise InvalidArgument(f"options of {type(self).__name__}: {error}") from error
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 J = TypeVar("J", bound=type[Job])
 
 ASYNC_CONCURRENCY = 64
@@ -255,7 +254,7 @@ class App(Periodic):
                 kind.run, timeout, retry, wanted, body=kind, warn_after=warn_after
             )
             self._add(queue, known_as, handler, lease, concurrency)
-            kind._queue, kind._name = queue, known_as
+            kind._name = known_as
             return kind
 
         return register
@@ -331,10 +330,7 @@ class App(Periodic):
         if concurrency is None:
             usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
             concurrency = usual if known is None else known.concurrency
-        if type(concurrency) is not int or not 1 <= concurrency <= MOST:
-            raise InvalidArgument(
-                f"concurrency={concurrency!r} must be a whole number from 1 to {MOST:,}"
-            )
+        check_whole(concurrency, "concurrency", 1, MOST)
         if known is None:
             known = self._queue_handlers[queue] = QueueHandlers(queue, ms, concurrency)
         elif (known.lease, known.concurrency) != (ms, concurrency):

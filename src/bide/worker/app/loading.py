@@ -84,17 +84,6 @@ def _publisher(target: str, found: Any, celery: bool) -> App:
     return app
 
 
-def check_app(given: object) -> App:
-    """Return an app after a check of its type.
-
-    Raises:
-        InvalidArgument: it is not an app, but for instance its module.
-    """
-    if isinstance(given, App):
-        return given
-    raise InvalidArgument(f"a worker takes a bide.App, not a {type(given).__name__}")
-
-
 def _apps(module: ModuleType) -> list[str]:
     """Return the apps of a module, in the form of the command line."""
     found = [key for key, value in vars(module).items() if isinstance(value, App)]

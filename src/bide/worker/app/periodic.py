@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-GRACE = "1m"
 TAKEN = "a schedule takes (tick: bide.Tick), the delivery, both, or nothing"
 PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
 """The delays between attempts to ask a source that fails."""
@@ -105,7 +104,7 @@ class Periodic:
 
         def register(function: F) -> F:
             chosen, is_async = inspect_source(function, queue, name)
-            source = Source(queue, chosen, function, is_async, ms, ahead, behind, kept, pauses)
+            source = Source(queue, chosen, function, is_async, ms, ahead, behind, kept)
             self._check_free(source.home, "give one source another name=")
             handler = Handler(
                 name_of(function), source.run, is_async, timeout=seconds_of(timeout), retry=pauses
@@ -127,7 +126,7 @@ class Periodic:
         every: Duration | None = None,
         timezone: str = "UTC",
         missed: Missed = "once",
-        grace: Duration = GRACE,
+        grace: Duration = "1m",
         lease: Duration = "1m",
         timeout: Duration | None = None,
         retry: Backoff | None = None,

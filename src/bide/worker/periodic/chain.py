@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Literal
 
 from bide.clock import sleep
 from bide.consuming.graceful_stop import first_of
@@ -19,9 +18,9 @@ from bide.consuming.store_client import StoreClient
 from bide.engines.losses import listening
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Configure, Forecast, Put, Scan
-from bide.model.message import MAX_ATTEMPTS, Item, Message, State
+from bide.model.message import MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Forecasted, Outcomes, Page, Settings
-from bide.model.times import to_datetime
+from bide.model.times import to_datetime, unix
 
 POLL = 60.0
 """Seconds between two checks of each process whether the chain is broken, as by a purge."""
@@ -29,11 +28,6 @@ POLL = 60.0
 REMEMBERED = 2 * 3_600_000
 """The least time in ms that an acked link is remembered: a clock may be set back by one hour, and a
 process may sleep between a check and a put."""
-
-STATES: tuple[State | Literal["next"], ...] = ("next", "leased", "next")
-"""The states in which links are searched; "next" twice, since a link that is released between the
-two scans would be in neither."""
-WAITING = ("delayed", "ready", "leased")
 
 
 class Links(ABC):
@@ -106,7 +100,7 @@ class Links(ABC):
             item = Item(id_of(moment), body(moment), at=due, attempts=attempts)
             reply = await self.store_client.patiently(Outcomes, Put(self.queue, [item]))
             # Another process may have put it.
-            if reply.outcomes[0].done or reply.outcomes[0].state in WAITING:
+            if reply.outcomes[0].done or reply.outcomes[0].state in ("delayed", "ready", "leased"):
                 return item.id
             moment = following(moment)
 
@@ -120,7 +114,8 @@ class Links(ABC):
 def alive(queue: str) -> Steps[list[Message]]:
     """Return all links of a queue that wait or are leased."""
     found: dict[str, Message] = {}
-    for state in STATES:
+    # "next" twice: a link that is released between the two scans would be in neither.
+    for state in ("next", "leased", "next"):
         page: Page = yield Scan(queue, state)
         found |= {message.id: message for message in page.messages}
     return list(found.values())
@@ -144,7 +139,6 @@ def moment_of(id: str) -> int | None:
         1700000000000
     """
     try:
-        moment = datetime.fromisoformat(id)
-    except ValueError:
+        return unix(datetime.fromisoformat(id))
+    except ValueError:  # it is no time, has no time zone, or is too far away
         return None
-    return round(moment.timestamp() * 1000) if moment.tzinfo is not None else None

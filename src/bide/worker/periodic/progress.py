@@ -1,5 +1,6 @@
 """The progress of schedules and sources, read from their queues in the store."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,9 +9,8 @@ from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
-from bide.model.times import format_duration
 from bide.worker.periodic.chain import alive
-from bide.worker.periodic.recurrence import Every, Recurrence, parse
+from bide.worker.periodic.recurrence import Recurrence, parse
 from bide.worker.periodic.schedule import read
 from bide.worker.periodic.source import read_window, source_of
 
@@ -33,18 +33,30 @@ def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
     head, tick = ticks[-1]
     rule = parse(tick.spec)
     counts: Counts = yield Count(queue)
-    moments = upcoming(rule, tick.due, count)
-    facts = schedule_facts(queue, rule, [one for one, _ in ticks], moments, counts.sizes.dead)
+    links = [one for one, _ in ticks]
+    facts = schedule_facts(queue, rule, tick.due, count, links, counts.sizes.dead)
     return facts | {"state": head.state}
 
 
 def schedule_facts(
-    queue: str, rule: Recurrence, links: list[Message], ticks: list[int], dead: int
-) -> dict[str, Any]:
-    """Return the facts about a schedule: times are Unix milliseconds."""
-    when, zone = rule_in_words(rule)
+    queue: str, rule: Recurrence, first: int, count: int, links: Sequence[Message] = (),
+    dead: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the facts about a schedule: times are Unix milliseconds.
+
+    Args:
+        queue: the queue of its ticks.
+        rule: when it ticks.
+        first: its next tick.
+        count: how many ticks to name, from that one on.
+        links: its ticks in the store, by their time.
+        dead: how many are dead letters.
+    """
+    ticks = [first]
+    while len(ticks) < count:
+        ticks.append(rule.after(ticks[-1]))
     facts: dict[str, Any] = {
-        "queue": queue, "when": when, "timezone": zone, "ticks": ticks,
+        "queue": queue, "when": rule.text, "timezone": rule.zone.key, "ticks": ticks,
         "running": sum(link.state == "leased" for link in links),
         "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
         "dead": dead,
@@ -52,21 +64,6 @@ def schedule_facts(
     if errors := [link.error for link in links if link.error is not None]:
         facts["error"] = errors[-1]
     return facts
-
-
-def rule_in_words(rule: Recurrence) -> tuple[str, str]:
-    """Return a schedule for people, and its zone."""
-    if isinstance(rule, Every):
-        return f"every {format_duration(rule.period)}", rule.zone.key
-    return rule.expression, rule.zone.key
-
-
-def upcoming(rule: Recurrence, first: int, count: int) -> list[int]:
-    """Return the next ticks of a schedule from a first one on."""
-    moments = [first]
-    while len(moments) < count:
-        moments.append(rule.after(moments[-1]))
-    return moments
 
 
 def source_progress(home: str) -> Steps[dict[str, Any] | None]:

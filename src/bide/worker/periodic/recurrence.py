@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from functools import lru_cache
 from heapq import merge
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from bide.model.errors import InvalidArgument
-from bide.model.times import Duration, milliseconds
+from bide.model.times import Duration, format_duration, milliseconds
 
 SHORTEST = 100
 """The shortest period, in milliseconds."""
@@ -32,11 +31,10 @@ class Every:
     def __init__(self, period: int, zone: ZoneInfo) -> None:
         self.period = period
         self.zone = zone
-
-    @property
-    def spec(self) -> str:
+        self.text = f"every {format_duration(period)}"
+        """The period for people."""
+        self.spec = f"every {period} {zone.key}"
         """The period in milliseconds, and the zone."""
-        return f"every {self.period} {self.zone.key}"
 
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
@@ -61,10 +59,19 @@ class Cron:
     """
 
     def __init__(self, expression: str, zone: ZoneInfo) -> None:
-        self.expression = " ".join(expression.split())
+        try:
+            from cronsim import CronSim, CronSimError
+        except ImportError as error:
+            raise InvalidArgument(
+                "cron= needs the package cronsim: pip install 'bide[schedules]'; every= needs none"
+            ) from error
+        self._simulator: Any = CronSim
+        self.text = " ".join(expression.split())
+        """The expression."""
+        self.spec = f"cron {self.text} {zone.key}"
+        """The expression, and the zone."""
         self.zone = zone
-        self._fields = ALIASES.get(self.expression.lower(), self.expression)
-        self._simulator, error_type = _library()
+        self._fields = ALIASES.get(self.text.lower(), self.text)
         fields = self._fields.split()
         if len(fields) != 5:
             raise self._refusal(
@@ -73,15 +80,10 @@ class Cron:
         self._passing = fields[0].startswith("*") or fields[1].startswith("*")
         try:
             next(self._simulator(self._fields, datetime(2000, 1, 1, tzinfo=UTC)))
-        except error_type as error:
+        except CronSimError as error:
             raise self._refusal(str(error).lower()) from None
         except StopIteration:
             raise self._refusal("it names no day that exists") from None
-
-    @property
-    def spec(self) -> str:
-        """The expression, and the zone."""
-        return f"cron {self.expression} {self.zone.key}"
 
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
@@ -105,7 +107,7 @@ class Cron:
 
     def _refusal(self, why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"cron={self.expression!r} is not valid: {why}; write five fields, as in "
+            f"cron={self.text!r} is not valid: {why}; write five fields, as in "
             "'0 9 * * MON-FRI': nine o'clock on weekdays"
         )
 
@@ -156,7 +158,6 @@ def period(every: Duration) -> int:
     return ms
 
 
-@lru_cache(maxsize=64)
 def parse(spec: str) -> Recurrence:
     """Return the recurrence with this `spec`.
 
@@ -185,13 +186,3 @@ def zone_of(name: str) -> ZoneInfo:
             f"timezone={name!r} is not known here; write a name as 'Europe/Berlin', or 'UTC'. If "
             "this machine has no time zones: pip install 'bide[schedules]'"
         ) from error
-
-
-def _library() -> tuple[Any, type[Exception]]:
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError as error:
-        raise InvalidArgument(
-            "cron= needs the package cronsim: pip install 'bide[schedules]'; every= needs none"
-        ) from error
-    return CronSim, CronSimError

@@ -16,7 +16,6 @@ from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
 from bide.lane.steps import Steps, arun_steps, run_steps
-from bide.model.backoff import Backoff
 from bide.model.commands import Put, Revive, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
@@ -73,7 +72,6 @@ class Source:
     window: int
     back: int
     keep: int
-    retry: Backoff
 
     @property
     def home(self) -> str:

@@ -9,7 +9,6 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -138,17 +137,13 @@ async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:
         else:  # nothing runs yet, and a lifespan may wait for ever
             task.cancel()
 
-    def orphaned() -> None:
-        _log.error("the supervisor has died; stopping")
-        stop()
-
     runner = Runner(app, orders.queues, grace=orders.grace, ready=ready, supervised=True)
     # SIGTERM may come twice: systemd sends it to the supervisor and to each process. So the second
     # request of the supervisor is SIGINT.
     loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, partial(stop, hurry=True))
+    loop.add_signal_handler(signal.SIGINT, lambda: stop(hurry=True))
     _leave_signals_on_fork()
-    async with reporting(pipe, figures, orphaned) as send:
+    async with reporting(pipe, figures, stop) as send:
         chores = _delays(app, orders.grace), _forwards(app)
         beside = [asyncio.create_task(chore) for chore in chores]
         try:

@@ -8,36 +8,20 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from bide.model.errors import InvalidArgument
 from bide.observing.metrics import unlistenable
 
 _log = logging.getLogger("bide.worker")
 
 
-class HealthFile:
-    """A file that exists while the worker is well, and is touched at each check.
-
-    Args:
-        path: of the file. A probe may also check its age.
-
-    Raises:
-        InvalidArgument: its folder does not exist.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if not path.absolute().parent.is_dir():
-            raise InvalidArgument(f"there is no folder {path.absolute().parent} for {path.name}")
-        self._path = path
-
-    def update(self, trouble: str | None) -> None:
-        """Touch the file, or remove it if something is wrong."""
-        try:
-            if trouble is None:
-                self._path.touch()
-            else:
-                self._path.unlink(missing_ok=True)
-        except OSError as error:  # a probe sees its age; work continues
-            _log.error("the health file cannot be written: %s", error)
+def update_health_file(path: Path, trouble: str | None) -> None:
+    """Touch a file, or remove it if something is wrong. A probe may also check its age."""
+    try:
+        if trouble is None:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:  # a probe sees its age; work continues
+        _log.error("the health file cannot be written: %s", error)
 
 
 async def serve_health(host: str, port: int, trouble: Callable[[], str | None]) -> asyncio.Server:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -45,14 +46,14 @@ _decode = msgspec.json.Decoder(Report).decode
 
 @asynccontextmanager
 async def reporting(
-    descriptor: int, figures: Callable[[], Report], cut: Callable[[], None]
+    descriptor: int, figures: Callable[[], Report], stop: Callable[[], None]
 ) -> AsyncIterator[Callable[[], None]]:
     """Report to the supervisor once a beat, and at the end. Runs in the worker process.
 
     Args:
         descriptor: of the socket.
         figures: returns the report.
-        cut: called when the supervisor has died.
+        stop: called when the supervisor has died.
 
     Yields:
         A function that reports now, unless the last report is still in the buffer: the next one has
@@ -73,7 +74,8 @@ async def reporting(
     async def wait() -> None:
         with suppress(OSError):  # it was killed
             await reader.read()  # it sends nothing: this ends when it has died
-        cut()
+        _log.error("the supervisor has died; stopping")
+        stop()
 
     tasks = [asyncio.create_task(beat()), asyncio.create_task(wait())]
     try:
@@ -83,7 +85,7 @@ async def reporting(
             task.cancel()
         send()
         writer.close()
-        with suppress(OSError):  # it has died; `cut` was called
+        with suppress(OSError):  # it has died; `stop` was called
             await writer.wait_closed()
 
 
@@ -107,35 +109,29 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *flags, "-m", module, *arguments]
 
 
+@dataclass(eq=False)
 class Process:
-    """A process, from its start to its end.
+    """A process, from its start to its end."""
 
-    Args:
-        number: of its place, for the log.
-        command: its command line. The descriptors of its end of the socket, and of what it
-            inherits, are added.
-        pass_fds: descriptors that it inherits.
-        changed: called with each of its reports.
-    """
+    number: int
+    """The number of its place, for the log."""
+    command: Sequence[str]
+    """Its command line. The descriptors of its end of the socket, and of what it inherits, are
+    added."""
+    pass_fds: Sequence[int]
+    """Descriptors that it inherits."""
+    changed: Callable[[], None]
+    """Called with each of its reports."""
+    report: Report = field(default_factory=Report)
+    """Its last report."""
+    end_requests: int = 0
+    """How many times it was asked to end."""
+    _child: asyncio.subprocess.Process | None = None
 
-    def __init__(
-        self,
-        number: int,
-        command: Sequence[str],
-        pass_fds: Sequence[int],
-        changed: Callable[[], None],
-    ) -> None:
-        self.number = number
-        self.report = Report()
-        """Its last report."""
-        self.began = time.monotonic()
-        self.reported = self.began
-        """When that report came, by `time.monotonic`."""
-        self.end_requests = 0
-        """How many times it was asked to end."""
-        self._changed = changed
-        self._child: asyncio.subprocess.Process | None = None
-        self.over = asyncio.create_task(self._live(command, pass_fds))
+    def __post_init__(self) -> None:
+        self.began = self.reported = time.monotonic()
+        """When it was started, and when its last report came."""
+        self.over = asyncio.create_task(self._live())
         """Ends with the exit code of the process."""
 
     @property
@@ -164,14 +160,14 @@ class Process:
         named = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
         return f"killed by {named}"  # a real-time signal has no name
 
-    async def _live(self, command: Sequence[str], pass_fds: Sequence[int]) -> int:
+    async def _live(self) -> int:
         ours: socket.socket | None = None
         try:
             ours, theirs = socket.socketpair()
             with theirs:
-                descriptors = theirs.fileno(), *pass_fds
+                descriptors = theirs.fileno(), *self.pass_fds
                 self._child = child = await asyncio.create_subprocess_exec(
-                    *command, *map(str, descriptors), pass_fds=descriptors,
+                    *self.command, *map(str, descriptors), pass_fds=descriptors,
                     process_group=0,  # so that only the supervisor gets Ctrl-C
                 )  # fmt: skip
         except OSError as error:  # no memory for another process, no descriptor left
@@ -193,7 +189,7 @@ class Process:
     async def _listen(self, pipe: socket.socket) -> None:
         async for self.report in receive(pipe):
             self.reported = time.monotonic()
-            self._changed()
+            self.changed()
 
     def _kill(self) -> None:
         child = self._child

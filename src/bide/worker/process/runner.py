@@ -105,7 +105,6 @@ class Runner:
         """Whether it claims messages."""
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
-        self._new = False
         self.consumers: dict[str, Consumer] = {}
 
     def tallies(self) -> dict[str, Tally]:
@@ -139,13 +138,13 @@ class Runner:
             StoreError: the store cannot be opened. A store that does not answer is waited for.
         """
         path = file_of(self.app._url)
-        self._new = path is not None and not path.exists()
+        new = path is not None and not path.exists()
         lane = self.lane or open_lane(self.app._url, self.app.clock)
         self._client = client = StoreClient(lane, self.app.clock)
         try:
             await self._first_contact(client)
             async with lifespan(self.app):
-                await self._work(client)
+                await self._work(client, new)
         finally:
             if self.lane is None:
                 await asyncio.to_thread(close_lane, lane)
@@ -161,7 +160,7 @@ class Runner:
                 raise
             await client.patiently(Names, Queues("-"))
 
-    async def _work(self, store_client: StoreClient) -> None:
+    async def _work(self, store_client: StoreClient, new: bool) -> None:
         holder = self._holder
         watch = Watch()
         crash_isolation = CrashIsolation()
@@ -193,9 +192,8 @@ class Runner:
                 beside.append(asyncio.create_task(heartbeat.keep()))
             for consumer in consumers:
                 consumer.open()
-            new = " (a new store)" if self._new else ""
-            where = mask(absolute(self.app._url))
-            _log.info("at work on %s, at %s%s", ", ".join(self._queues), where, new)
+            where = mask(absolute(self.app._url)) + (" (a new store)" if new else "")
+            _log.info("at work on %s, at %s", ", ".join(self._queues), where)
             self.at_work = True
             self.ready()
             tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]

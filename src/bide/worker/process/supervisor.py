@@ -18,10 +18,10 @@ from pathlib import Path
 from bide.consuming.graceful_stop import cancel, first_of
 from bide.lane.steps import arun_steps
 from bide.model.backoff import Backoff
-from bide.model.errors import BideError
+from bide.model.errors import BideError, InvalidArgument
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.workers import take_requests
-from bide.worker.process.health import HealthFile, notify, serve_health, watchdog_seconds
+from bide.worker.process.health import notify, serve_health, update_health_file, watchdog_seconds
 from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, Process
 from bide.worker.process.reload import Sources
 from bide.worker.process.totals import Totals
@@ -80,9 +80,7 @@ class Slot:
     wanted: bool = False
     """Whether to start a process that replaces the one at work."""
     start_at: float = 0.0
-    """When a process may be started after a death."""
-    again: float = 0.0
-    """When the next attempt to replace a stuck process may begin."""
+    """When a process may be started after a death, or after one that replaced a stuck one."""
     warn_at: float = 0.0
     """When a warning says that the fresh process is not ready yet."""
     deaths: int = 0
@@ -129,7 +127,9 @@ class Supervisor:
     """Called when the processes are to end."""
 
     def __post_init__(self) -> None:
-        self._file = HealthFile(self.health_file) if self.health_file is not None else None
+        file = self.health_file
+        if file is not None and not (folder := file.absolute().parent).is_dir():
+            raise InvalidArgument(f"there is no folder {folder} for {file.name}")
         self.slots = [Slot(number + 1) for number in range(self.processes)]
         self._code = 0
         self.totals = Totals()
@@ -186,8 +186,8 @@ class Supervisor:
                     await first_of(self._news.wait(), asyncio.sleep(pause))
             finally:
                 await cancel(beside)
-                if self._file is not None:
-                    self._file.update("it has ended")
+                if self.health_file is not None:
+                    update_health_file(self.health_file, "it has ended")
         return self._code
 
     def stop(self) -> None:
@@ -265,9 +265,9 @@ class Supervisor:
             if first and now >= slot.start_at:
                 slot.process, slot.wanted = self._start(slot.number), False
             return
-        if slot.process.report.stuck and now >= slot.again and not slot.wanted:
+        if slot.process.report.stuck and now >= slot.start_at and not slot.wanted:
             _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
-            slot.again, slot.wanted = now + AGAIN, True
+            slot.start_at, slot.wanted = now + AGAIN, True
         at_work = [one.process for one in self.slots]
         if slot.wanted and all(one in at_work for one in self._processes):
             slot.wanted, slot.warn_at = False, now + SLOW
@@ -350,8 +350,8 @@ class Supervisor:
     def _tell(self, watchdog: bool) -> None:
         """Keep the health file up to date, tell systemd once all are ready, feed its watchdog."""
         trouble = self.trouble()
-        if self._file is not None:
-            self._file.update(trouble)
+        if self.health_file is not None:
+            update_health_file(self.health_file, trouble)
         self.totals.ready = sum(
             slot.process is not None and slot.process.ready for slot in self.slots
         )
