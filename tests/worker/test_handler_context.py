@@ -122,7 +122,7 @@ def test_a_plain_handler_keeps_its_context_to_itself_too() -> None:
         stage = Stage(handle)
         stage.start(10)
         assert await stage.until(10) == [None] * 10
-        stage.run.close()
+        stage.run.threads.close()
 
     asyncio.run(story())
     assert seen == ["worker"] * 10
@@ -141,7 +141,7 @@ def test_plain_handlers_that_block_all_get_a_thread() -> None:
         await until(lambda: together.n_waiting == 3)
         stage.start(5)
         assert await stage.until(8) == [None] * 8
-        stage.run.close()
+        stage.run.threads.close()
 
     asyncio.run(story())
 

@@ -192,9 +192,9 @@ def test_what_was_cancelled_on_its_way_to_the_store_is_sent_again() -> None:
         kept.add(handling(), ACK)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(kept.settle_all(), 0.01)
-        assert kept.busy
+        assert kept.pairs
         await asyncio.wait_for(kept.settle_all(), 10)
-        assert not kept.busy
+        assert not kept.pairs
 
     asyncio.run(story())
     assert sent == [sent[0]] * 2

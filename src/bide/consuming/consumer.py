@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -94,7 +93,7 @@ class Consumer(Claimer):
         self._summary.log(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
-        self._run.close()
+        self._run.threads.close()
 
     @property
     def failure(self) -> BaseException | None:
@@ -122,9 +121,8 @@ class Consumer(Claimer):
             due = settling.to_extend(self._held(), now, beat)
             if not due:
                 continue
-            command = Extend(
-                self.queue_handlers.queue, [one.lease for one in due], self.queue_handlers.lease
-            )
+            leases = [one.lease for one in due]
+            command = Extend(self.queue_handlers.queue, leases, self.queue_handlers.lease)
             try:
                 reply = await self._store_client.once(Outcomes, command)
             except StoreError:  # `StoreClient` has logged it
@@ -189,14 +187,12 @@ class Consumer(Claimer):
     @property
     def quiet(self) -> bool:
         """Whether no handler runs whose outcome counts, and nothing is left to settle."""
-        busy = self._settling.busy or self._prefetch.waiting
+        busy = self._settling.pairs or self._prefetch.waiting
         return not busy and all(one.gone for one in self.running)
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue."""
-        unstarted = list(self._prefetch.waiting)
-        self._prefetch.waiting.clear()
-        self._release(unstarted)
+        self._release(self._prefetch.overdue(float("inf")))
 
     async def until_quiet(self) -> None:
         """Wait until all messages are settled. Cancel `claim` first."""
@@ -256,7 +252,7 @@ class Consumer(Claimer):
             else:
                 waiting.append(one)
         if waiting and self._timer is None:
-            self._wait(self._prefetch.hold)
+            self._look_at_waiting()
 
     def _may_begin(self, one: Handling, now: float) -> bool:
         """Release a suspect with a short delay while another one runs in this process."""
@@ -295,9 +291,6 @@ class Consumer(Claimer):
             one.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
         self._run.start(one, self._crash_isolation.before(one))
 
-    def _wait(self, seconds: float) -> None:
-        self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
-
     def _look_at_waiting(self) -> None:
         """Release messages that waited too long for a place; repeat while any waits."""
         self._timer = None
@@ -306,7 +299,8 @@ class Consumer(Claimer):
             self.recall()
             self._release(over)
         if self._prefetch.waiting:
-            self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
+            rest = self._prefetch.waiting[0].arrived + self._prefetch.hold - now
+            self._timer = self._clock.call_later(self._loop, rest, self._look_at_waiting)
 
     def _release(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
@@ -382,8 +376,7 @@ class Consumer(Claimer):
         self._crash_isolation.settled(one for one, _ in pairs)
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             one.outcome = settling.result(verdict, outcome)
-        for how, count in Counter([one.outcome for one, _ in pairs]).items():
-            self.tally.ended(how, count)
+            self.tally.ended(one.outcome)
         self._add_up()
         delivery_log.log_settled(pairs, outcomes)
 

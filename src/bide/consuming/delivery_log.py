@@ -70,9 +70,7 @@ class Summary:
         )  # fmt: skip
 
 
-def log(
-    level: int, one: Handling, outcome: str, text: str, *arguments: object, **more: Any
-) -> None:
+def log(level: int, one: Handling, outcome: str, text: str, *arguments: object) -> None:
     """Log something about one delivery; `text` follows its id, queue and attempt.
 
     Args:
@@ -81,9 +79,8 @@ def log(
         outcome: the field of this name.
         text: a format of `logging`.
         arguments: of the format.
-        more: passed on to `logging`.
     """
-    _log.log(level, f"%s: {text}", one, *arguments, extra=_fields(one, outcome), **more)
+    _log.log(level, f"%s: {text}", one, *arguments, extra=_fields(one, outcome))
 
 
 def _fields(one: Handling, outcome: str) -> dict[str, Any]:

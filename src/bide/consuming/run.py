@@ -207,14 +207,14 @@ class Run:
         self._around = around
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads(concurrency)
+        self.threads = Threads(concurrency)
         self._context = copy_context()
 
     def start(self, one: Handling, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Start a delivery, once `before` has returned if that is given."""
         context = self._context.copy()
         if not one.handler.is_async and not self._around and before is None:
-            self._threads.call(one, context, self._ended)
+            self.threads.call(one, context, self._ended)
             return
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
         one.task = asyncio.Task(
@@ -222,10 +222,6 @@ class Run:
             name=f"{one.handler.name} with {one.id}",
         )  # fmt: skip
         one.task.add_done_callback(partial(self._finish, one))
-
-    def close(self) -> None:
-        """End the threads that are idle; the others end with their handlers."""
-        self._threads.close()
 
     async def _attend(
         self, one: Handling, before: Callable[[], Awaitable[None]] | None
@@ -257,7 +253,7 @@ class Run:
             if not over.done():
                 over.set_result(error)
 
-        self._threads.call(one, copy_context(), ended)
+        self.threads.call(one, copy_context(), ended)
         if (error := await over) is not None:
             raise error
 

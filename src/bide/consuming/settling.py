@@ -69,6 +69,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
         chance: 0 to 1, for the jitter.
     """
     last = message.attempt >= min(retry.attempts, message.attempts)
+    pause = retry.delay(message.attempt, chance)
     match error:
         case signals.Discard():
             return Verdict("discarded", reason=text_of(error) or UNWANTED)
@@ -76,7 +77,6 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
             return Verdict("dead", reason=text_of(error.reason or "buried by its handler"))
         case signals.Retry():
             reason = text_of(error.reason or "its handler asked for another attempt")
-            pause = retry.delay(message.attempt, chance)
             if error.delay is not None:
                 pause = int(error.delay)
         case Unfit():
@@ -85,7 +85,6 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
             reason = describe(error)
             if isinstance(error, Exception) and not retry.covers(error):
                 return Verdict("dead", reason=reason)
-            pause = retry.delay(message.attempt, chance)
     return Verdict("dead", reason=reason) if last else Verdict("retried", pause, reason)
 
 
@@ -176,19 +175,15 @@ class Settling:
         """Whether the queue remembers results, as the last claim with messages said."""
         self._queue = queue
         self._store_client = store_client
-        self._pairs: Pairs = []
+        self.pairs: Pairs = []
+        """What the store has not confirmed yet."""
         self._news = asyncio.Event()
-
-    @property
-    def busy(self) -> bool:
-        """Whether the store has not confirmed all outcomes yet."""
-        return bool(self._pairs)
 
     def add(self, one: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
         if self.keeps_results and one.returned is not None:
             _encode_result(one)
-        self._pairs.append((one, verdict))
+        self.pairs.append((one, verdict))
         self._news.set()
 
     async def settle_all(self) -> list[tuple[Pairs, list[Outcome]]]:
@@ -198,13 +193,13 @@ class Settling:
             The deliveries of each command, with the outcomes from the store.
         """
         await self._news.wait()
-        count = len(self._pairs)
-        parts = commands(self._queue, self._pairs)
+        count = len(self.pairs)
+        parts = commands(self._queue, self.pairs)
         replies = await asyncio.gather(
             *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
-        del self._pairs[:count]
-        if not self._pairs:  # else more have come meanwhile
+        del self.pairs[:count]
+        if not self.pairs:  # else more have come meanwhile
             self._news.clear()
         return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
 

@@ -55,15 +55,14 @@ class StoreClient:
         Raises:
             StoreError: the store failed or is unavailable.
         """
-        now = self.clock.monotonic
         try:
             reply = await self.lane.acall(command, owner, wait)
         except StoreError as error:
             if self._away is None:
-                self._away = now()
+                self._away = self.clock.monotonic()
                 _log.error("the store is away, and is waited for: %s", error)
             raise
         if self._away is not None:
-            _log.warning("the store is back after %.1f s", now() - self._away)
+            _log.warning("the store is back after %.1f s", self.clock.monotonic() - self._away)
             self._away = None
         return expect(kind, reply)

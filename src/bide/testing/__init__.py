@@ -8,12 +8,7 @@ from bide.testing.clock import FakeClock
 from bide.testing.faults import Fault, FlakyEngine
 from bide.testing.manual_consumer import Handled
 from bide.testing.store import PutRecord, ScratchStore
-from bide.testing.worker import (
-    AsyncManualWorker,
-    AsyncWorkerFactory,
-    ManualWorker,
-    WorkerFactory,
-)
+from bide.testing.worker import AsyncManualWorker, AsyncWorkerFactory, ManualWorker, WorkerFactory
 
 __all__ = [
     "AsyncManualWorker",

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import msgspec
 
-from bide.clock import Clock
 from bide.engines.port import Engine
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
@@ -179,8 +178,7 @@ class ScratchStore:
                 f"{self.url.partition(':')[0]}:// uses its own clock, which no test can move; "
                 "use memory://, or sqlite:/// with a file in tmp_path"
             )
-        clock: Clock = self.clock
-        self._stack.enter_context(detour(self.lane, clock))
+        self._stack.enter_context(detour(self.lane, self.clock))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -213,8 +211,7 @@ class ScratchStore:
 
     def pending(self, queue: str) -> list[Message]:
         """Return the delayed, ready and leased messages, by due time, then id."""
-        listed = self.messages(queue)
-        alive = [one for one in listed if one.state in PENDING]
+        alive = [one for one in self.messages(queue) if one.state in PENDING]
         return sorted(alive, key=lambda message: (message.due, message.id))
 
     def dead(self, queue: str) -> list[Message]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
+from bide.consuming.graceful_stop import first_of
 from bide.consuming.queue_handlers import QueueHandlers, chained
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
@@ -67,9 +68,7 @@ class _Worker(Generic[Answer]):
     async def _enter(self) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._host = asyncio.create_task(self._live(started))
-        await asyncio.wait([self._host, started], return_when=asyncio.FIRST_COMPLETED)
-        if self._host.done():
-            self._host.result()
+        await first_of(self._host, started)
 
     async def _leave(self) -> None:
         host, self._host = self._host, None
@@ -161,17 +160,12 @@ class _Worker(Generic[Answer]):
 
     async def _go_to(self, target: int, limit: int) -> list[Handled]:
         clock = self.store.clock
-        done: list[Handled] = []
-        while True:
+        done = await self._run_due(limit)
+        while (left := target - clock.now()) > 0:
+            wait = left if self._wait is None else min(max(self._wait, 1), left)
+            clock.advance(wait / 1000)
+            await asyncio.sleep(0)
             done += await self._run_due(limit)
-            left = target - clock.now()
-            if self._wait is None or self._wait > left:
-                break
-            clock.advance(max(self._wait, 1) / 1000)
-            await asyncio.sleep(0)
-        if left > 0:
-            clock.advance(left / 1000)
-            await asyncio.sleep(0)
         return done
 
     async def _run_due(self, limit: int) -> list[Handled]:

@@ -67,9 +67,8 @@ class Gate:
     def lets(self, address: str) -> bool:
         """Tell whether push may connect to an address."""
         found = _inner(ipaddress.ip_address(address.partition("%")[0]))
-        if any(found in network for network in self._allowed):
-            return True
-        return not any(found in network for network in _NOT_PUBLIC)
+        allowed = any(found in network for network in self._allowed)
+        return allowed or not any(found in network for network in _NOT_PUBLIC)
 
     def check(self, url: str) -> None:
         """Check the host of a URL as far as that is possible before a connection.

@@ -61,16 +61,14 @@ class Peers(Shared):
         """Close the circuit of a subscription for all servers."""
         await self._ask(Outcomes, Cancel(CIRCUITS, [name]))
 
-    async def present(
-        self, holder: str, figures: Mapping[str, Deliveries] | None = None
-    ) -> list[str]:
+    async def present(self, holder: str, figures: Mapping[str, Deliveries] = {}) -> list[str]:
         """Store that a server is running, and return all that are, in the same order for each.
 
         Args:
             holder: the server.
             figures: its figures, by subscription.
         """
-        item = Item(holder, msgspec.json.encode(figures or {}), delay=PRESENT)
+        item = Item(holder, msgspec.json.encode(figures), delay=PRESENT)
         await self._ask(Outcomes, Put(PUSHERS, [item], "replace"))
         page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
         there = {one.id for one in page.messages if one.state == "delayed"}

@@ -96,13 +96,11 @@ MOST_HEADERS = 50
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
-_OURS = frozenset(
-    (
-        "accept-encoding", "connection", "content-length", "content-type", "expect", "host",
-        "idempotency-key", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
-        "transfer-encoding", "upgrade",
-    )
-)  # fmt: skip
+_OURS = {
+    "accept-encoding", "connection", "content-length", "content-type", "expect", "host",
+    "idempotency-key", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+}  # fmt: skip
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -52,9 +52,7 @@ class ChangeCases:
         driver.shows("a", data=b"3")
 
     @pytest.mark.parametrize("expires", [None, HOUR])
-    def test_a_version_outlasts_attempts_and_revivals(
-        self, driver: Driver, expires: int | None
-    ) -> None:
+    def test_a_version_outlasts_attempts(self, driver: Driver, expires: int | None) -> None:
         lease = driver.lease("a", priority=3, expires=expires, group="g", headers={"a": "b"})
         seen = driver.get("a").version
         driver.retry(lease, release=True)
@@ -92,9 +90,7 @@ class ChangeCases:
         assert driver.edit("a", data=b"5")[0]
 
     @pytest.mark.parametrize("by", ["edit", "replace"])
-    def test_the_first_priority_of_a_queue_goes_before_an_earlier_due_time(
-        self, driver: Driver, by: str
-    ) -> None:
+    def test_a_first_priority_goes_before_a_due_time(self, driver: Driver, by: str) -> None:
         driver.put("a", at=START - 9)
         driver.put("b", at=START - 5)
         if by == "edit":

@@ -37,9 +37,7 @@ class ClaimCases:
         assert driver.wait(11).take() == []
         assert driver.state("b") == "expired"
 
-    def test_a_paused_queue_hands_out_nothing_and_wakes_when_it_resumes(
-        self, driver: Driver
-    ) -> None:
+    def test_a_paused_queue_hands_out_nothing_until_it_resumes(self, driver: Driver) -> None:
         driver.put("a")
         driver.configure(paused=True)
         assert driver.take() == []

@@ -5,25 +5,9 @@ from typing import Any, Self, TypeVar
 
 from bide.engines.port import Engine
 from bide.model import commands as cmd
+from bide.model import replies as rep
 from bide.model.ended import End
 from bide.model.message import Item, Message, State
-from bide.model.replies import (
-    Affected,
-    Claimed,
-    Counts,
-    Deleted,
-    Ends,
-    Explained,
-    Forecasted,
-    Found,
-    Names,
-    Outcome,
-    Outcomes,
-    Page,
-    Reply,
-    Settings,
-    expect,
-)
 from bide.testing.conformance.watch import Watch, audit
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -34,20 +18,20 @@ RICH: dict[str, Any] = {
 }  # fmt: skip
 """All options of a message, and none as it is by default."""
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=rep.Reply)
 
 
-def leases(claimed: Claimed) -> list[cmd.Lease]:
+def leases(claimed: rep.Claimed) -> list[cmd.Lease]:
     """Return the leases that a claim gave."""
     return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
 
 
-def ids_of(reply: Claimed | Page) -> list[str]:
+def ids_of(reply: rep.Claimed | rep.Page) -> list[str]:
     """Return the ids of the messages of a reply, in their order."""
     return [message.id for message in reply.messages]
 
 
-def done(outcomes: list[Outcome]) -> list[bool]:
+def done(outcomes: list[rep.Outcome]) -> list[bool]:
     """Return what was done, outcome by outcome."""
     return [outcome.done for outcome in outcomes]
 
@@ -86,46 +70,44 @@ class Driver:
         other._watch = self._watch
         return other
 
-    def batch(self, *commands: cmd.Command) -> list[Reply]:
+    def batch(self, *commands: cmd.Command) -> list[rep.Reply]:
         """Execute commands as one batch."""
         return self.engine.execute(commands, self.now)
 
     def ask(self, command: cmd.Command, kind: type[R]) -> R:
         """Execute one command; its reply must be of a kind."""
         (reply,) = [self._watch.execute(command, self.now)] if self._watch else self.batch(command)
-        return expect(kind, reply)
+        return rep.expect(kind, reply)
 
     # Commands that change. Each returns its outcomes, and sets `wake`.
 
-    def outcomes(self, command: cmd.Command) -> list[Outcome]:
+    def outcomes(self, command: cmd.Command) -> list[rep.Outcome]:
         """Execute a command that names messages."""
-        reply = self.ask(command, Outcomes)
+        reply = self.ask(command, rep.Outcomes)
         self.wake = reply.wake
         return reply.outcomes
 
     def put(self, *ids: str, on_conflict: Any = "keep", if_version: str | None = None,
-            origin: cmd.Origin | None = None, **fields: Any) -> list[Outcome]:  # fmt: skip
+            origin: cmd.Origin | None = None, **fields: Any) -> list[rep.Outcome]:  # fmt: skip
         """Put messages that differ only in their id."""
         items = [Item(**{"id": id, "data": b"1", **fields}) for id in ids]
         return self.outcomes(cmd.Put(self.queue, items, on_conflict, if_version, origin))
 
-    def put_items(self, items: Iterable[Item], on_conflict: Any = "keep") -> list[Outcome]:
+    def put_items(self, items: Iterable[Item]) -> list[rep.Outcome]:
         """Put messages."""
-        return self.outcomes(cmd.Put(self.queue, list(items), on_conflict))
+        return self.outcomes(cmd.Put(self.queue, list(items)))
 
-    def replace(self, *ids: str, **fields: Any) -> list[Outcome]:
+    def replace(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Put messages, and replace those that wait or are dead."""
         return self.put(*ids, on_conflict="replace", **fields)
 
-    def claim(
-        self, count: int = 10, lease: int = 1_000, holder: str = "w1", **fields: Any
-    ) -> Claimed:
+    def claim(self, count: int = 10, lease: int = 1_000, **fields: Any) -> rep.Claimed:
         """Claim messages."""
-        return self.ask(cmd.Claim(self.queue, count, lease, holder, **fields), Claimed)
+        return self.ask(cmd.Claim(self.queue, count, lease, "w1", **fields), rep.Claimed)
 
-    def hold(self, count: int = 10, lease: int = 1_000, holder: str = "w1") -> list[cmd.Lease]:
+    def hold(self, count: int = 10, lease: int = 1_000) -> list[cmd.Lease]:
         """Claim messages, and return their leases."""
-        return leases(self.claim(count, lease, holder))
+        return leases(self.claim(count, lease))
 
     def take(self, count: int = 10, lease: int = 1_000) -> list[str]:
         """Claim messages, and return their ids."""
@@ -146,72 +128,70 @@ class Driver:
         assert held.id == id
         return held
 
-    def ack(self, *held: cmd.Lease, results: Sequence[bytes | None] = ()) -> list[Outcome]:
+    def ack(self, *held: cmd.Lease, results: Sequence[bytes | None] = ()) -> list[rep.Outcome]:
         """Ack messages."""
         return self.outcomes(cmd.Ack(self.queue, list(held), list(results)))
 
-    def retry(self, *held: cmd.Lease, **fields: Any) -> list[Outcome]:
+    def retry(self, *held: cmd.Lease, **fields: Any) -> list[rep.Outcome]:
         """Return messages for another attempt."""
         return self.outcomes(cmd.Retry(self.queue, list(held), **fields))
 
-    def bury(self, *held: cmd.Lease, reason: str = "", ids: Sequence[str] = ()) -> list[Outcome]:
+    def bury(self, *held: cmd.Lease, reason: str = "") -> list[rep.Outcome]:
         """Make messages dead letters."""
-        return self.outcomes(cmd.Bury(self.queue, list(held), reason, list(ids)))
+        return self.outcomes(cmd.Bury(self.queue, list(held), reason))
 
-    def release(self, *ids: str, reason: str = "released") -> list[Outcome]:
+    def release(self, *ids: str, reason: str = "released") -> list[rep.Outcome]:
         """End leases of any worker."""
         return self.outcomes(cmd.Release(self.queue, list(ids), reason))
 
-    def set_aside(self, *ids: str, **fields: Any) -> list[Outcome]:
+    def set_aside(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Make messages dead letters that no worker holds."""
         return self.outcomes(cmd.Bury(self.queue, ids=list(ids), **fields))
 
-    def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[Outcome]:
+    def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[rep.Outcome]:
         """Extend leases."""
         return self.outcomes(cmd.Extend(self.queue, list(held), lease))
 
-    def cancel(self, *ids: str, **fields: Any) -> list[Outcome]:
+    def cancel(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Cancel messages by id."""
         return self.outcomes(cmd.Cancel(self.queue, list(ids), **fields))
 
-    def cancel_where(
-        self, *, dry_run: bool = False, actor: str | None = None, **where: Any
-    ) -> Affected:
+    def cancel_where(self, *, dry_run: bool = False, **where: Any) -> rep.Affected:
         """Cancel messages by a rule."""
         rule = cmd.Where(**where)
-        return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run, actor=actor), Affected)
+        return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run), rep.Affected)
 
-    def reschedule(self, *ids: str, **fields: Any) -> list[Outcome]:
+    def reschedule(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Change when messages are due."""
         return self.outcomes(cmd.Reschedule(self.queue, list(ids), **fields))
 
-    def edit(self, *ids: str, **fields: Any) -> list[Outcome]:
+    def edit(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Change what is named of messages."""
         return self.outcomes(cmd.Edit(self.queue, list(ids), **fields))
 
-    def revive(self, *ids: str, **fields: Any) -> list[Outcome]:
+    def revive(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Revive dead letters."""
         return self.outcomes(cmd.Revive(self.queue, list(ids), **fields))
 
-    def configure(self, **fields: Any) -> Settings:
+    def configure(self, **fields: Any) -> rep.Settings:
         """Change settings."""
-        settings = self.ask(cmd.Configure(self.queue, **fields), Settings)
+        settings = self.ask(cmd.Configure(self.queue, **fields), rep.Settings)
         self.wake = settings.wake
         return settings
 
-    def purge(self, state: State, before: int | None = None, **fields: Any) -> Affected:
+    def purge(self, state: State, before: int | None = None, **fields: Any) -> rep.Affected:
         """Delete the messages of a state."""
-        return self.ask(cmd.Purge(self.queue, state, before, **fields), Affected)
+        return self.ask(cmd.Purge(self.queue, state, before, **fields), rep.Affected)
 
-    def delete(self) -> Deleted:
+    def delete(self) -> rep.Deleted:
         """Delete the queue."""
-        return self.ask(cmd.Delete(self.queue), Deleted)
+        return self.ask(cmd.Delete(self.queue), rep.Deleted)
 
     # Commands that only read.
 
     def find(self, *ids: str) -> list[Message | None]:
         """Find messages by id."""
-        return self.ask(cmd.Find(self.queue, list(ids)), Found).messages
+        return self.ask(cmd.Find(self.queue, list(ids)), rep.Found).messages
 
     def get(self, id: str) -> Message:
         """Return a message that exists."""
@@ -230,15 +210,15 @@ class Driver:
         (message,) = self.find(id)
         return message.state if message is not None else None
 
-    def refusal(self, id: str) -> Outcome:
+    def refusal(self, id: str) -> rep.Outcome:
         """Return the outcome of a command that may not change a message as it is now."""
         message = self.get(id)
         until = message.until if message.until is not None else message.ended
-        return Outcome(id, False, message.state, message.due, until, message.holder)
+        return rep.Outcome(id, False, message.state, message.due, until, message.holder)
 
-    def page(self, state: Any = None, cursor: str | None = None, **fields: Any) -> Page:
+    def page(self, state: Any = None, cursor: str | None = None, **fields: Any) -> rep.Page:
         """Return one page of a scan."""
-        return self.ask(cmd.Scan(self.queue, state, cursor=cursor, **fields), Page)
+        return self.ask(cmd.Scan(self.queue, state, cursor=cursor, **fields), rep.Page)
 
     def messages(self, state: Any = None, limit: int = 500, **fields: Any) -> list[Message]:
         """Walk through all pages of a scan, and return the messages."""
@@ -261,33 +241,33 @@ class Driver:
         """Return the ids of a state, or of those that match a rule."""
         return self.found(state, limit=limit, where=cmd.Where(**where) if where else None)
 
-    def counts(self) -> Counts:
+    def counts(self) -> rep.Counts:
         """Count and audit."""
         return audit(self.engine, self.queue, self.now)
 
-    def count(self, **fields: Any) -> Counts:
+    def count(self, **fields: Any) -> rep.Counts:
         """Count, without an audit."""
-        return self.ask(cmd.Count(self.queue, **fields), Counts)
+        return self.ask(cmd.Count(self.queue, **fields), rep.Counts)
 
     def stored(self) -> int:
         """Return how many bytes the queue takes."""
         return self.count(stored=True).stored or 0
 
-    def history(self, id: str, **fields: Any) -> Ends:
+    def history(self, id: str, **fields: Any) -> rep.Ends:
         """Return what a queue remembers of an id."""
-        return self.ask(cmd.History(self.queue, id, **fields), Ends)
+        return self.ask(cmd.History(self.queue, id, **fields), rep.Ends)
 
     def ends(self, id: str, **fields: Any) -> list[End]:
         """Return how messages with an id ended."""
         return self.history(id, **fields).ends
 
-    def forecast(self, bucket: int, buckets: int) -> Forecasted:
+    def forecast(self, bucket: int, buckets: int) -> rep.Forecasted:
         """Count what falls due when."""
-        return self.ask(cmd.Forecast(self.queue, bucket, buckets), Forecasted)
+        return self.ask(cmd.Forecast(self.queue, bucket, buckets), rep.Forecasted)
 
-    def explain(self, id: str | None = None) -> Explained:
+    def explain(self, id: str | None = None) -> rep.Explained:
         """Return what tells why a message is where it is."""
-        return self.ask(cmd.Explain(self.queue, id), Explained)
+        return self.ask(cmd.Explain(self.queue, id), rep.Explained)
 
     def explains(self, id: str, **fields: Any) -> None:
         """See that an explanation has these fields."""
@@ -296,4 +276,4 @@ class Driver:
 
     def queues(self, prefix: str = "") -> list[str]:
         """Name the queues."""
-        return self.ask(cmd.Queues(prefix), Names).names
+        return self.ask(cmd.Queues(prefix), rep.Names).names

@@ -7,19 +7,9 @@ from typing import Any
 import pytest
 
 from bide.model import body as bodies
+from bide.model import replies as rep
 from bide.model.limits import MAX_BODY
 from bide.model.message import MAX_ATTEMPT, Failure, Item
-from bide.model.replies import (
-    Affected,
-    Claimed,
-    Counts,
-    Deleted,
-    Flow,
-    Forecasted,
-    Outcome,
-    Page,
-    Sizes,
-)  # fmt: skip
 from bide.testing.conformance.driver import HOUR, RICH, START, Driver, leases
 
 GIVEN: dict[str, Any] = {
@@ -49,7 +39,7 @@ class PutCases:
     """What a put promises."""
 
     def test_a_message_may_be_due_since_the_beginning_of_time(self, driver: Driver) -> None:
-        assert driver.put("a", at=0) == [Outcome("a", True, "ready", 0)]
+        assert driver.put("a", at=0) == [rep.Outcome("a", True, "ready", 0)]
         driver.replace("b", "c", at=0)
         assert driver.wake == 0
         assert driver.take() == ["a", "b", "c"]
@@ -81,7 +71,7 @@ class PutCases:
 
     def test_replace_with_a_version_of_an_unknown_id_stores_nothing(self, driver: Driver) -> None:
         for other in ("b", "c", "d"):
-            assert driver.replace("a", if_version="0" * 16) == [Outcome("a", False)]
+            assert driver.replace("a", if_version="0" * 16) == [rep.Outcome("a", False)]
             driver.put(other)
 
     # Contents and names.
@@ -115,7 +105,7 @@ class PutCases:
             assert driver.extend(*held)[0]
             assert driver.bury(*held)[0]
             assert driver.revive(id)[0]
-            assert driver.cancel(id) == [Outcome(id, True, due=START)]
+            assert driver.cancel(id) == [rep.Outcome(id, True, due=START)]
 
     def test_odd_ids_and_groups_are_different_ids_and_groups(self, driver: Driver) -> None:
         assert all(driver.put_items(Item(id, b"1", group=id) for id in ODD_IDS))
@@ -138,16 +128,16 @@ class PutCases:
 
     def test_a_queue_that_is_not_there_is_empty_and_is_not_made(self, driver: Driver) -> None:
         assert driver.find("a", "b") == [None, None]
-        assert driver.page() == driver.page("ready") == Page([], None)
-        assert driver.count() == Counts(Sizes(), Flow())
-        assert driver.count(stored=True) == Counts(Sizes(), Flow(), stored=0)
-        assert driver.counts() == Counts(Sizes(), Flow(), recount=Sizes(), strays=0)
-        assert driver.forecast(10, 2) == Forecasted(START, 0, [0, 0], 0)
-        assert driver.claim() == Claimed([], 0, START)
+        assert driver.page() == driver.page("ready") == rep.Page([], None)
+        assert driver.count() == rep.Counts(rep.Sizes(), rep.Flow())
+        assert driver.count(stored=True) == rep.Counts(rep.Sizes(), rep.Flow(), stored=0)
+        assert driver.counts() == rep.Counts(rep.Sizes(), rep.Flow(), recount=rep.Sizes(), strays=0)
+        assert driver.forecast(10, 2) == rep.Forecasted(START, 0, [0, 0], 0)
+        assert driver.claim() == rep.Claimed([], 0, START)
         for dry_run in (False, True):
-            assert driver.cancel_where(group="g", dry_run=dry_run) == Affected(0)
-        assert driver.purge("dead") == Affected(0)
-        assert driver.delete() == Deleted(False)
+            assert driver.cancel_where(group="g", dry_run=dry_run) == rep.Affected(0)
+        assert driver.purge("dead") == rep.Affected(0)
+        assert driver.delete() == rep.Deleted(False)
         assert driver.queues() == []
 
     def test_two_queues_share_nothing(self, driver: Driver) -> None:
@@ -162,5 +152,5 @@ class PutCases:
             assert not one.ack(*leases(claimed))[0]
             assert one.cancel_where(group="g").count == 1
             assert beside.ack(*leases(claimed))[0]
-            assert one.counts().flow == Flow(put=1, cancelled=1)
-            assert beside.counts().flow == Flow(put=1, acked=1)
+            assert one.counts().flow == rep.Flow(put=1, cancelled=1)
+            assert beside.counts().flow == rep.Flow(put=1, acked=1)

@@ -8,15 +8,7 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, FORGET, State
-from bide.model.replies import (
-    Affected,
-    Counts,
-    Deleted,
-    Flow,
-    Outcome,
-    Settings,
-    Sizes,
-)
+from bide.model.replies import Affected, Counts, Deleted, Flow, Outcome, Settings, Sizes
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 FAR = 4_500_000_000_000  # 2112
@@ -36,9 +28,7 @@ class QueueCases:
     # By rule.
 
     @pytest.mark.parametrize(("where", "gone"), RULES)
-    def test_cancel_by_rule_takes_the_waiting_messages_that_match(
-        self, driver: Driver, where: dict[str, Any], gone: str
-    ) -> None:
+    def test_a_rule_cancels_matches(self, driver: Driver, where: dict[str, Any], gone: str) -> None:
         driver.configure(keep=HOUR)
         for id, settle in (("dead", driver.bury), ("acked", driver.ack)):
             settle(driver.lease(id, group="g"))
@@ -55,9 +45,7 @@ class QueueCases:
         assert driver.ack(lease)[0]
 
     @pytest.mark.parametrize("where", [{"group": "g"}, {"after": 0, "before": START + HOUR}])
-    def test_cancel_by_rule_takes_a_limited_number_and_a_dry_run_counts_all(
-        self, bare: Driver, where: dict[str, Any]
-    ) -> None:
+    def test_a_rule_cancels_a_limited_number(self, bare: Driver, where: dict[str, Any]) -> None:
         count = 2 * cmd.BULK + 1
         bare.put(*numbered(count), group="g", delay=5)
         assert bare.cancel_where(dry_run=True, **where) == Affected(count)
@@ -81,9 +69,7 @@ class QueueCases:
         assert bare.counts().flow.purged == cmd.BULK + 1
 
     @pytest.mark.parametrize("state", ["ready", "delayed"])
-    def test_purge_parts_due_and_delayed_messages_to_the_millisecond(
-        self, driver: Driver, state: State
-    ) -> None:
+    def test_purge_parts_due_and_delayed_messages(self, driver: Driver, state: State) -> None:
         for delay in (0, 1, 2):
             driver.put(f"in {delay} ms", delay=delay)
         driver.wait(1)

@@ -87,9 +87,7 @@ class ScanCases:
     """What a scan promises."""
 
     @pytest.mark.parametrize("where", [None, TWO_HOURS], ids=["all", "by_due"])
-    def test_a_scan_misses_none_that_moves_and_repeats_no_other(
-        self, driver: Driver, where: Where | None
-    ) -> None:
+    def test_a_scan_misses_none_that_moves(self, driver: Driver, where: Where | None) -> None:
         for seed in range(40):
             chance, one = Random(seed), Driver(driver.engine, f"q{seed}", watched=False)
             mover = Mover(one, chance)

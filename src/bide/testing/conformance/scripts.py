@@ -16,21 +16,8 @@ from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, STATES, Message
 from bide.model.replies import Claimed, Explained, Page, Reply, Sizes
 from bide.model.times import LIMITS
-from bide.testing.conformance.drawing import (
-    BUDGETS,
-    GROUPS,
-    IDS,
-    LARGE,
-    QUEUES,
-    SEEN,
-    SEEN_DUE,
-    SORTED,
-    Draw,
-    Script,
-    limited_scripts,
-    names_of,
-    scripts,
-)
+from bide.testing.conformance import drawing
+from bide.testing.conformance.drawing import IDS, LARGE, QUEUES, SORTED, Draw, Script
 from bide.testing.conformance.driver import HOUR, START, Driver, leases
 from bide.testing.conformance.watch import Watch, audit, dump
 
@@ -86,15 +73,15 @@ class Player:
                 known["results"] = results[: len(known["leases"])]
         wanted = {name: getattr(op, name, None) for name in ("if_due", "if_version", "versions")}
         if any(wanted.values()):
-            found = at(self._engine, op.queue, now).find(*names_of(op))
+            found = at(self._engine, op.queue, now).find(*drawing.names_of(op))
             seen = [one.version if one else NONE for one in found]
-            if wanted["if_due"] == SEEN_DUE:
+            if wanted["if_due"] == drawing.SEEN_DUE:
                 known["if_due"] = next((one.due for one in found if one), START)
-            if wanted["if_version"] == SEEN:
+            if wanted["if_version"] == drawing.SEEN:
                 known["if_version"] = next(iter(seen), NONE)
             if versions := wanted["versions"]:
                 both = zip(versions, seen, strict=True)
-                known["versions"] = [now if one == SEEN else one for one, now in both]
+                known["versions"] = [now if one == drawing.SEEN else one for one, now in both]
         return replace(op, **known)
 
     def _lease(self, queue: str, before: int, which: str) -> cmd.Lease:
@@ -127,9 +114,9 @@ def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     one = at(engine, queue, now)
     seen: dict[str, Any] = {}
     for state in (*STATES, "next", None):
-        found = one.messages(state, limit=3, max_bytes=BUDGETS[0])
+        found = one.messages(state, limit=3, max_bytes=drawing.BUDGETS[0])
         seen[str(state)] = found if state in SORTED else by_id(found)
-    for group in GROUPS:
+    for group in drawing.GROUPS:
         seen[f"group {group}"] = by_id(one.messages(where=cmd.Where(group=group), limit=2))
     seen["later"] = by_id(one.messages(where=cmd.Where(after=now - 5), limit=2))
     assert by_id(dump(engine, queue, now).values()) == seen["None"]
@@ -216,7 +203,7 @@ class ScriptCases:
 
     def script(self, chance: Random) -> Script:
         """Draw a script of queues without limits."""
-        return scripts(chance)
+        return drawing.scripts(chance)
 
     def test_any_script_is_answered_as_the_memory_engine_answers(
         self, make_engine: Callable[[], Engine]
@@ -226,4 +213,4 @@ class ScriptCases:
     def test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers(
         self, make_engine: Callable[[], Engine]
     ) -> None:
-        search(make_engine, limited_scripts, self.examples // 2)
+        search(make_engine, drawing.limited_scripts, self.examples // 2)

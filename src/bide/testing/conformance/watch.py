@@ -15,7 +15,6 @@ from bide.model.replies import Counts, Outcomes, Page, Reply, expect
 R = TypeVar("R", bound=Reply)
 
 EVERYTHING = 100_000
-ALL = cmd.Scan("", limit=EVERYTHING)
 
 _KNOWN = {(t.cause, t.before, t.after): t for t in TRANSITIONS}
 
@@ -28,7 +27,7 @@ def reply_of(engine: Engine, command: cmd.Command, kind: type[R], now: int) -> R
 
 def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
     """Return all messages of a queue by id."""
-    page = reply_of(engine, msgspec.structs.replace(ALL, queue=queue), Page, now)
+    page = reply_of(engine, cmd.Scan(queue, limit=EVERYTHING), Page, now)
     assert page.cursor is None, "a test has more than 100,000 messages"
     messages = {message.id: message for message in page.messages}
     assert len(messages) == len(page.messages), "a scan returned a message twice"
@@ -108,13 +107,7 @@ _Step = tuple[str, State | None, State | None]
 
 
 def _steps(
-    command: cmd.Command,
-    old: Message | None,
-    new: Message | None,
-    keep: int,
-    now: int,
-    *,
-    stored: bool,
+    op: cmd.Command, old: Message | None, new: Message | None, keep: int, now: int, *, stored: bool
 ) -> Iterator[_Step]:
     """Return the steps by which a command changed a message, which it may have `stored`."""
     state, after = (None if one is None else one.state for one in (old, new))
@@ -134,13 +127,13 @@ def _steps(
             yield "forget", old.state, None
     if by_time and state == after and not stored:
         return
-    kept_lease = isinstance(command, (cmd.Put, cmd.Cancel, cmd.Extend))
+    kept_lease = isinstance(op, (cmd.Put, cmd.Cancel, cmd.Extend))
     if old is not None and new is not None and item is not None and not kept_lease:
-        between = _between(command, old)
-        yield _cause(command, state), state, between
+        between = _between(op, old)
+        yield _cause(op, state), state, between
         yield "succeed", between, after
     else:
-        yield _cause(command, state), state, after
+        yield _cause(op, state), state, after
 
 
 def _between(command: cmd.Command, old: Message) -> State | None:
