@@ -87,7 +87,7 @@ MUTANTS = [
 
     Mutant("any version will do", RECORD, "return if_version is None or self",
            "return if_version is not None or self"),
-    Mutant("an edit stores what was not there", MEMORY, " or command.if_version:", ":"),
+    Mutant("an edit stores what was not there", MEMORY, " and not command.if_version,", ","),
 
     Mutant("one tick early", QUEUE, "row, due = self.row, delayed_reach(self.now)",
            "row, due = self.row, delayed_reach(self.now + 1)"),

@@ -12,11 +12,13 @@ import pytest
 
 from bide.model.limits import MAX_LOGGED_PATH
 from bide.observing.logs import JsonFormatter, PlainFormatter
+from bide.server.access.rights import OPEN, Caller
 from bide.server.logs import log_request
 from tests.server.conftest import Serve
 from tests.server.test_clients import until
 
-_TOLD = ("GET", "/v1/queues", 200, 0.0123456, "listQueues", "127.0.0.1", None, "a1b2")
+_CALLER = Caller(None, frozenset(), token="a1b2")
+_TOLD = ("GET", "/v1/queues", 200, 0.0123456, "listQueues", "127.0.0.1", _CALLER)
 
 
 class Kept(logging.Handler):
@@ -97,5 +99,5 @@ def test_a_line_tells_who_asked_and_is_bounded(serve: Serve, make_token: Any, ke
 
 
 def test_control_characters_of_a_path_are_escaped_for_every_handler(kept: Kept) -> None:
-    log_request("GET", "/v1/\x9b2J\x1b[2J", 404, 0.1, "", "127.0.0.1", None, None)
+    log_request("GET", "/v1/\x9b2J\x1b[2J", 404, 0.1, "", "127.0.0.1", OPEN)
     assert kept.records[0].getMessage().startswith(r"GET /v1/\x9b2J\x1b[2J 404 100.0 ms client=")

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
-from bide.model.message import State
+from bide.model.message import STATES, State
 from bide.model.rank import EVERYTHING, delayed_reach
 
 
@@ -50,15 +50,12 @@ PHASES: dict[State | Literal["next"] | None, tuple[Phase, ...]] = {
     "next": (Phase("ready"), Phase("delayed")),
     "ready": (Phase("ready"), Phase("delayed", due=True)),
     "delayed": (Phase("delayed", due=False),),
-    "leased": (Phase("leased"),),
-    "dead": (Phase("dead"),),
-    "acked": (Phase("acked"),),
-    "expired": (Phase("expired"),),
+    **{state: (Phase(state),) for state in STATES[2:]},
 }
 
 
 _EACH_SET = (
-    *(Phase(state) for state in ("delayed", "ready", "leased", "dead", "acked", "expired")),
+    *map(Phase, STATES),
     Phase("returned"),
     Phase("rest"),
 )

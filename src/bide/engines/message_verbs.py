@@ -93,8 +93,7 @@ def retry(queue: QueueRules, record: Record, command: cmd.Retry, number: int) ->
     if command.release and not command.delay:
         queue.ready(record)
     elif command.release or queue.failed(record, command.reason, queue.now):
-        if not command.release:
-            queue.row.retried += 1
+        queue.row.retried += not command.release
         due = queue.now + command.delay
         planned = record.due if record.planned is None else record.planned
         if record.expires is not None:
@@ -114,7 +113,8 @@ def set_aside(queue: QueueRules, record: Record, command: cmd.Bury, number: int)
     """Make a message that waits a dead letter."""
     if record.state not in WAITING:
         return False
-    queue.set_aside(record, command.reason, command.actor)
+    record.fail(command.reason, queue.now)
+    queue.die(record, command.actor)
     return True
 
 

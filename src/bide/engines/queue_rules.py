@@ -13,7 +13,7 @@ from bide.engines.queue_records import QueueRecords
 from bide.engines.record import Record
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
-from bide.model.message import LAPSED, REASON_LENGTH, Failure, Item, State, remember
+from bide.model.message import LAPSED, Item, State
 from bide.model.rank import PROMOTE, delayed_rank, rank_when_ready, ready_rank
 from bide.model.replies import AHEAD, Affected, Died, Explained, Outcome, Outcomes
 
@@ -75,8 +75,11 @@ class QueueRules(QueueRecords, Protocol):
             outcomes.append(record.outcome(done, self.now) if isinstance(done, bool) else done)
         return outcomes_of(outcomes, self.opens() if freed else ())
 
-    def put_again(self, record: Record, item: Item, command: cmd.Put) -> Outcome:
-        """Put an item whose id exists."""
+    def put_again(self, item: Item, command: cmd.Put) -> Outcome:
+        """Put an item whose id exists, or that is not stored as a new message."""
+        record = self.records.get(item.id)
+        if record is None:
+            return Outcome(item.id, False)
         policy, stored = command.on_conflict, False
         record = self.settle_lapsed(record)
         if record.state == "leased" and item.follows(policy, command.if_version):
@@ -255,21 +258,12 @@ class QueueRules(QueueRecords, Protocol):
     def failed(self, record: Record, reason: str, moment: int, *, final: bool = False) -> bool:
         """Count a failed attempt; return whether one is left. If not, the record is dead."""
         record.attempt += 1
-        holder = record.holder or ""
-        kept = reason[:REASON_LENGTH]
-        failure = Failure(record.attempt, moment, holder, kept, record.since)
-        record.failures = remember(record.failures, failure)
+        record.fail(reason, moment)
         if final or record.attempt >= record.attempts:
             record.since = None  # the last failure has it
-            self.die(record, holder)
+            self.die(record, record.holder or "")
             return False
         return True
-
-    def set_aside(self, record: Record, reason: str, actor: str | None) -> None:
-        """Make a record that no worker held a dead letter; count no attempt."""
-        failure = Failure(record.attempt, self.now, "", reason[:REASON_LENGTH])
-        record.failures = remember(record.failures, failure)
-        self.die(record, actor)
 
     def die(self, record: Record, by: str | None) -> None:
         """Make a record a dead letter."""

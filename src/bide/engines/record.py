@@ -3,7 +3,7 @@
 import msgspec
 
 from bide.model.commands import Where
-from bide.model.message import IN_TRANSIT, Failure, Item, Message, State
+from bide.model.message import IN_TRANSIT, REASON_LENGTH, Failure, Item, Message, State, remember
 from bide.model.replies import Outcome
 
 
@@ -44,6 +44,12 @@ class Record(msgspec.Struct, gc=False):
             seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
             item.expires, item.group, item.headers, item.failures, created,
         )  # fmt: skip
+
+    def fail(self, reason: str, moment: int) -> None:
+        """Remember a failure of the attempt, and who made it."""
+        kept = reason[:REASON_LENGTH]
+        failure = Failure(self.attempt, moment, self.holder or "", kept, self.since)
+        self.failures = remember(self.failures, failure)
 
     def seen(self, now: int) -> State | None:
         """Return the state as users see it: a delayed message that is due is ready."""

@@ -1,41 +1,24 @@
 """What each command does to a store, for engines that have messages as records."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from bide.engines import message_verbs
 from bide.engines.cursor import Budget
 from bide.engines.origins import executed_once
-from bide.engines.queue_rules import Change, QueueRules
+from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record
 from bide.model import commands as cmd
+from bide.model import replies
 from bide.model.ended import within_budget
 from bide.model.message import Message, size_of
 from bide.model.rank import PROMOTE, forecast_start
-from bide.model.replies import (
-    Affected,
-    Claimed,
-    Counts,
-    Deleted,
-    Ends,
-    Explained,
-    Forecasted,
-    Found,
-    Names,
-    Outcome,
-    Outcomes,
-    Page,
-    Reply,
-    Settings,
-    Sizes,
-)
 from bide.model.times import LIMITS
 
 Q = TypeVar("Q", bound=QueueRules)
 
 
-class RecordStore(ABC, Generic[Q]):
+class RecordStore(Protocol[Q]):
     """Executes commands on the queues of a store: each by the method of its name.
 
     Those that have none do something to each message that they name: see `message_verbs`.
@@ -46,7 +29,6 @@ class RecordStore(ABC, Generic[Q]):
 
     # Queues.
 
-    @abstractmethod
     def look(self, name: str) -> Q:
         """Return a queue as it is; an empty one with the id 0 if there is none."""
 
@@ -56,21 +38,18 @@ class RecordStore(ABC, Generic[Q]):
         queue.forget()
         return queue
 
-    @abstractmethod
     def make(self, name: str) -> Q:
         """Return a queue that is going to be changed, made if it did not exist."""
 
-    @abstractmethod
     def drop(self, queue: Q) -> None:
         """Delete a queue that has no records."""
 
-    @abstractmethod
     def names(self, prefix: str) -> list[str]:
         """Return the names of the queues, sorted."""
 
     # Commands.
 
-    def execute_one(self, command: Any) -> Reply:
+    def execute_one(self, command: Any) -> replies.Reply:
         """Execute a command; skip messages whose outbox rows its queue remembers."""
         if (origin := getattr(command, "origin", None)) is None:
             return self._verb(command)
@@ -80,53 +59,43 @@ class RecordStore(ABC, Generic[Q]):
             self.look(command.queue).remember_forwarded(origin.outbox, done)
         return reply
 
-    def _verb(self, command: Any) -> Reply:
+    def _verb(self, command: Any) -> replies.Reply:
         name = type(command).__name__.lower()
-        if (verb := getattr(self, name, None)) is not None:
-            reply: Reply = verb(command)
-            return reply
-        change: Change = getattr(message_verbs, name)
-        return self.change_each(command, getattr(command, command.named_by), change)
+        verb: Callable[[Any], replies.Reply] | None = getattr(self, name, None)
+        if verb is not None:
+            return verb(command)
+        queue, names = self.open(command.queue), getattr(command, command.named_by)
+        return queue.change_each(command, names, getattr(message_verbs, name))
 
-    def change_each(
-        self, command: Any, names: Sequence[str | cmd.Lease], change: Change
-    ) -> Outcomes:
-        """Change the messages that a command names, by id or by lease."""
-        queue = self.open(command.queue)
-        if not queue.row.id:
-            ids = (name if isinstance(name, str) else name.id for name in names)
-            return Outcomes([Outcome(id, False) for id in ids])
-        return queue.change_each(command, names, change)
-
-    @abstractmethod
-    def put(self, command: cmd.Put) -> Reply:
+    def put(self, command: cmd.Put) -> replies.Reply:
         """Store messages."""
 
-    def cancel(self, command: cmd.Cancel) -> Outcomes | Affected:
+    def cancel(self, command: cmd.Cancel) -> replies.Outcomes | replies.Affected:
         """Cancel messages by id or by a rule."""
         if command.where is None:
-            return self.change_each(command, command.ids, message_verbs.cancel)
+            return self.open(command.queue).change_each(command, command.ids, message_verbs.cancel)
         if command.dry_run:
-            return Affected(self.look(command.queue).count_unheld(command.where))
+            return replies.Affected(self.look(command.queue).count_unheld(command.where))
         queue = self.open(command.queue)
         found = queue.unheld(command.where, cmd.BULK + 1)
         return queue.finish_all(found, "cancelled", command.actor)
 
-    def purge(self, command: cmd.Purge) -> Outcomes | Affected:
+    def purge(self, command: cmd.Purge) -> replies.Outcomes | replies.Affected:
         """Delete dead letters by id, or messages of a state; a worker holds leased ones."""
-        if command.ids is not None:
-            return self.change_each(command, command.ids, message_verbs.purge)
         queue = self.open(command.queue)
+        if command.ids is not None:
+            return queue.change_each(command, command.ids, message_verbs.purge)
         found = queue.purgeable(command.state, command.before, cmd.BULK + 1)
         return queue.finish_all(found, "purged", command.actor)
 
-    def bury(self, command: cmd.Bury) -> Outcomes:
+    def bury(self, command: cmd.Bury) -> replies.Outcomes:
         """Make dead letters of messages: by lease, then by id."""
-        held = self.change_each(command, command.leases, message_verbs.bury)
-        unheld = self.change_each(command, command.ids, message_verbs.set_aside)
-        return Outcomes(held.outcomes + unheld.outcomes, held.wake)
+        queue = self.open(command.queue)
+        held = queue.change_each(command, command.leases, message_verbs.bury)
+        unheld = queue.change_each(command, command.ids, message_verbs.set_aside)
+        return replies.Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
-    def claim(self, command: cmd.Claim) -> Claimed:
+    def claim(self, command: cmd.Claim) -> replies.Claimed:
         """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
         Messages that are too late are set aside as expired. A claim examines `reach` messages at
@@ -135,7 +104,7 @@ class RecordStore(ABC, Generic[Q]):
         queue = self.open(command.queue)
         row, lines, now, count = queue.row, queue.lines, queue.now, command.count
         if row.paused:
-            return Claimed([], 0, now)
+            return replies.Claimed([], 0, now)
         reach, limited = max(PROMOTE, count), bool(lines)
         if limited:
             lines.forget()
@@ -166,9 +135,11 @@ class RecordStore(ABC, Generic[Q]):
         # In a limited queue all that is due goes into a line before its turn can come.
         behind = limited and queue.is_behind()
         if not taken:
-            return Claimed([], 0, now, self._next_claim(queue), died, behind=behind)
+            return replies.Claimed([], 0, now, self._next_claim(queue), died, behind=behind)
         messages = [record.message(row.name, now) for record in taken]
-        return Claimed(messages, row.token, now, None, died, row.result_ttl > 0, freed, behind)
+        return replies.Claimed(
+            messages, row.token, now, None, died, row.result_ttl > 0, freed, behind
+        )
 
     def _next_claim(self, queue: Q) -> float | None:
         """Return in how many milliseconds there is something to claim or to collect."""
@@ -180,7 +151,7 @@ class RecordStore(ABC, Generic[Q]):
             return 0
         return max(0, min(moments) - self.exactly) if moments else None
 
-    def configure(self, command: cmd.Configure) -> Settings:
+    def configure(self, command: cmd.Configure) -> replies.Settings:
         """Change the settings that are given."""
         queue = self.make(command.queue)
         row = queue.row
@@ -194,20 +165,22 @@ class RecordStore(ABC, Generic[Q]):
                 setattr(row, name, int(value))
         wake = queue.now if queue.lines.configure(command) or resumed else None
         limits = (getattr(queue.lines.limits, name) for name in LIMITS)
-        return Settings(bool(row.paused), row.keep, wake, row.history, row.result_ttl, *limits)
+        return replies.Settings(
+            bool(row.paused), row.keep, wake, row.history, row.result_ttl, *limits
+        )
 
-    def delete(self, command: cmd.Delete) -> Deleted:
+    def delete(self, command: cmd.Delete) -> replies.Deleted:
         """Delete a queue if it is empty."""
         queue = self.open(command.queue)
         sizes = queue.row.sizes(queue.due())
-        if not queue.row.id or sizes != Sizes() or queue.row.kept:
-            return Deleted(False, sizes, queue.row.kept)
+        if not queue.row.id or sizes != replies.Sizes() or queue.row.kept:
+            return replies.Deleted(False, sizes, queue.row.kept)
         self.drop(queue)
-        return Deleted(True)
+        return replies.Deleted(True)
 
     # Commands that change nothing.
 
-    def find(self, command: cmd.Find) -> Found:
+    def find(self, command: cmd.Find) -> replies.Found:
         """Return messages by id, as many as the budget allows."""
         queue, budget = self.look(command.queue), Budget(command.max_bytes)
         found: list[Message | None] = []
@@ -215,9 +188,9 @@ class RecordStore(ABC, Generic[Q]):
             if record is not None and not budget.takes(size_of(record)):
                 break
             found.append(None if record is None else record.message(command.queue, queue.now))
-        return Found(found)
+        return replies.Found(found)
 
-    def scan(self, command: cmd.Scan) -> Page:
+    def scan(self, command: cmd.Scan) -> replies.Page:
         """Return a page of messages, and the cursor of the next."""
         queue, budget = self.look(command.queue), Budget(command.max_bytes)
         found: list[Message] = []
@@ -231,50 +204,42 @@ class RecordStore(ABC, Generic[Q]):
                 break
         else:
             more = None
-        return Page(found, more)
+        return replies.Page(found, more)
 
-    def history(self, command: cmd.History) -> Ends:
+    def history(self, command: cmd.History) -> replies.Ends:
         """Return how messages with an id have ended."""
         queue = self.look(command.queue)
         queue.load([command.id])
         record = queue.records.get(command.id)
         state = None if record is None else record.seen(queue.now)
-        return Ends(state, within_budget(queue.ends_of(command.id), command.max_bytes))
+        return replies.Ends(state, within_budget(queue.ends_of(command.id), command.max_bytes))
 
-    def explain(self, command: cmd.Explain) -> Explained:
+    def explain(self, command: cmd.Explain) -> replies.Explained:
         """Return the state of a message, its place among others, and the pauses of its queue."""
         queue = self.look(command.queue)
         queue.load([] if command.id is None else [command.id])
         return queue.explain(command.id)
 
-    def count(self, command: cmd.Count) -> Counts:
+    def count(self, command: cmd.Count) -> replies.Counts:
         """Return the number of messages in each state, and the settings."""
         queue = self.look(command.queue)
         row, due = queue.row, queue.due()
         recount, strays = queue.recount(due) if command.recount else (None, None)
-        return Counts(
-            row.sizes(due),
-            row.flow(),
-            row.kept,
-            bool(row.paused),
-            row.keep,
-            row.history,
-            row.result_ttl,
-            oldest=queue.oldest(due),
-            recount=recount,
-            strays=strays,
+        return replies.Counts(
+            row.sizes(due), row.flow(), row.kept, bool(row.paused), row.keep, row.history,
+            row.result_ttl, oldest=queue.oldest(due), recount=recount, strays=strays,
             stored=queue.stored() if command.stored else None,
             **{name: getattr(queue.lines.limits, name) for name in LIMITS},
-        )
+        )  # fmt: skip
 
-    def forecast(self, command: cmd.Forecast) -> Forecasted:
+    def forecast(self, command: cmd.Forecast) -> replies.Forecasted:
         """Count what falls due in each bucket."""
         queue = self.look(command.queue)
         start = forecast_start(queue.now, command.bucket)
         counts, later = queue.due_in(start, command.bucket, command.buckets)
         waiting = queue.row.delayed + queue.row.ready
-        return Forecasted(start, waiting - sum(counts) - later, counts, later)
+        return replies.Forecasted(start, waiting - sum(counts) - later, counts, later)
 
-    def queues(self, command: cmd.Queues) -> Names:
+    def queues(self, command: cmd.Queues) -> replies.Names:
         """Return the names of the queues."""
-        return Names(self.names(command.queue))
+        return replies.Names(self.names(command.queue))

@@ -24,23 +24,19 @@ def in_child(step: Callable[[], None]) -> Callable[[], None]:
 
 def notice_fork() -> None:
     """In the child of a fork, call the functions of `in_child`, unless they were called."""
-    if os.getpid() != process:
-        _begin()
-
-
-def _begin() -> None:
     global process
-    with _lock:
-        if os.getpid() != process:  # else another thread was faster
-            for step in _steps:
-                step()
-            process = os.getpid()
+    if os.getpid() != process:
+        with _lock:
+            if os.getpid() != process:  # else another thread was faster
+                for step in _steps:
+                    step()
+                process = os.getpid()
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    _begin()
+    notice_fork()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

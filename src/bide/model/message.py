@@ -253,9 +253,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def as_item(self, failures: tuple[Failure, ...], died: int | None) -> Item:
         """Return the message for a put, with other failures; a dead letter if it `died`."""
         _ = self.seen_data
-        common = {name: getattr(self, name) for name in _OF_BOTH}
-        common["created"] = self.created or 0
-        return Item(**common, at=self.due, failures=failures, died=died)
+        return Item(
+            self.id, self.data, self.json, self.due, 0, self.priority, self.expires, self.attempts,
+            self.group, self.headers, self.attempt, failures, died, self.created or 0,
+        )  # fmt: skip
 
     @property
     def due_at(self) -> datetime:
@@ -306,13 +307,6 @@ def withheld(message: Message) -> Message:
 
 _WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
 """The fields of a message whose body and headers a reader may not see; "" is not JSON."""
-
-_OF_BOTH = [
-    name
-    for name in Item.__struct_fields__
-    if name in Message.__struct_fields__ and name != "failures"
-]
-"""The fields that a message keeps when it is put again."""
 
 
 def version_of(what: Item | Message, due: int) -> str:

@@ -3,7 +3,7 @@
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
-from msgspec import NODEFAULT, inspect
+from msgspec import inspect
 
 from bide.model.identity import check_name
 from bide.model.limits import check_whole
@@ -42,15 +42,11 @@ class Option(NamedTuple):
 def _read() -> dict[str, Option]:
     """Return the options of `Options` by name."""
     found = {}
-    struct = inspect.type_info(Options)
-    assert isinstance(struct, inspect.StructType)
+    struct: Any = inspect.type_info(Options)
     for field in struct.fields:
-        kinds = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-        kind = kinds[0]
-        assert isinstance(kind, inspect.Metadata)
-        help = (kind.extra_json_schema or {})["description"]
+        kind = getattr(field.type, "types", [field.type])[0]
         bounds = (kind.type.ge, kind.type.le) if isinstance(kind.type, inspect.IntType) else ()
-        assert field.default is not NODEFAULT
+        help = kind.extra_json_schema["description"]
         found[field.name] = Option(field.name, field.default, help, *bounds)
     return found
 
@@ -58,7 +54,6 @@ def _read() -> dict[str, Option]:
 OPTIONS = _read()
 """All options by name."""
 
-_CHECKS = tuple(option.check for option in OPTIONS.values())
 DEFAULTS = tuple(option.default for option in OPTIONS.values())
 values_of = attrgetter(*OPTIONS)
 """Returns the values of the options of a message, in any form that has them."""
@@ -76,8 +71,8 @@ def check_options(message: Any) -> dict[str, Any]:
     values = values_of(message)
     if all(map(is_, values, DEFAULTS)):
         return {}
-    for check, value in zip(_CHECKS, values, strict=True):
-        check(value)
+    for option, value in zip(OPTIONS.values(), values, strict=True):
+        option.check(value)
     return dict(zip(OPTIONS, values, strict=True))
 
 

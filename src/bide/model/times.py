@@ -13,7 +13,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DURATION_TEXT
 
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: a later time is taken for a mistake
-_LONGEST = LATEST
 _FAR = 20 * 365 * 86_400_000
 """Delays up to this length, in milliseconds, end before 2100; longer ones are checked."""
 
@@ -64,7 +63,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         ms = duration // _MS + bool(duration % _MS)
     else:
         ms = _whole_ms(duration, what, "seconds, a timedelta, or a string such as '30m'")
-    if 0 <= ms <= _LONGEST:
+    if 0 <= ms <= LATEST:
         return ms
     if ms < 0:
         hint = "; for now give 0, for a time in the past use at=" if what == "delay" else ""
@@ -87,7 +86,7 @@ def _whole_ms(seconds: float, what: str, forms: str = "") -> int:
         raise InvalidArgument(f"{what} cannot be a {type(seconds).__name__}; give {forms}")
     if isinstance(seconds, float) and not math.isfinite(seconds * 1000):
         raise InvalidArgument(f"{what}={seconds!r} is not a finite number of seconds")
-    if abs(seconds) > _LONGEST:  # the caller refuses it
+    if abs(seconds) > LATEST:  # the caller refuses it
         return round(seconds * 1000)
     return -(-round(seconds * 1_000_000) // 1000)
 

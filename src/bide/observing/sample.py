@@ -20,23 +20,23 @@ SLIGHT = 100.0
 """Milliseconds of lateness of a queue in a minute that need no explanation."""
 
 
-class Worker(msgspec.Struct):
+class Worker(msgspec.Struct, omit_defaults=True):
     """A process that holds messages, or reports that it is alive."""
 
     holder: str
     """The name under which it claims."""
-    held: dict[str, int] = {}
+    held: dict[str, int] = msgspec.field(default_factory=dict, name="holds")
     """The number of messages that it holds, of each queue that it works on."""
     until: int | None = None
     """When the first of its leases expires, in Unix milliseconds."""
     silent: int | None = None
     """Milliseconds for which its report has been overdue."""
-    seen: float = 0.0
-    """When it was last seen, by the clock of the sample."""
     busy: dict[str, Busy] = {}
     """What it handles, by queue, if it reported that."""
     stops: str | None = None
     """The queue in which its supervisor looks for requests to replace it, if it has one."""
+    seen: float = 0.0
+    """When it was last seen, by the clock of the sample."""
 
     @property
     def holds(self) -> int:

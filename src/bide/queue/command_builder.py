@@ -280,9 +280,10 @@ class CommandBuilder:
         """Return the command that pauses or resumes."""
         return cmd.Configure(self.queue, paused, actor=self.actor)
 
-    def settings(self, **given: object) -> cmd.Configure:
+    def settings(self, *, paused: bool | None = None, **given: object) -> cmd.Configure:
         """Return the command that changes the settings that are given."""
-        return msgspec.structs.replace(self.configure(), **arguments.settings_of(**given))
+        settings = arguments.settings_of(**given)
+        return msgspec.structs.replace(self.configure(paused=paused), **settings)
 
     def history(self, id: str, *, watch: bool = False) -> cmd.History:
         """Return the command that reads how messages with an id ended."""

@@ -12,6 +12,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.model.errors import BideError
 from bide.model.limits import MAX_URL
 from bide.server.access.admission import refuse_pages
+from bide.server.access.rights import OPEN
 from bide.server.call import Call, Scope, Send, send_whole
 from bide.server.limits.request_bodies import Gone, Receive
 from bide.server.logs import DONE, Act, count_of, log_request
@@ -78,9 +79,7 @@ async def answer(
         call.over()
         took = service.note(operation.name, status, began)
         caller, client = call.caller, call.client
-        log_request(
-            method, path, status, took, operation.name, client, caller.namespace, caller.token
-        )
+        log_request(method, path, status, took, operation.name, client, caller)
         if service.action_log.is_on and operation.right is not None:
             acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
             if not acts:
@@ -218,7 +217,7 @@ class App:
             status = reply.status
             await send_whole(send, *reply[:3])
         took, address = time.perf_counter() - began, self.service.addresses.of(scope)
-        log_request(scope["method"], path, status, took, "dashboard", address, None, None)
+        log_request(scope["method"], path, status, took, "dashboard", address, OPEN)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Open and close the store for an ASGI server that is not bide's own."""
@@ -238,7 +237,7 @@ async def refuse_unrouted(
 ) -> None:
     """Refuse a request that has no operation, and log it."""
     address = service.addresses.of(scope)
-    log_request(scope["method"], path, problem.kind.status, 0.0, "", address, None, None)
+    log_request(scope["method"], path, problem.kind.status, 0.0, "", address, OPEN)
     await send_whole(send, *as_json(problem))
 
 

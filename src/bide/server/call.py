@@ -97,11 +97,6 @@ class Call:
         return self.part("queue")
 
     @property
-    def full(self) -> str:
-        """The queue's name in the store."""
-        return self.caller.full(self.queue)
-
-    @property
     def actor(self) -> str:
         """The actor of the request's commands: the token's name or id, else the address."""
         return actor_of(self.caller.name or self.caller.token or self.client or "local")
@@ -109,7 +104,9 @@ class Call:
     @cached_property
     def arguments(self) -> CommandBuilder:
         """The builder of commands for the queue."""
-        return _arguments_of(self.full, self.service.settings.max_body, self.actor)
+        return _arguments_of(
+            self.caller.full(self.queue), self.service.settings.max_body, self.actor
+        )
 
     @property
     def records(self) -> Records:
@@ -212,12 +209,11 @@ class Call:
                 self.scope["query_string"].decode("ascii"), keep_blank_values=True,
                 errors="strict", max_num_fields=MAX_QUERY,
             )  # fmt: skip
+            return msgspec.convert(dict(pairs), kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise of_decoding(error, kind, "The query") from None
         except ValueError as error:
             raise Problem("malformed", f"the query cannot be read: {error}") from None
-        try:
-            return msgspec.convert(dict(pairs), kind, strict=False)
-        except UNREADABLE as error:
-            raise of_decoding(error, kind, "The query") from None
 
     def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
         """Count this call as an open one while the block runs, if requests need tokens.

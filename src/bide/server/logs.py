@@ -18,6 +18,7 @@ from bide.model.limits import MAX_LOGGED_METHOD, MAX_LOGGED_PATH, MAX_NAME
 from bide.model.replies import Outcome
 from bide.observing.logs import timestamp
 from bide.server import wire
+from bide.server.access.rights import OPEN, Caller
 
 DONE = "done"
 """The result of an act that was carried out."""
@@ -27,14 +28,7 @@ _log = logging.getLogger("bide.server")
 
 
 def log_request(
-    method: str,
-    path: str,
-    status: int,
-    took: float,
-    operation: str,
-    client: str,
-    namespace: str | None,
-    token: str | None,
+    method: str, path: str, status: int, took: float, operation: str, client: str, caller: Caller
 ) -> None:
     """Log a request.
 
@@ -45,20 +39,19 @@ def log_request(
         took: seconds from the request to its answer.
         operation: the name of the operation.
         client: the client's address.
-        namespace: the namespace of the token.
-        token: the id of the token.
+        caller: the caller, with the namespace and the id of the token.
     """
     if not _access_log.isEnabledFor(logging.INFO):
         return
     method, path = _printable(method, MAX_LOGGED_METHOD), _printable(path, MAX_LOGGED_PATH)
-    caller = client or "-", namespace or "-", token or "-"
+    namespace, token = caller.namespace or "", caller.token or ""
     _access_log.info(
         "%s %s %d %.1f ms client=%s namespace=%s token=%s", method, path, status, took * 1000,
-        *caller,
+        client or "-", namespace or "-", token or "-",
         extra={
             "method": method, "path": path, "status": status, "duration": round(took, 6),
-            "operation": operation, "client": client, "namespace": namespace or "",
-            "token": token or "",
+            "operation": operation, "client": client, "namespace": namespace,
+            "token": token,
         },
     )  # fmt: skip
 
@@ -78,7 +71,7 @@ def _printable(text: str, most: int) -> str:
 
 def log_refused(client: str, status: int, detail: str) -> None:
     """Log a request that could not be read as HTTP, or a connection without room."""
-    log_request("-", f"({detail})", status, 0.0, "", client, None, None)
+    log_request("-", f"({detail})", status, 0.0, "", client, OPEN)
 
 
 class Act(msgspec.Struct, omit_defaults=True):

@@ -8,7 +8,6 @@ import hashlib
 import json
 import tomllib
 from base64 import b64encode
-from collections.abc import Mapping
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
@@ -56,7 +55,8 @@ def description() -> dict[str, Any]:
         "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in operations)],
         "paths": paths,
         "webhooks": {
-            name: {"post": _webhook(name, **it)} for name, it in TEXTS["webhooks"].items()
+            name: {"post": it | {"parameters": TEXTS["signed"] + it["parameters"]}}
+            for name, it in TEXTS["webhooks"].items()
         },
         "components": document["components"] | {"schemas": dict(sorted(components.items()))},
     }
@@ -74,16 +74,16 @@ def _operation(
         for name, it in TEXTS["names"].items()
         if f"{{{name}}}" in operation.path
     ]
+    headers = [
+        {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
+        for name, text in operation.headers.items()
+    ]
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": summary.rstrip("."),
         "description": text,
         "tags": [operation.tag],
-        "parameters": [
-            *named,
-            *_query(operation, components),
-            *(_header(name, text) for name, text in operation.headers.items()),
-        ],
+        "parameters": [*named, *_query(operation, components), *headers],
         "responses": _answers(operation, known),
         "security": [] if operation.right is None else [{"token": []}, {}],
     }
@@ -112,10 +112,6 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
     return found
 
 
-def _header(name: str, text: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "in": "header", "description": text, "schema": {"type": "string"}} | more
-
-
 def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, kind in operation.answers.items():
@@ -138,18 +134,6 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
     return answers
 
 
-def _webhook(name: str, headers: Mapping[str, str] = {}, **more: Any) -> dict[str, Any]:
-    """Return a request that bide sends and a receiver answers."""
-    number = {"schema": {"type": "string", "pattern": "^[0-9]+$"}}
-    numbers = dict.fromkeys(("webhook-timestamp", "bide-attempt", "bide-due"), number)
-    parameters = [
-        _header(header, text, required=header != "traceparent", **numbers.get(header, {}))
-        for header, text in {**TEXTS["signed"], **headers}.items()
-    ]
-    about = {"operationId": name, "tags": ["subscriptions"], "security": []}
-    return about | more | {"parameters": parameters}
-
-
 @cache
 def page() -> bytes:
     """Return the description as HTML."""
@@ -170,8 +154,7 @@ def page() -> bytes:
     environment.filters |= {"choices": _choices, "indented": indented, "words": words}
     template = environment.get_template("docs.html")
     style = Markup(static("docs.css"))
-    html = template.render(description(), json=JSON, problems=KINDS.values(), style=style)
-    return html.encode()
+    return template.render(description(), json=JSON, problems=KINDS.values(), style=style).encode()
 
 
 def policy() -> str:

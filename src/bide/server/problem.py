@@ -18,8 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from bide.engines.registry import mask
-from bide.model import errors
-from bide.model.errors import BideError, StoreError
+from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_DEPTH, MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
@@ -209,7 +208,7 @@ def of_bide(error: BideError, text: str) -> Problem:
     The text of `InvalidArgument` begins with the name of the argument.
     """
     kinds = [_OF_ERROR[one.__name__] for one in type(error).__mro__ if one.__name__ in _OF_ERROR]
-    found = _FIELD.match(text) if isinstance(error, errors.InvalidArgument) else None
+    found = _FIELD.match(text) if isinstance(error, InvalidArgument) else None
     name = kinds[0].name if kinds else "internal"
     return Problem(name, text, field=found[1] if found else None)
 
@@ -253,7 +252,7 @@ def within(place: str) -> Iterator[None]:
         dot = "." * bool(problem.field and problem.field[0] != "[")
         problem.field = f"{place}{dot}{problem.field or ''}"
         raise
-    except errors.InvalidArgument as error:
+    except InvalidArgument as error:
         raise invalid(place, f"{place}: {error}") from None
 
 

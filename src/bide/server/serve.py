@@ -59,7 +59,7 @@ async def serve(settings: Settings) -> int:
     context_of(settings)  # raises its errors before anything listens
     lane = open_lane(settings.store)
     try:  # before anything listens; each process does so again
-        admission = Admission(settings, lane, Tokens(lane), SYSTEM_CLOCK)
+        admission = Admission(settings, Tokens(lane), SYSTEM_CLOCK)
         await admission.begin()
     finally:
         await asyncio.to_thread(close_lane, lane)
@@ -78,7 +78,9 @@ async def serve(settings: Settings) -> int:
     # Named, not imported: the dashboard is above the server.
     child = "bide.dashboard.served" if settings.dashboard else "bide.server.serve"
     try:
-        where, store = address(listening, settings), mask(absolute(settings.store))
+        port = settings.port if settings.socket else listening.getsockname()[1]  # the one it got
+        where = msgspec.structs.replace(settings, port=port).address
+        store = mask(absolute(settings.store))
         who = "requests need a token" if asks else "no tokens: all who can connect may do anything"
         _log.info("listening on %s, store %s; %s", where, store, who)
         if asks and settings.tls_cert is None and not settings.local:
@@ -97,13 +99,6 @@ async def serve(settings: Settings) -> int:
             os.close(file)
         del os.environ[SETTINGS], os.environ[SESSION_KEY]
         refuse()
-
-
-def address(listening: socket.socket, settings: Settings) -> str:
-    """Return the URL of the server, with the port that it got."""
-    if settings.socket is not None:
-        return settings.address
-    return msgspec.structs.replace(settings, port=listening.getsockname()[1]).address
 
 
 def bind(settings: Settings) -> socket.socket:

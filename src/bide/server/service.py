@@ -71,10 +71,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        clock: Clock = SYSTEM_CLOCK,
-        shared: SharedState | None = None,
+        self, settings: Settings, clock: Clock = SYSTEM_CLOCK, shared: SharedState | None = None
     ) -> None:
         settings.check()
         self.settings = settings
@@ -94,7 +91,7 @@ class Service:
             lambda: self.admission.asks, self.clock,
         )  # fmt: skip
         self.pushing = Pushing(self.lane, self.clock, settings)
-        self.admission = Admission(settings, self.lane, self.tokens, self.clock, self.shared.logins)
+        self.admission = Admission(settings, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
         self.requests: Counter[tuple[str, int]] = Counter()
         """Requests answered, by operation and status."""

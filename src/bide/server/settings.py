@@ -19,8 +19,6 @@ from bide.server.problem import of_decoding
 from bide.targets.amqp import intakes
 from bide.targets.amqp import shown as shown_address
 
-Auth = Literal["auto", "required", "off"]
-
 PORT = 8642
 
 CAP = (1, 1_000_000)
@@ -33,8 +31,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "push_lease": (1, 3_600), "longest_wait": (0, 3_600), "request_timeout": (0.01, 3_600),
 }  # fmt: skip
 """The minimum and the maximum of each setting that is a number."""
-
-_MODE = re.compile("0?[0-7]{3}")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +110,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file with certificates of authorities: clients need a certificate that one has issued."""
     workers: int = 1
     """How many processes share the work."""
-    auth: Auth = "auto"
+    auth: Literal["auto", "required", "off"] = "auto"
     """Whether requests need a token; "auto": once the store has one."""
     grace: float = 30.0
     """Seconds that requests get to finish when the server is stopped."""
@@ -167,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
             check_range(getattr(self, name), name, least, most)
-        if not _MODE.fullmatch(self.socket_mode):
+        if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
             raise InvalidArgument(
                 f'socket_mode={self.socket_mode!r} must be written as for chmod: "600", or '
                 '"660" for the group as well'

@@ -305,15 +305,7 @@ _COMMON = [
 ]
 
 
-class _Converted(msgspec.Struct):
-    @classmethod
-    def of(cls, reply: Settings | Counts) -> Self:
-        """Convert the reply of a store."""
-        found = {name: getattr(reply, name) for name in cls.__struct_fields__}
-        return cls(**found | limits_of(reply))
-
-
-class SettingsOut(_Converted):
+class SettingsOut(msgspec.Struct):
     """The settings of a queue."""
 
     paused: bool = False
@@ -331,6 +323,12 @@ class SettingsOut(_Converted):
     """`limit` for each group."""
     group_rate: str | None = None
     """`rate` for each group."""
+
+    @classmethod
+    def of(cls, reply: Settings | Counts) -> Self:
+        """Convert the reply of a store."""
+        found = {name: getattr(reply, name) for name in cls.__struct_fields__}
+        return cls(**found | limits_of(reply))
 
 
 class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):

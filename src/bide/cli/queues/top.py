@@ -88,7 +88,7 @@ def _sample_of(queues: dict[str, Counts], at_work: dict[str, Any], moment: float
     """Return a sample of what the events have said so far."""
     workers = {}
     for one in at_work["workers"]:
-        worker = msgspec.convert({**one, "held": one["holds"]}, Worker)
+        worker = msgspec.convert(one, Worker)
         worker.seen = moment - (worker.silent or 0) / 1000
         workers[worker.holder] = worker
     facts = {**at_work, "moment": moment, "queues": {}, "workers": {}}

@@ -123,10 +123,8 @@ class Connection:
 
     def shutdown(self) -> None:
         """Make a thread that reads an answer see its end."""
-        sock = self._http.sock
-        if sock is not None:
-            with suppress(OSError):  # it has ended already
-                sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, AttributeError):  # it has ended already, or has not begun
+            self._http.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it; the next request opens another."""

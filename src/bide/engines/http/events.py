@@ -41,12 +41,10 @@ class EventStream:
             StoreUnavailable: the server is away, has ended the stream, or sends nothing any more.
             StoreError: it refuses the request.
         """
-        if self._lines is None:
-            self._open()
+        lines = self._lines or self._open()
         name, why = "", "has ended the stream of events"
         try:
-            assert self._lines is not None
-            while line := self._lines.readline(MAX_EVENT_LINE):
+            while line := lines.readline(MAX_EVENT_LINE):
                 if line.startswith(b"event: "):
                     name = line[7:].strip().decode()
                 elif line.startswith(b"data: "):
@@ -69,7 +67,7 @@ class EventStream:
         self._closed = True
         self._connection.shutdown()
 
-    def _open(self) -> None:
+    def _open(self) -> HTTPResponse:
         if self._closed:
             raise StoreUnavailable("this stream was closed")
         lines = self._connection.stream(self._path, "text/event-stream")
@@ -82,6 +80,7 @@ class EventStream:
         self._lines = lines
         if self._closed:
             self._connection.shutdown()
+        return lines
 
 
 AGAIN = 1.0

@@ -15,7 +15,7 @@ from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import outcomes_of
 from bide.engines.record_store import RecordStore
 from bide.model import commands as cmd
-from bide.model.replies import Outcome, Outcomes, Reply
+from bide.model.replies import Outcomes, Reply
 
 
 class MemoryEngine(RecordStore[QueueState]):
@@ -70,13 +70,10 @@ class MemoryEngine(RecordStore[QueueState]):
     def put(self, command: cmd.Put) -> Outcomes:
         """Store messages one by one."""
         queue = self.make(command.queue)
-        outcomes = []
+        stores_new, outcomes = command.on_conflict != "revive" and not command.if_version, []
         for item in command.items:
-            record = queue.records.get(item.id)
-            if record is not None:
-                outcomes.append(queue.put_again(record, item, command))
-            elif command.on_conflict == "revive" or command.if_version:
-                outcomes.append(Outcome(item.id, False))
-            else:
+            if stores_new and item.id not in queue.records:
                 outcomes.append(queue.store(item).outcome(True, queue.now))
+            else:
+                outcomes.append(queue.put_again(item, command))
         return outcomes_of(outcomes)

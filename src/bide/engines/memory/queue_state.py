@@ -16,7 +16,7 @@ from bide.model.command_parts import Origin, Where
 from bide.model.commands import Scan
 from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
-from bide.model.message import EXPIRED_KEEP, FORGET, Item, State, stored_size
+from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import PAUSES, Pause, Sizes
 
@@ -38,10 +38,7 @@ class QueueState(QueueRules):
         self.records: dict[str, Record] = {}
         self.all: SortedList[tuple[int, Record]] = SortedList()
         """All, as they were put."""
-        self.sets: dict[State, SortedList[Entry]] = {
-            "delayed": SortedList(), "ready": SortedList(), "leased": SortedList(),
-            "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),
-        }  # fmt: skip
+        self.sets: dict[State, SortedList[Entry]] = {state: SortedList() for state in STATES}
         self.lines: Lines = Lines(self.sets)
         self._pauses: list[Pause] = []
         self._seq = 0
@@ -119,13 +116,10 @@ class QueueState(QueueRules):
     def forget(self) -> None:
         """Delete records and ends that were remembered for long enough."""
         keep = self.row.keep
-        ends: tuple[tuple[State, int], ...] = (
-            ("acked", self.now - keep),
-            ("expired", self.now - max(keep, EXPIRED_KEEP)),
-        )
-        for state, before in ends:
-            for record in list(islice(self._upto(state, before), FORGET)):
-                self.remove(record)
+        acked = self._upto("acked", self.now - keep)
+        expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP))
+        for record in [*islice(acked, FORGET), *islice(expired, FORGET)]:
+            self.remove(record)
         while self.ends and self.ends[0][1].moment <= self.now - self.row.remembers:
             self.ends.popleft()
 
@@ -300,10 +294,7 @@ class QueueState(QueueRules):
 
     def _upto(self, state: State, rank: int) -> Iterator[Record]:
         """Yield the records of a set up to a rank, in its order."""
-        for entry in self.sets[state]:
-            if entry[0] > rank:
-                return
-            yield entry[2]
+        return (entry[2] for entry in self.sets[state].irange(maximum=(rank + 1,)))
 
     def _due_by(self, moment: int) -> int:
         """Return the number of delayed records that are due at `moment`."""

@@ -169,8 +169,9 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
     """Return an error of SQLite or the file system as one that names the cause and the fix."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     kind = sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else code & 0xFF
-    if kind == sqlite3.SQLITE_CANTOPEN and _cannot_make_log(path):
-        kind = sqlite3.SQLITE_READONLY
+    if kind == sqlite3.SQLITE_CANTOPEN and os.access(path, os.R_OK):
+        # Even a reader needs the log.
+        kind = kind if os.access(path.resolve().parent, os.W_OK) else sqlite3.SQLITE_READONLY
     # SQLite's error may quote bytes of a damaged page, which are no text.
     if code == sqlite3.SQLITE_IOERR_SHORT_READ or isinstance(error, UnicodeDecodeError):
         kind = sqlite3.SQLITE_CORRUPT
@@ -223,8 +224,3 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
                 "network drive?"
             )
     return StoreError(f"SQLite refused to work on {path}: {error}")
-
-
-def _cannot_make_log(path: Path) -> bool:
-    """Whether the file can be read, but its log, which even a reader needs, cannot be made."""
-    return os.access(path, os.R_OK) and not os.access(path.resolve().parent, os.W_OK)

@@ -148,10 +148,7 @@ def _write(address: str, hints: list[bytes]) -> None:
             with suppress(OSError):
                 os.unlink(address)
         return
-    try:
+    # If it is full, its process has enough hints to look.
+    with suppress(OSError), os.fdopen(pipe, "wb", buffering=0) as file:
         for hint in hints if stat.S_ISFIFO(os.fstat(pipe).st_mode) else ():
-            os.write(pipe, hint)
-    except OSError:  # a full pipe: its process has enough hints to look
-        return
-    finally:
-        os.close(pipe)
+            file.write(hint)

@@ -44,7 +44,7 @@ def _put_into(
     """Store the new messages with one statement, then the others in the order of the puts."""
     now = session.now
     put = [(command, item) for command in commands for item in command.items]
-    base = session.next_seq(len(put))
+    base = queue.number(SQL.last_seq)
     entries = [(seq, command, item) for seq, (command, item) in enumerate(put, base + 1)]
     new = [(seq, item, item.due(now)) for seq, _, item in entries] if stores_new else []
     rows = [row_of(seq, queue.row.id, item, due, now) for seq, item, due in new]
@@ -57,12 +57,7 @@ def _put_into(
         part = left[start : start + PART]
         queue.load([item.id for _, _, item in part])
         for seq, command, item in part:
-            record = queue.records.get(item.id)
-            outcomes[seq] = (
-                Outcome(item.id, False)
-                if record is None
-                else queue.put_again(record, item, command)
-            )
+            outcomes[seq] = queue.put_again(item, command)
     rest = (outcomes[seq] for seq, _, _ in entries)
     return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
 

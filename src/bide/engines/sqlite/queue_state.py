@@ -329,10 +329,8 @@ class QueueState(Reading):
 
     def unheld(self, where: Where, limit: int) -> Iterable[Record]:
         """Return the first ready and delayed records that match a rule."""
-        lists = [SQL.of_group] if where.group is not None else [SQL.delayed_between]
-        if where.group is None and self.row.ready:
-            lists.insert(0, SQL.ready_between)
-        return self._selected(lists, {"queue": self.row.id, "limit": limit, **bounds_of(where)})
+        bounds = {"queue": self.row.id, "limit": limit, **bounds_of(where)}
+        return self._selected(_unheld(where), bounds)
 
     def _selected(self, lists: Sequence[str], bounds: Any) -> Iterator[Record]:
         """Yield the messages whose sequence numbers some statements select."""
@@ -341,9 +339,8 @@ class QueueState(Reading):
 
     def count_unheld(self, where: Where) -> int:
         """Count the ready and delayed records that match a rule."""
-        lists = [SQL.ready_between, SQL.delayed_between] if where.group is None else [SQL.of_group]
         bounds = {"queue": self.row.id, "limit": EVERYTHING, **bounds_of(where)}
-        counts = (self.run(f"SELECT count(*) FROM ({rows})", bounds) for rows in lists)
+        counts = (self.run(f"SELECT count(*) FROM ({rows})", bounds) for rows in _unheld(where))
         return sum(count for (count,) in chain.from_iterable(counts))
 
     def purgeable(self, state: State, before: int | None, limit: int) -> Iterable[Record]:
@@ -378,3 +375,8 @@ class QueueState(Reading):
         """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
         self.run_many(SQL.remember_forwarded, [(self.row.id, outbox, row) for row in rows])
         self.run(SQL.drop_old_forwarded, {"queue": self.row.id, "most": MAX_FORWARDED})
+
+
+def _unheld(where: Where) -> list[str]:
+    """Return the statements that select the ready and delayed messages which match a rule."""
+    return [SQL.ready_between, SQL.delayed_between] if where.group is None else [SQL.of_group]

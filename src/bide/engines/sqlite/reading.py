@@ -172,39 +172,27 @@ class Reading(QueueRules, Protocol):
 
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""
-        if bucket % HOUR == 0:
-            return self._due_in_hours(start, bucket, buckets)
-        bounds = {
-            "queue": self.row.id, "start": start, "bucket": bucket,
-            "first": delayed_reach(self.now), "last": delayed_reach(start + bucket * buckets),
-        }  # fmt: skip
-        counted = dict(self.run(SQL.forecast, bounds).fetchall())
-        counts = [counted.get(number, 0) for number in range(buckets)]
-        return counts, self.row.delayed - self.due() - sum(counts)
-
-    def _due_in_hours(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
-        """Count by the counters of hours; only the hour that has begun is counted by messages."""
-        first = start // HOUR + 1
-        hours = self._hours()
-        hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR))
-        counts = [0] * buckets
-        later = 0
-        for hour, count in hours.items():
-            number = (hour - first) * HOUR // bucket
-            if number >= buckets:
-                later += count
-            elif number >= 0:
-                counts[number] += count
-        return counts, later
+        counted: Counter[int] = Counter()
+        if bucket % HOUR == 0:  # by the counters of hours, but for the hour that has begun
+            hours, first = self._hours(), start // HOUR + 1
+            hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR))
+            for hour, count in hours.items():
+                counted[(hour - first) * HOUR // bucket] += count
+            later = sum(count for number, count in counted.items() if number >= buckets)
+        else:
+            bounds = {
+                "queue": self.row.id, "start": start, "bucket": bucket,
+                "first": delayed_reach(self.now), "last": delayed_reach(start + bucket * buckets),
+            }  # fmt: skip
+            counted.update(dict(self.run(SQL.forecast, bounds).fetchall()))
+            later = self.row.delayed - self.due() - counted.total()
+        return [counted[number] for number in range(buckets)], later
 
     def oldest(self, due: int) -> int | None:
         """Return the earliest due time of due records: the first of each weight is its oldest."""
         moments = [self.number(SQL.next_due, self.row.id)] if due else []
         rank = 0
-        while self.row.ready:
-            row = self.run(SQL.oldest_ready, (self.row.id, rank)).fetchone()
-            if row is None:
-                break
+        while row := self.run(SQL.oldest_ready, (self.row.id, rank)).fetchone():
             moments.append(row[0] % _WEIGHT)
             rank = (row[0] // _WEIGHT + 1) * _WEIGHT
         return min(moments, default=None)

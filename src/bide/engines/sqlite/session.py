@@ -35,7 +35,6 @@ class Session(RecordStore[QueueState]):
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for."""
         self._queues: dict[str, QueueState] = {}
-        self._seq: int | None = None
 
     def carry_out(self, commands: Sequence[Command]) -> list[Reply]:
         """Execute commands."""
@@ -105,13 +104,6 @@ class Session(RecordStore[QueueState]):
         self.run_many(SQL.drop_hour, [row[:2] for row in rows if row[2] < 0])
         self.run(SQL.balance)
 
-    def next_seq(self, count: int) -> int:
-        """Reserve `count` sequence numbers; return the one before the first."""
-        if self._seq is None:
-            self._seq = self.run(SQL.last_seq).fetchone()[0] or 0
-        self._seq += count
-        return self._seq - count
-
     # Commands that have statements for many messages.
 
     def put(self, command: Put) -> Reply:
@@ -123,7 +115,7 @@ class Session(RecordStore[QueueState]):
         queue = self.open(command.queue)
         seqs = _all_held(queue, command.leases)
         if not seqs:
-            return self.change_each(command, command.leases, message_verbs.ack)
+            return queue.change_each(command, command.leases, message_verbs.ack)
         row = queue.row
         if row.remembers:
             results = command.results if row.result_ttl else []

@@ -67,7 +67,7 @@ WHERE counted <> (SELECT coalesce(max(seq), 0) FROM bide_message);
 SELECT name FROM bide_queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
 
 -- name: last_seq
-SELECT max(seq) FROM bide_message;
+SELECT coalesce(max(seq), 0) FROM bide_message;
 
 -- Putting.
 

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from bide.clock import Clock, sleep
 from bide.engines.registry import is_this_machine
-from bide.lane.lane import Lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.access.oidc import Expired, Oidc, Rejected
 from bide.server.access.rights import OPEN, Caller
@@ -49,14 +48,12 @@ class Admission:
 
     Args:
         settings: the settings of the server.
-        lane: the lane of the store.
         tokens: the tokens of the store.
         clock: measures `LOOK` and `RECHECK`.
         logins: refuses addresses that send wrong tokens.
     """
 
     settings: Settings
-    lane: Lane
     tokens: Tokens
     clock: Clock
     logins: LoginThrottle = field(default_factory=LoginThrottle)

@@ -12,12 +12,14 @@ import base64
 import hashlib
 import hmac
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
+from bide.lane.steps import run_steps
 from bide.model.commands import Cancel, Find, Lease, Put, Scan
 from bide.model.errors import InvalidArgument, LeaseLost
 from bide.model.identity import RESERVED, check_namespace
@@ -25,7 +27,7 @@ from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Page, expect
 from bide.model.times import LATEST
-from bide.queue.results import following
+from bide.queue.results import first_of
 from bide.server.access.rights import ALL_QUEUES, Caller, Right, check_patterns, check_rights
 from bide.server.limits.request_bodies import LargeBodies
 
@@ -175,12 +177,8 @@ class Tokens:
 
     def listed(self) -> list[Token]:
         """Return all tokens, the oldest first."""
-        tokens: list[Token] = []
-        scan: Scan | None = Scan(QUEUE, limit=PAGE)
-        while scan is not None:
-            page = expect(Page, self._lane.call(scan))
-            tokens += [_decode(message.data) for message in page.messages]
-            scan = following(scan, page)
+        messages = run_steps(first_of(Scan(QUEUE, limit=PAGE), sys.maxsize), self._lane.call)
+        tokens = [_decode(message.data) for message in messages]
         return sorted(tokens, key=lambda token: token.created)
 
     async def exist(self) -> bool:

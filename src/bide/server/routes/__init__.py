@@ -12,13 +12,11 @@ from bide.server.routes import (
     undoing,
 )
 
-OPERATIONS = tuple(
-    operation
-    for routes in (
-        messages.route, changes.route, undoing.route, deliveries.route, queues.route,
-        changes.dead_letters, subscriptions.route, batch.route, events.route, monitoring.workers,
-        monitoring.route,
-    )
-    for operation in routes.operations
+_ROUTES = (
+    messages.route, changes.route, undoing.route, deliveries.route, queues.route,
+    changes.dead_letters, subscriptions.route, batch.route, events.route, monitoring.workers,
+    monitoring.route,
 )  # fmt: skip
+
+OPERATIONS = tuple(operation for routes in _ROUTES for operation in routes.operations)
 """All operations, in the order of the description."""

@@ -135,7 +135,7 @@ async def _settle(
 ) -> wire.OutcomesOut:
     """Settle the messages of a request, by a command built from their leases."""
     leases = [Lease.of(check_name(one.id), str(one.token)) for one in asked.leases]
-    leases = await call.service.settled_by(call.caller, call.full, leases)
+    leases = await call.service.settled_by(call.caller, call.arguments.queue, leases)
     command = build(leases, *given)
     outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcomes):

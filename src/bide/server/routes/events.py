@@ -11,8 +11,7 @@ from bide.lane.steps import arun_steps
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
-from bide.observing.heartbeat import Busy
-from bide.observing.sample import Lateness, Sample, take_sample
+from bide.observing.sample import Sample, Worker, take_sample
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import Gone, unless_gone
@@ -43,33 +42,6 @@ class EventsQuery(wire.Request):
     """As often, send changes of the workers of the queues and of their lateness."""
     prefix: wire.Prefix = ""
     """The prefix of the names of the queues."""
-
-
-class WorkerOut(msgspec.Struct, omit_defaults=True):
-    """A worker of queues."""
-
-    holder: str
-    holds: dict[str, int]
-    """How many messages it leases, by queue."""
-    until: int | None = None
-    """When the first of its leases expires, in Unix milliseconds."""
-    silent: int | None = None
-    """Milliseconds for which its heartbeat has been overdue."""
-    busy: dict[str, Busy] = {}
-    """How busy it is, by queue, if it reports that."""
-
-
-class AtWork(msgspec.Struct):
-    """The workers of the queues, and how late their recent deliveries were."""
-
-    workers: list[WorkerOut]
-    lateness: dict[str, Lateness]
-    """By queue: the median and the 99th percentile of the lateness of the last minute's deliveries,
-    in milliseconds."""
-    partly: bool
-    """Whether there are more leased messages or worker reports than the server has read."""
-    causes: dict[str, dict[str, float]] = {}
-    """By queue: why these deliveries began late, in milliseconds by cause."""
 
 
 class SubscriptionOf(msgspec.Struct, omit_defaults=True):
@@ -119,7 +91,7 @@ class _Stream:
         self._every = every
         self._query = query
         self._counts: dict[str, Counts] = {}
-        self._at_work: AtWork | None = None
+        self._at_work: dict[str, Any] = {}
         self.ended = False
         """Whether the client was sent the end of the stream."""
         self._subscriptions: dict[str, SubscriptionOf] = {}
@@ -223,14 +195,15 @@ class _Stream:
         steps = take_sample(queues, registers, now / 1000, now, self._own, present)
         return await arun_steps(steps, lambda command: service.lane.acall(command, service))
 
-    def _named(self, sample: Sample) -> AtWork:
+    def _named(self, sample: Sample) -> dict[str, Any]:
         """Return the workers, with the caller's names of queues."""
         workers = [
-            WorkerOut(one.holder, self._mine(one.held), one.until, one.silent, self._mine(one.busy))
+            Worker(one.holder, self._mine(one.held), one.until, one.silent, self._mine(one.busy))
             for one in sample.workers.values()
         ]
         lateness, causes = self._mine(sample.lateness), self._mine(sample.causes)
-        return AtWork(workers, lateness, sample.partly, causes)
+        found = {"workers": workers, "lateness": lateness, "causes": causes}
+        return found | {"partly": sample.partly}
 
     def _mine(self, by_queue: Mapping[str, T]) -> dict[str, T]:
         """Return the values of the caller's queues, by the caller's names."""

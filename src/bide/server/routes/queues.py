@@ -116,9 +116,7 @@ async def counts(call: Call) -> CountsOut:
 @route("configure", "PATCH", QUEUE, "admin", problems=(507,))
 async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
     """Pause or resume a queue, limit it, or set how long it remembers messages."""
-    given = msgspec.structs.asdict(asked)
-    paused = given.pop("paused")
-    command = msgspec.structs.replace(call.arguments.settings(**given), paused=paused)
+    command = call.arguments.settings(**msgspec.structs.asdict(asked))
     return SettingsOut.of(await call.ask(Settings, command))
 
 

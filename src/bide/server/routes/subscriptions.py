@@ -16,17 +16,7 @@ from bide.server.limits.request_bodies import unless_gone
 from bide.server.operation import Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
 from bide.server.routes.given import wants_fresh
-from bide.server.subscriptions.subscription_wire import (
-    PauseRequest,
-    PingOut,
-    RotateRequest,
-    SubscriptionChange,
-    SubscriptionIn,
-    SubscriptionOut,
-    Subscriptions,
-    fields_of,
-    shown,
-)
+from bide.server.subscriptions import subscription_wire as about
 from bide.server.wire import CountsOut
 from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.records import Overtaken
@@ -43,13 +33,13 @@ T = TypeVar("T")
 def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
     """Declare an operation that changes a subscription."""
     return route(
-        name, "POST", f"{_ONE}/{verb}", "admin", {200: SubscriptionOut}, headers=_IF_MATCH,
+        name, "POST", f"{_ONE}/{verb}", "admin", {200: about.SubscriptionOut}, headers=_IF_MATCH,
         problems=(404, 412),
     )  # fmt: skip
 
 
 @route("listSubscriptions", "GET", "/v1/subscriptions", "read")
-async def list_subscriptions(call: Call) -> Subscriptions:
+async def list_subscriptions(call: Call) -> about.Subscriptions:
     """List the subscriptions.
 
     Also shows how their receivers answer. Only callers who may change a subscription see the path
@@ -57,16 +47,16 @@ async def list_subscriptions(call: Call) -> Subscriptions:
     """
     records, caller = call.records, call.caller
     mine = [one for one in await records.listed() if caller.own(one.queue) is not None]
-    found = await shown(records, mine, call.service.clock.now())
-    return Subscriptions([_visible(call, one) for one in found])
+    found = await about.shown(records, mine, call.service.clock.now())
+    return about.Subscriptions([_visible(call, one) for one in found])
 
 
 @route(
-    "putSubscription", "PUT", _ONE, "admin", {200: SubscriptionOut, 201: SubscriptionOut},
-    problems=(412, 507),
+    "putSubscription", "PUT", _ONE, "admin",
+    {200: about.SubscriptionOut, 201: about.SubscriptionOut}, problems=(412, 507),
     headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
 )  # fmt: skip
-async def put(call: Call, asked: SubscriptionIn) -> Answer:
+async def put(call: Call, asked: about.SubscriptionIn) -> Answer:
     """Push a queue to a URL.
 
     Creates a subscription (201; only this answer has its `secret`), or replaces the one of
@@ -81,7 +71,7 @@ async def put(call: Call, asked: SubscriptionIn) -> Answer:
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
 
 
-@route("getSubscription", "GET", _ONE, "read", {200: SubscriptionOut}, problems=(404,))
+@route("getSubscription", "GET", _ONE, "read", {200: about.SubscriptionOut}, problems=(404,))
 async def get(call: Call) -> Answer:
     """Show a subscription.
 
@@ -91,8 +81,8 @@ async def get(call: Call) -> Answer:
 
 
 @route(
-    "changeSubscription", "PATCH", _ONE, "admin", {200: SubscriptionOut}, takes=SubscriptionChange,
-    headers=_IF_MATCH, problems=(404, 412, 507),
+    "changeSubscription", "PATCH", _ONE, "admin", {200: about.SubscriptionOut},
+    takes=about.SubscriptionChange, headers=_IF_MATCH, problems=(404, 412, 507),
 )  # fmt: skip
 async def change(call: Call, asked: msgspec.Struct) -> Answer:
     """Change fields of a subscription.
@@ -101,7 +91,7 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
     """
     name = await _name(call)
     async with call.service.subscribing[split_name(name)[0]]:
-        fields = await _checked(call, name, fields_of(asked))
+        fields = await _checked(call, name, about.fields_of(asked))
         done = await _done(call, call.records.change(name, _tag(call), **fields))
     return await _answer(call, done)
 
@@ -121,7 +111,7 @@ async def delete(call: Call) -> Answer:
 
 
 @_changes("pauseSubscription", "pause")
-async def pause(call: Call, asked: PauseRequest) -> Answer:
+async def pause(call: Call, asked: about.PauseRequest) -> Answer:
     """Send nothing more.
 
     The messages wait.
@@ -139,7 +129,7 @@ async def resume(call: Call, asked: wire.Empty) -> Answer:
 
 
 @_changes("rotateSecret", "rotate")
-async def rotate(call: Call, asked: RotateRequest) -> Answer:
+async def rotate(call: Call, asked: about.RotateRequest) -> Answer:
     """Sign with a new secret.
 
     Only this answer shows the new `secret`. During `overlap`, each request has a signature of
@@ -151,7 +141,7 @@ async def rotate(call: Call, asked: RotateRequest) -> Answer:
 
 
 @route("pingReceiver", "POST", f"{_ONE}/ping", "admin", problems=(404,))
-async def ping(call: Call, asked: wire.Empty) -> PingOut:
+async def ping(call: Call, asked: wire.Empty) -> about.PingOut:
     """Send a request without a message.
 
     It is signed as all others; returns the receiver's answer.
@@ -159,7 +149,7 @@ async def ping(call: Call, asked: wire.Empty) -> PingOut:
     known = await _done(call, call.records.get(await _name(call)))
     work = call.service.pushing.pusher.ping(known)
     reply = await unless_gone(call.receive, work, _stopping(call))
-    return PingOut(reply.good, reply.text)
+    return about.PingOut(reply.good, reply.text)
 
 
 async def _stopping(call: Call) -> None:
@@ -290,7 +280,7 @@ async def _answer(
     call: Call, one: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
     call.service.pushing.pusher.look()
-    (out,) = await shown(call.records, [one], call.service.clock.now())
+    (out,) = await about.shown(call.records, [one], call.service.clock.now())
     out = _visible(call, out)
     out.secret = secret
     out.messages = CountsOut.of(await call.ask(Counts, Count(one.queue)))
@@ -298,10 +288,9 @@ async def _answer(
     return Answer(status, out, headers)
 
 
-def _visible(call: Call, out: SubscriptionOut) -> SubscriptionOut:
+def _visible(call: Call, out: about.SubscriptionOut) -> about.SubscriptionOut:
     """Return a subscription with the caller's names, and without secrets for readers."""
-    if call.caller.namespace is not None:
-        out.name, out.queue = split_name(out.name)[1], split_name(out.queue)[1]
+    out.name, out.queue = call.caller.name_of(out.name), call.caller.name_of(out.queue)
     if not call.caller.may("admin"):
         out.url = masked(out.url)  # its path may be a key
     return out

@@ -56,8 +56,7 @@ class Pushing:
         if hurry:
             self.pusher.hurry()
         if self._task is not None and not self._stopping:
-            running = sum(len(worker.running) for worker in self.pusher.workers.values())
-            if running:
+            if running := sum(len(worker.running) for worker in self.pusher.workers.values()):
                 grace = self._settings.grace
                 _log.info("stopping; pushes under way: %d, with %g s to finish", running, grace)
             self._task.cancel()

@@ -15,13 +15,7 @@ from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
 from bide.model.identity import split_name
-from bide.server.subscriptions.subscription_wire import (
-    PingOut,
-    SubscriptionIn,
-    SubscriptionOut,
-    Subscriptions,
-    shown,
-)
+from bide.server.subscriptions import subscription_wire as wire
 from bide.targets.http.addresses import Gate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
@@ -39,16 +33,16 @@ class _StoreAccess:
         self._lane = lane
         self._records = Records(lane, SYSTEM_CLOCK)
 
-    def listed(self, namespace: str | None, everywhere: bool) -> list[SubscriptionOut]:
-        async def read() -> list[SubscriptionOut]:
+    def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
+        async def read() -> list[wire.SubscriptionOut]:
             every = await self._records.listed()
             found = [one for one in every if everywhere or one.namespace == namespace]
-            return await shown(self._records, found, SYSTEM_CLOCK.now())
+            return await wire.shown(self._records, found, SYSTEM_CLOCK.now())
 
         return asyncio.run(read())
 
     def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
-        new = Subscription(name=name, **SubscriptionIn(**given).fields())
+        new = Subscription(name=name, **wire.SubscriptionIn(**given).fields())
         return asyncio.run(self._records.put(new, secret)).secret or ""
 
     def pause(self, name: str, reason: str) -> bool:
@@ -61,7 +55,7 @@ class _StoreAccess:
         rotated = asyncio.run(self._records.rotate(name, round(overlap * 1000), secret))
         return None if rotated is None else rotated.secret or ""
 
-    def ping(self, name: str, networks: Sequence[str]) -> PingOut | None:
+    def ping(self, name: str, networks: Sequence[str]) -> wire.PingOut | None:
         from bide.targets.pusher import Pusher  # which needs a package of its own
 
         fix = (
@@ -69,14 +63,14 @@ class _StoreAccess:
             "--allow-network, or have a server send it with --url http://..."
         )
 
-        async def ask() -> PingOut | None:
+        async def ask() -> wire.PingOut | None:
             pusher = Pusher(self._lane, gate=Gate(networks, fix))
             known = await pusher.records.get(name)
             if known is None:
                 return None
             answer = await pusher.ping(known)
             await pusher.close()
-            return PingOut(answer.good, answer.text)
+            return wire.PingOut(answer.good, answer.text)
 
         return asyncio.run(ask())
 
@@ -96,9 +90,9 @@ class _ServerAccess:
         self._connection = Connection(self._address, timeout)
         self.close = self._connection.close
 
-    def listed(self, namespace: str | None, everywhere: bool) -> list[SubscriptionOut]:
+    def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
         mine = (self._request("GET", "/v1") or {})["namespace"]
-        answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), Subscriptions)
+        answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), wire.Subscriptions)
         found, wanted = answer.subscriptions, namespace or mine
         for one in found if mine else ():
             one.name, one.queue = f"{mine}/{one.name}", f"{mine}/{one.queue}"
@@ -118,13 +112,13 @@ class _ServerAccess:
         answer = self._ask("POST", name, "/rotate", {"overlap": overlap, "secret": secret})
         return None if answer is None else str(answer.get("secret", ""))
 
-    def ping(self, name: str, networks: Sequence[str]) -> PingOut | None:
+    def ping(self, name: str, networks: Sequence[str]) -> wire.PingOut | None:
         if networks:
             raise InvalidArgument(
                 "the server pings, so it must allow the networks; start it with --allow-network"
             )
         answer = self._ask("POST", name, "/ping", {})
-        return None if answer is None else msgspec.convert(answer, PingOut)
+        return None if answer is None else msgspec.convert(answer, wire.PingOut)
 
     def delete(self, name: str) -> bool:
         return self._ask("DELETE", name, "") is not None

@@ -123,15 +123,11 @@ def fields_of(given: msgspec.Struct) -> dict[str, Any]:
     Raises:
         InvalidArgument: a duration is not valid.
     """
-    found = {
-        name: value
+    return {
+        name: milliseconds(span(value), name) if name in SPANS else value
         for name, value in msgspec.structs.asdict(given).items()
         if value is not UNSET and name != "secret"
     }
-    for name in SPANS:
-        if name in found:
-            found[name] = milliseconds(span(found[name]), name)
-    return found
 
 
 SubscriptionState = Literal["active", "paused", "open", "half-open"]
@@ -198,29 +194,24 @@ class Subscriptions(msgspec.Struct):
     subscriptions: list[SubscriptionOut]
 
 
-def _shown(
-    subscription: Subscription, circuit: Circuit, deliveries: Deliveries | None, now: int
-) -> SubscriptionOut:
-    own = {name: getattr(subscription, name) for name in _SAME}
-    if not subscription.signed:
-        own["url"] = shown_address(subscription.url)
-    own["headers"] = sorted(subscription.headers)
-    own["secrets"] = [
-        SecretOut(one.created, one.until) for one in subscription.secrets if one.valid(now)
-    ]
-    probe_at = None if circuit.since is None else circuit.until
-    out = CircuitOut(circuit.state(now), circuit.failures, circuit.since, probe_at, circuit.error)
-    own["state"] = state_of(subscription, circuit, now)
-    return SubscriptionOut(**own, circuit=out, deliveries=deliveries)
-
-
 async def shown(records: Records, found: Iterable[Subscription], now: int) -> list[SubscriptionOut]:
     """Convert subscriptions for an answer, with what servers report about them."""
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
-    return [
-        _shown(one, circuits.get(one.name, Circuit()).of(one.tag), deliveries.get(one.name), now)
-        for one in found
-    ]
+    listed = []
+    for one in found:
+        own = {name: getattr(one, name) for name in _SAME}
+        if not one.signed:
+            own["url"] = shown_address(one.url)
+        own["headers"] = sorted(one.headers)
+        own["secrets"] = [
+            SecretOut(key.created, key.until) for key in one.secrets if key.valid(now)
+        ]
+        at = circuits.get(one.name, Circuit()).of(one.tag)
+        probe_at = None if at.since is None else at.until
+        circuit = CircuitOut(at.state(now), at.failures, at.since, probe_at, at.error)
+        own |= {"state": state_of(one, at, now), "deliveries": deliveries.get(one.name)}
+        listed.append(SubscriptionOut(**own, circuit=circuit))
+    return listed
 
 
 _SAME = [name for name in SubscriptionOut.__struct_fields__ if hasattr(Subscription, name)]
