@@ -85,15 +85,9 @@ SYSTEM_CLOCK = SystemClock()
 
 async def sleep(clock: Clock, seconds: float) -> None:
     """Wait a number of seconds by a clock."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
-        if not over.done():
-            over.set_result(None)
-
-    timer = clock.call_later(loop, seconds, finish)
+    over = asyncio.Event()
+    timer = clock.call_later(asyncio.get_running_loop(), seconds, over.set)
     try:
-        await over
+        await over.wait()
     finally:
         timer.cancel()

@@ -71,9 +71,8 @@ def purge_state(
     """Delete the messages of a state; ask first, unless it can be taken back."""
     orders = store.existing(queue)
     if not (yes or undoable or dry_run):
-        total: int | None = None
-        if before is None and state not in ("acked", "expired"):  # these are only counted together
-            total = getattr(orders.counts().sizes, state)
+        known = before is None and state not in ("acked", "expired")  # counted together only
+        total: int | None = getattr(orders.counts().sizes, state) if known else None
         many = f"all {state} messages" if total is None else plural(total, f"{state} message")
         span = " from before that time" if before is not None else ""
         confirm(f"Delete {many} of {queue}{span} permanently?", total)

@@ -41,21 +41,15 @@ _CODES = (
 )  # fmt: skip
 
 
-class CommandError(click.ClickException):
-    """An error that names its exit code."""
-
-    def __init__(self, text: str, exit_code: int = NOT_DONE) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class
-
-
-def command_error(error: BideError | OSError) -> CommandError:
+def command_error(error: BideError | OSError) -> click.ClickException:
     """Return an error of the store, or of a file, in the words of the command line."""
-    code = next((code for kinds, code in _CODES if isinstance(error, kinds)), FAILED)
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return CommandError(in_options(text), code)
+    wrong = click.ClickException(in_options(text))
+    codes = (code for kinds, code in _CODES if isinstance(error, kinds))
+    wrong.exit_code = next(codes, FAILED)  # type: ignore[misc]  # click declares it for the class
+    return wrong
 
 
 def in_options(text: str) -> str:
@@ -97,10 +91,13 @@ def require_packages(what: str, *packages: str, extra: str = "server") -> None:
             )
 
 
-def print_error(error: click.ClickException) -> None:
-    """Print an error to stderr, in a line or two; say nothing to a reader that has left."""
+def print_error(error: click.ClickException) -> int:
+    """Print an error to stderr, in a line or two, and return its exit code.
+
+    It says nothing to a reader that has left.
+    """
     if error.exit_code == BROKEN_PIPE:
-        return
+        return BROKEN_PIPE
     lines = [line for line in error.format_message().splitlines() if line.strip()]
     text = escape(" ".join(line.strip() for line in lines))
     hint = ""
@@ -109,6 +106,7 @@ def print_error(error: click.ClickException) -> None:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     word = "error:" if plain else click.style("error:", fg="red", bold=True)
     click.echo(f"{word} {text}{hint}", err=True)
+    return error.exit_code
 
 
 def flush_output() -> None:
@@ -135,8 +133,6 @@ TERMINATION_SIGNALS = tuple(
 
 Windows has no SIGHUP.
 """
-
-_Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
@@ -171,7 +167,7 @@ def stop_requests() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _handled(numbers: Iterable[signal.Signals], handler: _Handler) -> Iterator[None]:
+def _handled(numbers: Iterable[signal.Signals], handler: Callable[..., None]) -> Iterator[None]:
     before = {
         number: signal.signal(number, handler)
         for number in numbers

@@ -166,7 +166,7 @@ def print_outcomes(
         as_seen: whether the change depended on the message being as the user saw it.
 
     Raises:
-        CommandError: there is no such queue.
+        click.ClickException: there is no such queue.
     """
     all_done = True
     for outcome in outcomes:
@@ -185,11 +185,6 @@ def print_outcomes(
     return all_done
 
 
-def moment_of(out: Output, ms: int) -> str:
-    """Return a time for a sentence: in the local zone and from now on a terminal, else in UTC."""
-    return when(ms) if out.terminal else iso(ms)
-
-
 def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
     """Return the state of a message as a sentence.
 
@@ -199,12 +194,13 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
         name: how the sentence names the message.
         as_seen: whether the change depended on the message being as the user saw it.
     """
+    shown = when if out.terminal else iso
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
     if outcome.state == "leased" and outcome.until is not None:
-        return f"{outcome.holder} holds {name} until {moment_of(out, outcome.until)}"
+        return f"{outcome.holder} holds {name} until {shown(outcome.until)}"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
         other = ", and no longer as you saw it" if as_seen else ""
-        return f"{name} is {outcome.state}, due {moment_of(out, outcome.due)}{other}"
-    since = "" if outcome.until is None else f" since {moment_of(out, outcome.until)}"
+        return f"{name} is {outcome.state}, due {shown(outcome.due)}{other}"
+    since = "" if outcome.until is None else f" since {shown(outcome.until)}"
     return f"{name} is {outcome.state}{since}"

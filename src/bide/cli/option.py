@@ -207,11 +207,6 @@ max_body = click.option(
 )  # fmt: skip
 
 
-def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[DEBUG] = True
-
-
 url = text(
     "--url", "URL",
     "The store: sqlite:///file.db, redis://host/0, http://host, ...  By default bide.db in this "
@@ -220,8 +215,8 @@ url = text(
 )  # fmt: skip
 
 debug = click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
-    help="Show tracebacks of errors.",
+    "--debug", is_flag=True, expose_value=False, is_eager=True, help="Show tracebacks of errors.",
+    callback=lambda ctx, param, value: ctx.meta.setdefault(DEBUG, value),
 )  # fmt: skip
 
 output = together(flag("--json", "as_json", help="Print one JSON object per line."), debug)

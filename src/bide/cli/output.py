@@ -171,10 +171,6 @@ class Output:
         if more and next(left, None) is not None:
             warn(more)
 
-    def flush(self) -> None:
-        """Send everything that was printed."""
-        sys.stdout.flush()
-
 
 def escape(text: str) -> str:
     """Return a text with its control and format characters escaped, so that a terminal is safe.
@@ -348,7 +344,7 @@ def grid(rows: Iterable[Sequence[Cell]], align: str) -> "Table":
     return table
 
 
-def chart(rows: "Iterable[tuple[str, str, int, str]]") -> "Table":
+def chart(rows: Sequence[tuple[str, str, int, str]]) -> "Table":
     """Return a bar chart, as wide as the terminal.
 
     Args:
@@ -357,13 +353,12 @@ def chart(rows: "Iterable[tuple[str, str, int, str]]") -> "Table":
     from rich.bar import Bar
     from rich.table import Table
 
-    shown = list(rows)
-    most = max((count for _, _, count, _ in shown), default=0)
+    most = max(count for _, _, count, _ in rows)
     table = Table.grid("", "", "", "", padding=(0, 1, 0, 0), expand=True)
     table.columns[3].ratio = 1
     for column in (table.columns[0], table.columns[2]):
         column.justify = "right"
-    for label, remark, count, color in shown:
+    for label, remark, count, color in rows:
         bar = Bar(most, 0, count, color=color)
         table.add_row(label, text_of((remark, "dim")), text_of(counted(count)), bar)
     return table

@@ -138,15 +138,12 @@ class Program(Group):
             code = super().main(args, prog_name, standalone_mode=False, **more)
             errors.flush_output()
         except click.ClickException as error:
-            errors.print_error(error)
-            code = error.exit_code
+            code = errors.print_error(error)
         except click.Abort:  # at a question, which has no end of line
             click.echo(err=True)
             code = errors.INTERRUPTED
         except OSError as error:  # of the help, which no command prints, or of the last lines
-            wrong = errors.command_error(error)
-            errors.print_error(wrong)
-            code = wrong.exit_code
+            code = errors.print_error(errors.command_error(error))
         try:
             errors.flush_output()
         except OSError:  # said above, or less important than what was

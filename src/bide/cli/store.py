@@ -6,15 +6,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.errors import NOT_DONE, CommandError
+from bide.cli.errors import NOT_DONE
 from bide.cli.output import Output
-from bide.engines.registry import DEFAULT_URL, is_server, mask, opener
+from bide.engines.registry import DEFAULT_URL, file_of, is_server, mask, opener
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
@@ -75,7 +74,7 @@ class Store(ExitStack):
         """Open a queue that must exist.
 
         Raises:
-            CommandError: there is no such queue.
+            click.ClickException: there is no such queue.
             StoreUnavailable: the store is a file, and there is none.
         """
         queue = self.queue(name)
@@ -83,7 +82,7 @@ class Store(ExitStack):
             raise self.no_queue(name)
         return queue
 
-    def no_queue(self, name: str, text: str = "there is no queue") -> CommandError:
+    def no_queue(self, name: str, text: str = "there is no queue") -> click.ClickException:
         """Return the error for a missing queue: it says which there are, similar names first."""
         from difflib import get_close_matches
 
@@ -92,13 +91,13 @@ class Store(ExitStack):
         listed = [*near, *(other for other in names if other not in near)]
         more = ", ..." if len(listed) > NAMED else ""
         others = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
-        return CommandError(f"{text} {name!r} in {self.shown}{others}")
+        return click.ClickException(f"{text} {name!r} in {self.shown}{others}")
 
     def must_have(self, queue: str) -> None:
         """Check that a queue exists, if the token allows it to be read.
 
         Raises:
-            CommandError: there is no such queue.
+            click.ClickException: there is no such queue.
         """
         # A token that may only produce gets the outcomes of the messages instead.
         with suppress(StoreError):
@@ -142,11 +141,9 @@ class Store(ExitStack):
     def missing(self) -> Path | None:
         """The file of the store, if it does not exist or has no tables of bide."""
         opener(self.url)  # says what is wrong with the URL
-        parts = urlsplit(self.url)
-        if parts.scheme == "sqlite" and not parts.netloc and parts.path:
+        if (path := file_of(self.url)) is not None:
             from bide.engines.sqlite.schema import is_without_tables
 
-            path = Path(unquote(parts.path.removeprefix("/"))).absolute()
             if not path.exists() or is_without_tables(path):
                 return path
         return None

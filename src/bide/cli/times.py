@@ -3,11 +3,12 @@
 import re
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 
 import click
 
 from bide.cli.errors import in_options
+from bide.model import times
 from bide.model.errors import InvalidArgument
 from bide.model.times import LATEST, format_duration, milliseconds, unix
 
@@ -117,10 +118,7 @@ def now_ms() -> int:
 
 def iso(ms: int | None) -> str:
     """Return a time for programs: ISO 8601 in UTC; empty for none."""
-    if ms is None:
-        return ""
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "" if ms is None else times.iso(ms)
 
 
 def local(ms: int, now: int | None = None) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from bide.engines.port import Engine, Guest
 from bide.model.errors import InvalidArgument
@@ -227,3 +227,14 @@ def is_this_machine(host: str | None) -> bool:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
         return False
+
+
+def file_of(url: str) -> Path | None:
+    """Return the absolute path of the file that a store is in; `None` if it is in none.
+
+    Example:
+        >>> file_of("sqlite:////srv/bide.db"), file_of("redis://cache")
+        (PosixPath('/srv/bide.db'), None)
+    """
+    parts = urlsplit(url)
+    return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None

@@ -164,6 +164,16 @@ def to_datetime(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 
 
+def iso(ms: int) -> str:
+    """Return Unix milliseconds as ISO 8601 in UTC.
+
+    Example:
+        >>> iso(1_700_000_000_000)
+        '2023-11-14T22:13:20.000Z'
+    """
+    return to_datetime(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def format_duration(ms: float) -> str:
     """Return a duration as text: its two largest units that are not zero.
 

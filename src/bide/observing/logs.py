@@ -24,6 +24,9 @@ _CONTROL = re.compile(
 line or show nothing; tab and end of line are not."""
 
 
+PLAIN = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a record as an object: time, level, logger, pid, message, and more fields."""
 
@@ -102,11 +105,7 @@ def configure(*, as_json: bool, level: str) -> None:
         level: the lowest level that is logged.
     """
     handler = StderrHandler()
-    if as_json:
-        handler.setFormatter(JsonFormatter())
-    else:
-        plain = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
-        handler.setFormatter(PlainFormatter(plain))
+    handler.setFormatter(JsonFormatter() if as_json else PlainFormatter(PLAIN))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # It logs tracebacks of lost connections, which bide logs itself.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
 """Samples of a store: counts of queues, workers, how late deliveries are; sums of forecasts."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,8 +10,6 @@ from bide.model.commands import Count, Scan
 from bide.model.replies import Counts, Forecasted, Page
 from bide.observing.heartbeat import QUEUE, REMEMBER, STOPS, Busy, recent_reports
 from bide.observing.tally import Histogram, total
-
-R = TypeVar("R")
 
 HELD_MOST = 1_000
 """The maximum number of held messages of a queue that a sample reads."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,6 @@ async def push(
     url: str,
     networks: Sequence[str],
     grace: float,
-    ready: Callable[[], None] = lambda: None,
     *,
     intakes: Sequence[Address] = (),
     queue_type: str = "quorum",
@@ -44,7 +43,6 @@ async def push(
         url: of the store.
         networks: networks that are allowed though they are not public.
         grace: seconds that running requests get to finish.
-        ready: called once the subscriptions are known.
         intakes: exchanges of RabbitMQ whose delayed messages are stored.
         queue_type: of the queues that intakes declare.
         metrics: the host and port at which Prometheus finds metrics; none by default.
@@ -76,7 +74,6 @@ async def push(
         with nullcontext() if metrics is None else _metrics_server(lane, pusher, *metrics):
             pushing = asyncio.create_task(pusher.run(grace))
             _log.info("pushing, from %s", mask(url))
-            ready()
             await first_of(pushing, stopping.wait())
         _log.info("stopping; what is under way has %g s to finish", grace)
         pushing.cancel()

@@ -15,7 +15,7 @@ from bide.cli import option
 from bide.cli.demo.actors import QUEUE, Plan
 from bide.cli.demo.proof import Records, percentile, prove
 from bide.cli.demo.stage import Stage
-from bide.cli.errors import NOT_DONE, CommandError, raise_on_termination, require_packages
+from bide.cli.errors import NOT_DONE, raise_on_termination, require_packages
 from bide.cli.output import Output, warn
 from bide.queue.results import Audit
 from bide.queue.sync import Queue
@@ -83,7 +83,7 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
     """Run `bide dashboard` in a process, until Ctrl-C or SIGTERM after the block.
 
     Raises:
-        CommandError: it did not start; it has printed why.
+        click.ClickException: it did not start; it has printed why.
     """
     say = warn if out.as_json else out.text
     require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
@@ -97,7 +97,7 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
             assert process.stdout is not None
             where = " ".join(process.stdout.readline().split()[-1:])
             if "://" not in where:
-                raise CommandError("the dashboard did not start")
+                raise click.ClickException("the dashboard did not start")
             say(f"the dashboard is at {where}")
             yield
             say(f"the dashboard stays open at {where}; Ctrl-C ends it")
@@ -182,10 +182,8 @@ def _print_proof(out: Output, stage: Stage, audit: Audit) -> bool:
             out.text(("     " + problem, "red"))
     lateness = "   ".join(f"{name} {ms:,} ms" for name, ms in figures.items())
     out.text((f"lateness  {lateness}", "bold"))
-    if holds:
-        verdict = f"proved in {stage.elapsed:.1f} s, from the records of each process"
-        out.text((verdict, "bold green"))
-    else:
-        text = "NOT proved: please report it, with the folder that --keep keeps"
-        out.text((text, "bold red"))
+    verdict = f"proved in {stage.elapsed:.1f} s, from the records of each process"
+    if not holds:
+        verdict = "NOT proved: please report it, with the folder that --keep keeps"
+    out.text((verdict, "bold green" if holds else "bold red"))
     return holds

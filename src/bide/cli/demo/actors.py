@@ -111,8 +111,7 @@ def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -
             new = [NewMessage({"order": o.id}, id=o.id, delay=o.timeout) for o in opened]
             journal(["put", one.id] for one in queue.put_many(new) if one)
         if paid := [order.id for _, order, pays in now if pays]:
-            outcomes = queue.cancel_many(paid)
-            journal(["paid" if one else "too_late", one.id] for one in outcomes)
+            journal(["paid" if one else "too_late", one.id] for one in queue.cancel_many(paid))
 
 
 def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event, name: str) -> None:

@@ -39,8 +39,7 @@ class Records:
         """Read the journals of a demo's folder, without a torn last line."""
         records = cls()
         for path in folder.glob("*.jsonl"):
-            lines = path.read_bytes().split(b"\n")[:-1]
-            for what, id, *more in map(msgspec.json.decode, lines):
+            for what, id, *more in map(msgspec.json.decode, path.read_bytes().split(b"\n")[:-1]):
                 getattr(records, what).append(Handling(id, *more) if more else id)
         return records
 

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from bide.cli import option
+from bide.cli.errors import flush_output
 from bide.cli.message_output import as_json, body_bytes, print_sheet, row
 from bide.cli.output import STYLES, Output, escape, warn
 from bide.cli.store import Store, on_store
@@ -33,9 +34,8 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
             all_there = False
             warn(orders.explain(id).sentence)
         elif only_body:
-            stream = sys.stdout.buffer
-            stream.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
-            stream.flush()
+            sys.stdout.buffer.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
+            flush_output()
         elif out.terminal:
             print_sheet(out, message, orders.explain(id).sentence)
             if len(ids) > 1:

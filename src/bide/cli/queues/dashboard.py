@@ -3,7 +3,7 @@
 import click
 
 from bide.cli import option
-from bide.cli.errors import require_packages
+from bide.cli.errors import flush_output, require_packages
 from bide.cli.output import Output
 from bide.cli.store import Store, refuse_memory
 
@@ -44,7 +44,7 @@ def dashboard(
 
     def announce(where: str) -> None:
         out.report({"url": where}, f"the dashboard of {named.shown} is at {where}")
-        out.flush()
+        flush_output()
 
     with Store(store or url) as named:
         named.must_exist()

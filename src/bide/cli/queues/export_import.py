@@ -183,8 +183,7 @@ def _import_set(
     sentence = _sentence(loaded.stored, loaded.kept, queue.name, verb)
     if loaded.rescheduled:
         sentence += f", {loaded.rescheduled:,} of them rescheduled"
-    mark = DONE if found else NOTHING
-    out.report_run(loaded, ["reasons"], mark, sentence, dry_run=dry_run)
+    out.report_run(loaded, ["reasons"], DONE if found else NOTHING, sentence, dry_run=dry_run)
     nothing = not (found or loaded.refused or loaded.left)
     if nothing:
         warn(f"there is no member, or no set {key} at all: is the key right?")

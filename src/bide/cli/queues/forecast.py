@@ -6,7 +6,6 @@ from bide.cli import option
 from bide.cli.output import Output, chart, plural
 from bide.cli.store import Store, on_store
 from bide.cli.times import iso, now_ms, relative
-from bide.queue.results import Forecast
 
 
 @on_store(option.queue, option.time("--bucket", "The time span of a bar.", "1m"))
@@ -23,17 +22,12 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
     """  # fmt: skip
     found = store.existing(queue).forecast(bucket, horizon)
     spans = [(round(moment.timestamp() * 1000), count) for moment, count in found]
-    if out.terminal:
-        _print_chart(out, queue, found, spans)
+    if not out.terminal:
+        out.line({"overdue": found.overdue}, "overdue", found.overdue)
+        for start, count in spans:
+            out.line({"start": start, "count": count}, iso(start), count)
+        out.line({"later": found.later}, "later", found.later)
         return
-    out.line({"overdue": found.overdue}, "overdue", found.overdue)
-    for start, count in spans:
-        out.line({"start": start, "count": count}, iso(start), count)
-    out.line({"later": found.later}, "later", found.later)
-
-
-def _print_chart(out: Output, queue: str, found: Forecast, spans: list[tuple[int, int]]) -> None:
-    """Print a bar for each span in which messages fall due."""
     verb = "waits" if found.total == 1 else "wait"
     out.text((queue, "bold"), (f"  {plural(found.total, 'message')} {verb}", "dim"))
     now, form = now_ms(), "%H:%M:%S" if found.bucket < 60 else "%d %b %H:%M"

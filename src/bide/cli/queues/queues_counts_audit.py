@@ -64,8 +64,7 @@ def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
 
 def _cells(name: str, found: Counts) -> list[Cell]:
     late = "" if found.oldest is None else rounded(max(0, now_ms() - found.oldest))
-    paused = "paused" if found.paused else ""
-    return [(name, "bold"), *size_cells(found), late, (paused, "yellow")]
+    return [(name, "bold"), *size_cells(found), late, ("paused" * found.paused, "yellow")]
 
 
 @on_store(option.queue)

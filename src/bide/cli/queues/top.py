@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.errors import raise_on_termination
+from bide.cli.errors import flush_output, raise_on_termination
 from bide.cli.output import Output, escape, warn
 from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
 from bide.cli.store import Store, on_store
@@ -42,12 +42,8 @@ SILENCE = 20.0
 """Seconds beyond the interval without an event after which a server counts as down."""
 
 
-Samples = Iterator[tuple[Sample, int]]
-"""Samples, each with the store's clock in Unix milliseconds."""
-
-
-def read_store(store: Store, prefix: str, interval: float) -> Samples:
-    """Read a store again after each interval."""
+def read_store(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sample, int]]:
+    """Read a store again after each interval; yield its clock, too, in Unix milliseconds."""
     while True:
         now, names = now_ms(), store.names(prefix)
         registers = [name for name in store.names(own=True) if is_register(name)]
@@ -58,7 +54,7 @@ def read_store(store: Store, prefix: str, interval: float) -> Samples:
         time.sleep(interval)
 
 
-def read_events(store: Store, prefix: str, interval: float) -> Samples:
+def read_events(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sample, int]]:
     """Read what changes from the event stream of a server, which begins with everything."""
     from bide.engines.http import address_of
     from bide.engines.http.events import EventStream
@@ -207,7 +203,7 @@ def _print_objects(out: Output, views: Iterable[View | StoreError]) -> None:
     for found in views:
         if isinstance(found, View):
             out.json(as_facts(found))
-            out.flush()
+            flush_output()
         elif not away:
             warn(f"{found}; waiting for it")
         away = isinstance(found, StoreError)

@@ -156,14 +156,11 @@ def _check(settings: Any, out: Output) -> None:
     must_be_local(settings, asks=asks)
     shown = {**settings.shown(), "tokens": tokens}
     facts = {n: round(value * 1000) if n in SPANS else value for n, value in shown.items()}
-    if out.as_json:
-        out.json(facts)
-    elif out.terminal:
+    if out.terminal:
         texts = {n: (format_duration if n in SPANS else _text)(facts[n]) for n in facts}
         out.console.print(grid([[(name, "dim"), text] for name, text in texts.items()], "ll"))
     else:
-        for name, value in facts.items():
-            out.row(name, _text(value))
+        out.report(facts if out.as_json else {name: _text(facts[name]) for name in facts})
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.action_log import logged
-from bide.cli.errors import CommandError, require_packages
+from bide.cli.errors import require_packages
 from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
 from bide.cli.store import Store, on_any_store, on_store
@@ -106,7 +106,7 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
         def run(store: Store, out: Output, name: str, namespace: str | None, **given: Any) -> bool:
             done = function(out, access_to(store), _full(namespace, name), **given)
             if done is None:
-                raise CommandError(
+                raise click.ClickException(
                     f"there is no subscription {name!r}; bide subscription list --all lists them"
                 )
             return done
@@ -215,9 +215,9 @@ def _facts(one: "SubscriptionOut") -> dict[str, Any]:
 
 
 def _line(one: "SubscriptionOut") -> tuple[str, ...]:
-    namespace, name = split_name(one.name)
-    queue = split_name(one.queue)[1]
-    return namespace or "-", name, queue, _receiver(one), one.state, _why(one)
+    facts = _facts(one)
+    where = facts["namespace"] or "-", facts["name"], facts["queue"]
+    return *where, _receiver(one), one.state, _why(one)
 
 
 def _cells(one: "SubscriptionOut") -> list[Cell]:
@@ -285,8 +285,7 @@ def ping(out: Output, access: "Access", name: str, networks: tuple[str, ...]) ->
     if answer is None:
         return None
     facts = {"name": name, "taken": answer.taken, "answer": answer.answer}
-    style = "green" if answer.taken else "red"
-    out.report(facts, f"{name}: ", (answer.answer, style))
+    out.report(facts, f"{name}: ", (answer.answer, "green" if answer.taken else "red"))
     return answer.taken
 
 

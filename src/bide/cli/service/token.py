@@ -169,8 +169,7 @@ def _cells(one: "Token") -> list[Cell]:
     namespace = ("whole store", "dim") if one.namespace is None else one.namespace
     rights, queues = ",".join(one.rights), ",".join(one.queues)
     used = ("never", "dim") if one.used is None else local(one.used)
-    made = local(one.created)
-    return [(one.id, "bold"), namespace, rights, *until, used, queues, made, one.name]
+    return [(one.id, "bold"), namespace, rights, *until, used, queues, local(one.created), one.name]
 
 
 @on_store(click.argument("names", nargs=-1, required=True, metavar="NAME..."), group=token)

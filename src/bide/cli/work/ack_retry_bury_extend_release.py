@@ -37,8 +37,7 @@ def _leases(id: str, token: str | None) -> list[Lease]:
         if token is None:
             raise usage_error("Missing argument 'TOKEN'. It is the second column that claim prints")
         return [Lease.of(id, token)]
-    lines = enumerate(sys.stdin, 1)
-    return [_parsed(line, number) for number, line in lines if line.strip()]
+    return [_parsed(line, number) for number, line in enumerate(sys.stdin, 1) if line.strip()]
 
 
 def _parsed(line: str, number: int) -> Lease:

@@ -8,7 +8,7 @@ from shlex import quote
 import click
 
 from bide.cli import option
-from bide.cli.errors import usage_error
+from bide.cli.errors import flush_output, usage_error
 from bide.cli.message_output import as_json, body_bytes, body_line, sentence_of
 from bide.cli.output import ID, TEXT, Column, Output, warn
 from bide.cli.store import Store, on_any_store
@@ -77,27 +77,23 @@ def claim(
 
         from bide.cli.work.claim_exec import execute
 
-        return asyncio.run(
-            execute(
-                queue, store.lane, own_name(), lease, command=command,
-                environment={**os.environ, "BIDE_URL": store.url},
-                retry=10 if retry is None else retry, count=None if loop else count or 1,
-                wait=wait, out=out,
-            )
+        running = execute(
+            queue, store.lane, own_name(), lease, command=command,
+            environment={**os.environ, "BIDE_URL": store.url}, retry=10 if retry is None else retry,
+            count=None if loop else count or 1, wait=wait, out=out,
         )  # fmt: skip
+        return asyncio.run(running)
     deliveries = orders.claim(count or 1, wait=wait, lease=lease)
     if not deliveries:
         if out.terminal:
             warn(_why_nothing(orders, wait))
         return False
     if only_body:
-        for delivery in deliveries:
-            body = body_bytes(delivery.message) + b"\n" * delivery.message.json
-            sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
+        for one in deliveries:
+            sys.stdout.buffer.write(body_bytes(one.message) + b"\n" * one.message.json)
     else:
         _print(out, deliveries, ack)
-    out.flush()
+    flush_output()
     lost = [outcome for outcome in orders.ack(deliveries) if not outcome] if ack else []
     for outcome in lost:
         warn(f"not acked, the lease had ended: {sentence_of(out, outcome, outcome.id)}")

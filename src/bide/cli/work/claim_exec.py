@@ -8,7 +8,7 @@ from asyncio.subprocess import Process
 from types import SimpleNamespace
 from typing import Any
 
-from bide.cli.errors import TERMINATION_SIGNALS
+from bide.cli.errors import TERMINATION_SIGNALS, flush_output
 from bide.cli.message_output import body_bytes
 from bide.cli.output import Output
 from bide.cli.times import iso
@@ -184,7 +184,7 @@ class CommandConsumer(Consumer):
                 "id": one.id, "attempt": one.attempt, "exit": code, "outcome": one.outcome,
                 "took": round(one.took * 1000), "lateness": round(one.lateness * 1000),
             })  # fmt: skip
-            self._out.flush()
+            flush_output()
 
 
 async def execute(queue: str, lane: Lane, holder: str, lease: float, **options: Any) -> bool:

@@ -30,6 +30,7 @@ SOURCES = (
 )  # fmt: skip
 
 RULE = ("when", "timezone")
+REMARKS = {"running": "running", "retrying": "tried again", "dead": "dead"}
 FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 
@@ -112,28 +113,17 @@ def _moments(one: dict[str, Any]) -> list[Any]:
 
 
 def _schedule_cells(one: dict[str, Any]) -> list[Cell]:
-    moments = [moment.strftime(FORM) for moment in _moments(one)]
-    away = [relative(tick) for tick in one["ticks"]]
     when = f"{one['when']}\n{one['timezone']}"
-    return [
-        (one["queue"], "bold"),
-        when,
-        "\n".join(moments),
-        ("\n".join(away), "dim"),
-        _remark(one),
-    ]
+    moments = "\n".join(moment.strftime(FORM) for moment in _moments(one))
+    away = "\n".join(map(relative, one["ticks"]))
+    return [(one["queue"], "bold"), when, moments, (away, "dim"), _remark(one)]
 
 
 def _remark(one: dict[str, Any]) -> Cell:
     """Return notes on retried, dead or changed ticks."""
-    notes = [
-        f"{one[name]} {text}" for name, text in
-        (("running", "running"), ("retrying", "tried again"), ("dead", "dead")) if one[name]
-    ]  # fmt: skip
-    if "state" not in one:
-        notes.insert(0, "no worker has run it yet")
-    elif one["state"] not in ("delayed", "leased"):
-        notes.insert(0, one["state"])
+    state = one.get("state", "no worker has run it yet")
+    notes = [] if state in ("delayed", "leased") else [state]
+    notes += [f"{one[name]} {text}" for name, text in REMARKS.items() if one[name]]
     if "error" in one:
         notes.append(first_line(one["error"]))
     return ", ".join(notes), "red" if "error" in one else "yellow"
@@ -156,8 +146,7 @@ def sources(store: Store, out: Output) -> None:
     """  # fmt: skip
     from bide.worker.periodic.progress import source_progress
 
-    homes = store.names(own=True)
-    looks = (store.run(source_progress(home)) for home in homes)
+    looks = (store.run(source_progress(home)) for home in store.names(own=True))
     found = [facts for facts in looks if facts is not None]
     out.items(
         found, SOURCES, line=_source_line, cells=_source_cells,

@@ -7,7 +7,6 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.errors import CommandError
 from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import ListGroup
 from bide.cli.store import Store, on_store
@@ -91,13 +90,11 @@ def worker(
 
     orders = Orders(target, names, grace, log_json, log_level, processes, url is not None, celery)
 
-    async def supervise() -> int:
-        return await Supervisor(
-            orders.command, processes, grace=grace, folder=Path.cwd() if reload else None,
-            health_file=health_file, health_port=health_port, metrics=metrics,
-        ).run()  # fmt: skip
-
-    ctx.exit(asyncio.run(supervise()))
+    supervisor = Supervisor(
+        orders.command, processes, grace=grace, folder=Path.cwd() if reload else None,
+        health_file=health_file, health_port=health_port, metrics=metrics,
+    )  # fmt: skip
+    ctx.exit(asyncio.run(supervisor.run()))
 
 
 COLUMNS = (
@@ -157,7 +154,7 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     """
     known = {one.holder for one in read_workers(store.lane).workers}
     if name not in known:
-        raise CommandError(
+        raise click.ClickException(
             f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"
         )
     taken = ask_to_stop(store.lane, name, store.actor, wait)

@@ -20,7 +20,7 @@ from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Configure, Forecast, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Forecasted, Outcomes, Page, Settings
-from bide.model.times import to_datetime, unix
+from bide.model.times import iso, unix
 
 POLL = 60.0
 """Seconds between two checks of each process whether the chain is broken, as by a purge."""
@@ -128,7 +128,7 @@ def id_of(moment: int) -> str:
         >>> id_of(1_700_000_000_000)
         '2023-11-14T22:13:20.000Z'
     """
-    return to_datetime(moment).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso(moment)
 
 
 def moment_of(id: str) -> int | None:

@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from bide.consuming.consumer import Consumer
 from bide.consuming.graceful_stop import cancel, first_of, stop
@@ -16,7 +14,7 @@ from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import chained
 from bide.consuming.run import traced
 from bide.consuming.store_client import StoreClient
-from bide.engines.registry import absolute, mask
+from bide.engines.registry import absolute, file_of, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
@@ -227,14 +225,3 @@ def chosen(app: App, queues: list[str]) -> list[str]:
         queue for queue, one in handlers.items()
         if not queues or queue in queues or one.fills in queues
     ]  # fmt: skip
-
-
-def file_of(url: str) -> Path | None:
-    """Return the absolute path of the file that a store is in; `None` if it is in none.
-
-    Example:
-        >>> file_of("sqlite:////srv/bide.db"), file_of("redis://cache")
-        (PosixPath('/srv/bide.db'), None)
-    """
-    parts = urlsplit(url)
-    return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None
