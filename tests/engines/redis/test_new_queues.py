@@ -1,5 +1,6 @@
 """Queues that are not there yet: who makes them, and what is asked meanwhile."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -87,16 +88,16 @@ def test_two_that_make_a_queue_at_once_agree_though_one_does_not_reach_the_first
     first, second = (open_engine(f"{redis_cluster.url}?shards={count}") for count in (8, 3))
     plain, cut_off = first._sender.plain, second._sender.plain
 
-    def unreachable(*command: Any, hurried: bool = False) -> Any:
-        if command[1] == NUMBERS:
-            raise StoreUnavailable("its node is cut off")
-        return cut_off(*command, hurried=hurried)
+    def unreachable(commands: Sequence[Any], *, hurried: bool = False) -> Any:
+        error = StoreUnavailable("its node is cut off")
+        reached = iter(cut_off([each for each in commands if each[1] != NUMBERS], hurried=hurried))
+        return [error if each[1] == NUMBERS else next(reached) for each in commands]
 
-    def overtaken(*command: Any, hurried: bool = False) -> Any:
-        if command[:2] == ("ZADD", NUMBERS):
+    def overtaken(commands: Sequence[Any], *, hurried: bool = False) -> Any:
+        if ("ZADD", NUMBERS) in [each[:2] for each in commands]:
             monkeypatch.setattr(first._sender, "plain", plain)
             ask(second, put("b", "c", queue="once"))
-        return plain(*command, hurried=hurried)
+        return plain(commands, hurried=hurried)
 
     monkeypatch.setattr(second._sender, "plain", unreachable)
     monkeypatch.setattr(first._sender, "plain", overtaken)

@@ -35,7 +35,7 @@ class Call(NamedTuple):
     """What it says of each message, end to end."""
 
 
-Outcome = Reply | StoreError | Unsupported
+Result = Reply | StoreError | Unsupported
 
 Round = Generator[Sequence[Call], list[Any], Any]
 """Yields calls, is sent what each answered (errors as values), and so on for as many rounds.
@@ -44,7 +44,7 @@ Answers, or the first part of those that bring records, begin with the server's 
 milliseconds and the number of the last change of the shard.
 """
 
-Step = Generator[Sequence[Call], list[Any], list[Outcome]]
+Step = Generator[Sequence[Call], list[Any], list[Result]]
 """Executes a command, or several at once, in rounds; returns an outcome for each."""
 
 
@@ -70,8 +70,11 @@ def everywhere(script: str, queue: str, args: Sequence[Any], shards: int) -> Rou
     return raised(answers)
 
 
-_SHARED = ("prelude", "records", "limits", "waking")
+_SHARED = ("_prelude", "_records", "_limits", "_waking")
 """Files of what several functions use, in the order in which they use each other."""
+
+_VERBS = ("change", "claim", "configure", "put", "reads", "scan")
+"""Files of functions."""
 
 
 class Library(NamedTuple):
@@ -102,10 +105,7 @@ def as_library(text: str) -> Library:
 def load_library() -> Library:
     """Return the library of this version."""
     folder = files("bide.engines.redis") / "lua"
-    names = sorted(
-        file.name for file in folder.iterdir() if re.fullmatch(r"[a-z]+\.lua", file.name)
-    )
-    texts = [(folder / f"_{name}.lua").read_text("utf-8") for name in _SHARED]
+    texts = [(folder / f"{name}.lua").read_text("utf-8") for name in _SHARED]
     # A function has room for so many local variables: those of a file are its own.
-    texts += [f"do\n{(folder / name).read_text('utf-8')}end\n" for name in names]
+    texts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in _VERBS]
     return as_library("".join(texts))

@@ -105,7 +105,6 @@ class _Claiming:
 def claim(command: Claim) -> Step:
     """Lease messages, mostly in one call; many of them slice by slice."""
     claiming = _Claiming(command)
-    following: float | None = None
     for _ in range(command.count // SLICE + 8):  # some calls bring nothing
         (answer,) = yield [claiming.call(claiming.wanted)]
         if isinstance(answer, StoreError):
@@ -150,7 +149,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             raise OutcomeUnknown(
                 f"{left_out[0]}; messages were leased, and come again when the lease ends"
             ) from left_out[0]
-        views: dict[int, _View] = {}
+        views: dict[int, tuple[int, list[list[int]]]] = {}
         for s, (_now, _change, token, ready, listed, died) in peeked.items():
             claiming.died += [Died(*each) for each in died]
             sharded.token = max(sharded.token, token)
@@ -166,8 +165,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
                 sharded.enrolled = False
                 chosen += [s for s in alive if s not in shares]
             calls = {s: claiming.call(shares.pop(s, 0), True, sharded.token, of) for s in chosen}
-            answers = yield from ask(calls)
-            for answer in answers.values():
+            for answer in (yield from ask(calls)).values():
                 claiming.take(answer)
             sharded.token = max(sharded.token, claiming.token)
         if not more or not claiming.wanted:
@@ -182,14 +180,11 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     return [claiming.reply(min([each for each in nexts if each is not None], default=None))]
 
 
-_View = tuple[int, list[int]]
-"""The number of ready messages of a shard, and rank, order and expiry of the first ones."""
-
-
-def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
+def _shares(views: Mapping[int, tuple[int, list[list[int]]]], wanted: int) -> dict[int, int]:
     """Return how many to lease of each shard.
 
-    The one with the very first message comes first: the others may find no room in the reply.
+    A view is the number of ready messages, and rank, order and expiry of the first ones. The shard
+    with the very first message comes first: the others may find no room in the reply.
     """
     if sum(ready for ready, _ in views.values()) <= wanted:
         first = sorted(views, key=lambda s: views[s][1])
@@ -197,7 +192,7 @@ def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
     entries: list[tuple[int, int, int, int]] = []
     reach: tuple[int, int, int] | None = None  # nothing is known of the messages behind it
     for s, (ready, listed) in views.items():
-        mine = [(listed[i], listed[i + 1], s, listed[i + 2]) for i in range(0, len(listed), 3)]
+        mine = [(rank, order, s, late) for rank, order, late in listed]
         entries += mine
         if mine and len(mine) < ready:
             reach = mine[-1][:3] if reach is None else min(reach, mine[-1][:3])

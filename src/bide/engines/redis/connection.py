@@ -234,7 +234,6 @@ class Connection:
         answer = self.ask("CONFIG", "GET", *SETTINGS)
         words = [] if isinstance(answer, Refusal) else [word.decode() for word in answer]
         config = dict(zip(words[::2], words[1::2], strict=True))
-        found = of_server(info, config)
-        warn(self._shown, [each for each in found if each.level == "danger"])
+        warn(self._shown, [each for each in of_server(info, config) if each.level == "danger"])
         if self._settings.sentinels is not None and self._settings.wait_replicas:
             warn(self._shown, cut_off(config))

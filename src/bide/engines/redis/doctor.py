@@ -12,7 +12,6 @@ from bide.engines.findings import Finding, findings, of_messages
 from bide.engines.redis import layout
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_sentinels, of_server
 from bide.engines.redis.faults import no_connection
-from bide.engines.redis.queues import read_names
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import Settings, read_url, shown_address
 
@@ -161,7 +160,8 @@ def _looked_at(send: Send, *, clustered: bool) -> Iterator[str | None]:
     versions, names = (layout.copies(key) if clustered else (key,) for key in keys)
     if {send("GET", key) for key in versions} - {None} != {b"%d" % layout.LAYOUT}:
         return  # there is no store, or one that this bide cannot read
-    for queue in sorted(set().union(*(read_names(send, key) for key in names))):
+    found = set().union(*(send("ZRANGE", key, 0, -1) for key in names))
+    for queue in sorted(name.decode() for name in found):
         for shard in range(layout.SHARDS):
             if not send("EXISTS", layout.meta_key(queue, shard)):
                 break

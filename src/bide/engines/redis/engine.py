@@ -3,12 +3,12 @@
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import CHANGING, SLICE, Call, Outcome, Step
+from bide.engines.redis.calls import CHANGING, SLICE, Call, Result, Step
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.faults import is_of_shards
 from bide.engines.redis.messages import change, put, script_of
@@ -21,7 +21,6 @@ from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request
 from bide.model import commands as cmd
-from bide.model.commands import Where
 from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS
@@ -64,8 +63,7 @@ class RedisEngine:
         self._lane = secrets.token_hex(6)
         self._notifier: RedisNotifier | None = None
         self._closed = False
-        self._sender = Sender(settings, self._lane)
-        self._sender.on_lost = self._lose
+        self._sender = Sender(settings, self._lane, self._lose)
         self._sender.open()
         self._shards = ShardMap(self._sender, settings.shards)
         self._interrupted: list[tuple[Call, Request]] = []
@@ -80,21 +78,21 @@ class RedisEngine:
                 check_cursor(command)
         try:
             self._give_back(now)
-            outcomes: list[Outcome] = []
+            outcomes: list[Result] = []
             for _, part in groupby(commands, lambda command: isinstance(command, _TELLING)):
                 outcomes += self._execute(list(part), now)
-        except Exception:
-            raise
-        except BaseException:
-            # Answers that are still on their way must not be read by the next call.
-            self._sender.nodes.lose_all()
-            self._interrupted += self._sender.claims
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interrupt
+                # Answers that are still on their way must not be read by the next call.
+                self._sender.nodes.lose_all()
+                self._interrupted += [one for one in self._sender.sent if one[0].script == "claim"]
             raise
         finally:
-            self._sender.claims.clear()  # what they brought may be large
-        for outcome in outcomes:
-            if isinstance(outcome, BideError):
-                raise _as_one(outcomes)
+            self._sender.sent.clear()  # what they brought may be large
+        if any(map(isinstance, outcomes, repeat(BideError))):
+            errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+            alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1
+            raise errors[0] if alike else PartlyDone(outcomes)
         return outcomes  # type: ignore[return-value]
 
     def reader(self) -> "RedisEngine":
@@ -113,7 +111,6 @@ class RedisEngine:
         self._closed = True
         if self._notifier is not None:
             self._notifier.close()
-            self._notifier = None
         self._sender.nodes.close()
 
     # Executing.
@@ -121,7 +118,7 @@ class RedisEngine:
     def _give_back(self, now: int | None) -> None:
         """Release what was claimed for no caller; where that fails, the leases expire later."""
         # First of all: another call would take the place of a reply.
-        answers = [self._sender.again(*each) for each in self._interrupted]
+        answers = [self._sender.again(request) for _, request in self._interrupted]
         for answer in answers:
             call, _ = self._interrupted[0]
             if not isinstance(answer, StoreError):
@@ -131,10 +128,10 @@ class RedisEngine:
                 self._sender.send([call._replace(script=script, args=args, rows=rows)], now)
             del self._interrupted[0]
 
-    def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
+    def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Result]:
         """Execute commands, in one pipeline what can be; return what came of each."""
         queues = self._find_queues(commands, now)
-        outcomes: list[Outcome] = []
+        outcomes: list[Result] = []
         together: list[Step] = []
         runs = groupby(commands, _alike) if len(commands) > 1 else [(None, iter(commands))]
         for _, run in runs:
@@ -187,7 +184,7 @@ class RedisEngine:
             case cmd.Claim():
                 step = claim(command) if shards == 1 else claim_shards(command, sharded)
                 return step, shards > 1 or command.count > SLICE
-            case cmd.Cancel(where=Where()) | cmd.Purge(ids=None):
+            case cmd.Cancel(where=cmd.Where()) | cmd.Purge(ids=None):
                 return sweep(command, shards), True
             case _ if single := _SINGLE.get(type(command).__name__.lower()):
                 alone = isinstance(command, _ALONE) or (
@@ -201,23 +198,22 @@ class RedisEngine:
         yield ()
         return [Names(names_of_queues(self._sender, command.queue))]
 
-    def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
+    def _advance(self, steps: Sequence[Step], now: int | None) -> list[Result]:
         """Execute steps: what they ask for in the same round goes in one pipeline."""
-        outcomes: list[list[Outcome]] = [[]] * len(steps)
+        outcomes: list[list[Result]] = [[]] * len(steps)
         rounds = [(place, next(step)) for place, step in enumerate(steps)]
         while rounds:
-            calls: list[Call] = []
-            for _, asked in rounds:
-                calls += asked
+            _, asked = zip(*rounds, strict=True)
+            calls = list(chain(*asked))
             answers = self._sender.send(calls, now)
             for _ in range(3):  # others may delete the queue again meanwhile
                 if StoreUnavailable in map(type, answers):
                     self._make_shards(calls, answers, now)
             following, first = [], 0
-            for place, asked in rounds:
-                mine, first = answers[first : first + len(asked)], first + len(asked)
+            for place, mine in rounds:
+                told, first = answers[first : first + len(mine)], first + len(mine)
                 try:
-                    following.append((place, steps[place].send(mine)))
+                    following.append((place, steps[place].send(told)))
                 except StopIteration as end:
                     outcomes[place] = end.value
                 except StoreError as error:
@@ -228,7 +224,7 @@ class RedisEngine:
     def _make_shards(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
         """Make shards that were not there, and send calls of them again that did nothing."""
         gone: set[tuple[str, int]] = set()
-        places: list[int] = []
+        again: dict[int, Call] = {}
         for at, (call, answer) in enumerate(zip(calls, answers, strict=True)):
             shard = call.queue, call.shard
             if is_of_shards(answer):
@@ -236,12 +232,11 @@ class RedisEngine:
             elif call.script in CHANGING:  # another process has made the shard meanwhile
                 gone.discard(shard)
             if shard in gone:
-                places.append(at)
-        again = [calls[at] for at in places]
+                again[at] = call
         with suppress(StoreError):
-            for queue, shards in {(call.queue, call.shards) for call in again}:
+            for queue, shards in {(call.queue, call.shards) for call in again.values()}:
                 self._shards.make(queue, shards, now)
-        for at, answer in zip(places, self._sender.send(again, now), strict=True):
+        for at, answer in zip(again, self._sender.send([*again.values()], now), strict=True):
             answers[at] = answer
 
     def _lose(self, queue: str, count: int) -> None:
@@ -250,13 +245,6 @@ class RedisEngine:
         self._shards.forget(queue)
 
 
-def _fail(errors: list[Outcome]) -> Step:
+def _fail(errors: list[Result]) -> Step:
     yield ()
     return errors
-
-
-def _as_one(outcomes: Sequence[Outcome]) -> BideError:
-    """Return the error of commands of which some failed: theirs if all failed alike."""
-    errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
-    alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1
-    return errors[0] if alike else PartlyDone(outcomes)

@@ -5,7 +5,7 @@ MessagePack: `Record`. A put sends its fields from `json` on; the script adds th
 """
 
 from functools import cache, lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 from zlib import crc32
 
 import msgspec
@@ -69,28 +69,20 @@ def records_key(queue: str, shard: int = 0) -> bytes:
     return f"{_prefix(queue, shard)}records".encode()
 
 
-class ScriptKeys(NamedTuple):
-    """The keys of a shard, as a script takes them."""
-
-    slot: int
-    names: tuple[bytes, ...]
-    """All but the last."""
-    replay: bytes
-    """The beginning of the last key; the place of a call in a pipeline follows. The key holds the
-    reply, which a lane may request again."""
-
-
 @lru_cache(1024)
-def script_keys(queue: str, lane: str, shard: int = 0) -> ScriptKeys:
-    """Return the keys of a shard for the scripts of a lane.
+def script_keys(queue: str, lane: str, shard: int = 0) -> tuple[int, tuple[bytes, ...], bytes]:
+    """Return the slot and the keys of a shard for the scripts of a lane.
+
+    Of the last key, which holds the reply that a lane may request again, it is the beginning; the
+    place of a call in a pipeline follows.
 
     Example:
-        >>> script_keys("orders", "4f").replay
+        >>> script_keys("orders", "4f")[2]
         b'bide:{orders#0}:try:4f:'
     """
     prefix = _prefix(queue, shard)
     *names, replay = (f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:"))
-    return ScriptKeys(slot_of(replay), tuple(names), replay)
+    return slot_of(replay), tuple(names), replay
 
 
 def slot_of(key: bytes) -> int:
@@ -100,8 +92,7 @@ def slot_of(key: bytes) -> int:
         >>> slot_of(b"bide:{orders#0}:meta") == slot_of(b"bide:{orders#0}:kept")
         True
     """
-    slot: int = key_slot(key)
-    return slot
+    return int(key_slot(key))
 
 
 @cache

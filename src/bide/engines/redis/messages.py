@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import SLICE, Call, Round, Step
-from bide.engines.redis.calls import Outcome as Result
+from bide.engines.redis.calls import SLICE, Call, Result, Round, Step
 from bide.engines.redis.layout import Arg, as_outcome, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
@@ -62,18 +61,17 @@ def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], tuple[Any, .
 
     If their plans differ, each row has its own, and the last is `None`.
     """
-    records, plans, different = [], [], set()
+    records, plans = [], []
     before, fields, plan = None, b"", ()
     for item in items:
         options = _all_but_body(item)
         if options != before or item.headers:  # equal headers may be in another order
             before, fields, plan = options, _fields_of(item), _plan_of(item)
-            different.add(plan)
         data = item.data
         records.append(b"".join((fields, len(data).to_bytes(4), data)))
         plans.append(plan)
     ids = [item.id for item in items]
-    if len(different) == 1:
+    if plans.count(plan) == len(plans):
         return list(zip(ids, records, strict=True)), plan
     return list(zip(ids, records, map(_pack, plans), strict=True)), None
 
@@ -233,8 +231,7 @@ def in_lots(
             begun.add(shard)
         places = None if first is None else [first + at for at in lot]
         mine = list(chain.from_iterable([rows[index] for index in lot]))
-        args = (*head, said, places)
-        calls.append(Call(script, command.queue, args, shard, shards, rows=mine))
+        calls.append(Call(script, command.queue, (*head, said, places), shard, shards, rows=mine))
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
     answered, failed = [], None
@@ -268,17 +265,12 @@ def _share_out(
     for size in sizes:
         mine, opens = outcomes[first : first + size], nexts[first : first + size]
         first += size
-        errors = [] if sound else [each for each in mine if isinstance(each, StoreError)]
-        if len(errors) < size and errors:
-            replies.append(_partly(errors[0]))
+        errors = [] if sound else [e for e in mine or [failed] if isinstance(e, StoreError)]
+        if errors:
+            replies.append(errors[0] if len(errors) >= size else _partly(errors[0]))
             continue
-        if errors or (failed and not size):
-            replies.append(errors[0] if errors else failed)  # type: ignore[arg-type]
-            continue
-        wake = None
-        for outcome in mine:
-            if outcome.done and outcome.state in _PENDING and (wake is None or outcome.due < wake):
-                wake = outcome.due
+        dues = [each.due for each in mine if each.done and each.state in _PENDING]
+        wake = min(dues, default=None)
         if opens and any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
             wake = last if wake is None else min(wake, last)
         replies.append(Outcomes(mine, wake))  # type: ignore[arg-type]

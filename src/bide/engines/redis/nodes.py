@@ -61,7 +61,6 @@ class Nodes:
     def close(self) -> None:
         """Close all connections."""
         self._closed.set()
-        self._away.clear()
         self.lose_all()
 
     def owner(self, slot: int) -> Address | None:
@@ -82,16 +81,13 @@ class Nodes:
             self._settings.sentinels.doubt()
 
     def refresh(self) -> bool:
-        """Find out which server has which slot, not too often; return whether that has changed.
-
-        Raises:
-            StoreError: none tells it.
-        """
+        """Find out which server has which slot, not too often; return whether that has changed."""
         now = time.monotonic()
-        if now < self._asked + PAUSE:
-            return False
-        self._asked = now
-        return self._learn()
+        if now >= self._asked + PAUSE:
+            self._asked = now
+            with suppress(StoreError):  # none tells it
+                return self._learn()
+        return False
 
     def _learn(self) -> bool:
         before = self.owners
@@ -109,10 +105,9 @@ class Nodes:
 
     def _ask_nodes(self) -> list[Address | None]:
         """Ask one node after the other for the map of the cluster."""
-        trouble: StoreError = StoreUnavailable("the cluster has no nodes")
-        known = dict.fromkeys((*(self._settings.cluster or ()), *sorted(self.masters)))
-        there = {a for a, connection in self._connections.items() if connection.open}
-        for address in sorted(known, key=lambda a: a not in there):  # those that are away fail soon
+        there = [address for address, each in self._connections.items() if each.open]
+        # Those that are away fail soon.
+        for address in dict.fromkeys((*there, *(self._settings.cluster or ()), *self.masters)):
             try:
                 return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
             except StoreError as error:

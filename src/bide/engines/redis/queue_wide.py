@@ -1,14 +1,13 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
 from bide.engines.redis.calls import SLICE, Call, Step, everywhere, raised
-from bide.model import commands as cmd
-from bide.model.commands import BULK, Cancel, Purge, Where
+from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
 from bide.model.errors import Unsupported
 from bide.model.replies import PAUSES, Affected, Deleted, Settings, Sizes
 from bide.model.times import LIMITS
 
 
-def configure(command: cmd.Configure, shards: int) -> Step:
+def configure(command: Configure, shards: int) -> Step:
     """Change the given settings."""
     limits = [getattr(command, name) for name in LIMITS]
     args = (
@@ -30,7 +29,7 @@ def configure(command: cmd.Configure, shards: int) -> Step:
     return [Settings(any(is_paused), max(keep), wake, *map(max, numbers))]
 
 
-def delete(command: cmd.Delete, shards: int) -> Step:
+def delete(command: Delete, shards: int) -> Step:
     """Delete a queue if it is empty: first look at all shards, then delete them."""
     existed = False
     for really in (False, True) if shards > 1 else (True,):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import Call, raised
 from bide.engines.redis.layout import NUMBERS, QUEUES, meta_key
-from bide.engines.redis.sender import Send, Sender
+from bide.engines.redis.sender import Sender
 from bide.model.errors import StoreError
 
 _log = logging.getLogger("bide.redis")
@@ -63,14 +63,15 @@ class ShardMap:
         Raises:
             StoreError: the store cannot be reached, or cannot keep the number.
         """
-        found = self._sender.each_copy(NUMBERS, lambda send, key: send("ZSCORE", key, queue))
+        found = self._sender.each_copy("ZSCORE", NUMBERS, queue)
         kept = next((int(number) for number in found if number is not None), 0)
         if new and None in found:  # it is new, or a server has lost what it kept
-            self._sender.each_copy(QUEUES, lambda send, key: send("ZADD", key, 0, queue))
+            self._sender.each_copy("ZADD", QUEUES, 0, queue)
             if not kept:  # the first shard decides between processes that make it at once
                 self._sender.send([Call("make", queue, (), 0, new)], now)
-                kept = int(self._sender.plain("HGET", meta_key(queue), "shards") or new)
-            self._sender.each_copy(NUMBERS, lambda send, key: send("ZADD", key, kept, queue))
+                (made,) = raised(self._sender.plain([("HGET", meta_key(queue), "shards")]))
+                kept = int(made or new)
+            self._sender.each_copy("ZADD", NUMBERS, kept, queue)
             self._make(queue, kept, now)  # else others make it while a large put goes on
         known = self.known.get(queue)
         if known is None or known.count != (kept or self._usual):
@@ -78,7 +79,7 @@ class ShardMap:
         known.kept = kept > 0
         if kept > 1:  # what this process puts follows what is there, in whatever shard
             asked = [("HGET", meta_key(queue, shard), "seq") for shard in range(kept)]
-            there = self._sender.plain_all(asked, hurried=True)
+            there = self._sender.plain(asked, hurried=True)
             numbers = [int(n) for n in there if type(n) is bytes and n.isdigit()]
             known.next = max([known.next, *numbers])
         return known
@@ -104,29 +105,21 @@ PAGE = 500
 """The number of names that are read at a time."""
 
 
-def read_names(send: Send, key: bytes, prefix: bytes = b"") -> list[str]:
-    """Return the names at a key that begin so, sorted."""
-    names: list[str] = []
-    low, high = b"[" + prefix, b"(" + prefix + b"\xff"  # no name has this byte
-    while True:
-        found = send("ZRANGEBYLEX", key, low, high, "LIMIT", 0, PAGE)
-        names += [name.decode() for name in found]
-        if len(found) < PAGE:
-            return names
-        low = b"(" + found[-1]
-
-
 def names_of_queues(sender: Sender, prefix: str) -> list[str]:
     """Return the names of the queues that exist and begin so, sorted.
 
     Raises:
         StoreError: none of the copies tells them.
     """
-    start = prefix.encode()
-    copies = sender.each_copy(QUEUES, lambda send, key: read_names(send, key, start))
-    names = sorted(set().union(*copies))
+    found: set[bytes] = set()
+    low, high = f"[{prefix}".encode(), f"({prefix}".encode() + b"\xff"  # no name has this byte
+    while low:
+        pages = sender.each_copy("ZRANGEBYLEX", QUEUES, low, high, "LIMIT", 0, PAGE)
+        found.update(*pages)
+        low = min([b"(" + page[-1] for page in pages if len(page) == PAGE], default=b"")
+    names = sorted(name.decode() for name in found)
     asked = [("HEXISTS", meta_key(name), "token") for name in names]
-    there = sender.plain_all(asked, hurried=sender.clustered)
+    there = sender.plain(asked, hurried=sender.clustered)
     if not sender.clustered:
         raised(there)  # else a queue whose node is away is believed to exist
     return [name for name, exists in zip(names, there, strict=True) if exists]

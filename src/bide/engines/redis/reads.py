@@ -7,7 +7,7 @@ import msgspec
 from bide.engines.cursor import Budget
 from bide.engines.redis.calls import Call, Step, everywhere, raised
 from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_of
-from bide.engines.redis.messages import spread
+from bide.engines.redis.messages import in_lots
 from bide.model import replies
 from bide.model.commands import Count, Explain, Find, Forecast, History
 from bide.model.ended import End, Ending, within_budget
@@ -19,14 +19,12 @@ from bide.model.times import LIMITS
 
 def find(command: Find, shards: int) -> Step:
     """Look at messages by id."""
-    lots = spread(command.ids, shards)
-    calls = []
-    for shard, lot in lots:
-        ids = [command.ids[index] for index in lot]
-        calls.append(Call("find", command.queue, (command.max_bytes,), shard, shards, rows=ids))
-    answers = yield calls
+    rows = [(id,) for id in command.ids]
+    _, answered, failed = yield from in_lots("find", command, rows, (command.max_bytes,), shards)
+    if failed is not None:
+        raise failed
     found: dict[int, tuple[Message | None, int]] = {}
-    for (_, lot), (head, records, leases) in zip(lots, raised(answers), strict=True):
+    for lot, (head, records, leases) in answered:
         now = head[0]
         for index, record, lease in zip(lot, records, leases, strict=False):
             id = command.ids[index]

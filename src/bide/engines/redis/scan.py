@@ -96,16 +96,14 @@ def scan(command: Scan, shards: int) -> Step:
         asked = [place.shard] if one_by_one else range(shards)
         limit = command.limit - len(messages)
         entries, behind, place = yield from _ask(command, place, asked, shards, limit, room)
-        returned = place.returned
         for at, message, size in entries:
             if messages and (size > room or len(messages) == command.limit):
                 return [Page(messages, str(place))]
             messages.append(message)
             room -= size
-            returned += phase == "returned"
-            place = at._replace(returned=returned)
+            place = at._replace(returned=place.returned + (phase == "returned"))
         if behind is not None:
-            place = behind._replace(returned=returned)
+            place = behind._replace(returned=place.returned)
         elif one_by_one and place.shard + 1 < shards:
             place = place._replace(rank=0, order="", shard=place.shard + 1)
         else:

@@ -5,16 +5,14 @@ the call is sent again, wherever the data are by then, it finds the reply instea
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import CHANGING, Call, load_library, raised
+from bide.engines.redis.calls import CHANGING, Call, load_library
 from bide.engines.redis.connection import Lost, check_layout, pack
 from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
@@ -27,9 +25,6 @@ FIRST = 2.0
 
 SPARE = 150
 """Seconds by which a reply outlives the time in which its call may be sent again."""
-
-Send = Callable[..., Any]
-"""Sends a command whose key is the second word, and returns what comes back."""
 
 _HURRIED = ("peek", "claim", "make")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
@@ -44,12 +39,13 @@ class Sender(Transport):
     Args:
         settings: what the URL says.
         lane: the name of the caller.
+        on_lost: called with a queue and the least number of changes that the store has lost.
 
     Raises:
         StoreError: the store cannot be reached, or is not what bide needs.
     """
 
-    def __init__(self, settings: Settings, lane: str) -> None:
+    def __init__(self, settings: Settings, lane: str, on_lost: Callable[[str, int], None]) -> None:
         super().__init__(settings)
         self._library = load_library()
         self._lane = lane
@@ -57,12 +53,11 @@ class Sender(Transport):
         self._numbers = itertools.count(1)
         self.listens = False
         """Whether the caller receives what is published to its channel."""
-        self.claims: list[tuple[Call, Request]] = []
-        """Claims since the engine cleared this."""
+        self.sent: list[tuple[Call, Request]] = []
+        """Calls since the engine cleared this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
         """By queue and shard: the number of its last change, in a list of one."""
-        self.on_lost: Callable[[str, int], None] | None = None
-        """Called with a queue and the least number of changes that the store has lost."""
+        self._on_lost = on_lost
 
     def open(self) -> None:
         """Connect to the store, and check the version of its layout.
@@ -70,50 +65,42 @@ class Sender(Transport):
         Raises:
             StoreError: the store cannot be reached, or is not what bide needs.
         """
-        self._opens_by = time.monotonic() + min(self._settings.reconnect, FIRST)
+        self._limit = min(self._settings.reconnect, FIRST)
         try:
-            for version in self.each_copy(VERSION, _read_or_set_version):
+            versions = self.each_copy("GET", VERSION)
+            for version in versions:
                 check_layout(version, self._settings.shown)
+            if None in versions:
+                with suppress(StoreReadOnly, StoreFull):  # who takes no changes may be read
+                    self.each_copy("SET", VERSION, LAYOUT, "NX")
         except BaseException:
             self.nodes.close()
             raise
-        self._opens_by = None
+        self._limit = self._settings.reconnect
 
-    def each_copy(self, key: bytes, do: Callable[[Send, bytes], Any]) -> list[Any]:
-        """Do something with each copy of a key that is there; wait for one only if none is.
+    def each_copy(self, name: str, key: bytes, *arguments: Any) -> list[Any]:
+        """Send a command for each copy of a key; return what comes back of those that are there.
+
+        It waits for one only if none is there.
 
         Raises:
             StoreError: none is there.
         """
-        done: list[Any] = []
-        trouble: StoreError | None = None
+        keys = copies(key) if self.clustered else (key,)
+        commands = [(name, each, *arguments) for each in keys]
         for hurried in (True, False) if self.clustered else (False,):
-            send = partial(self.plain, hurried=hurried)
-            for name in copies(key) if self.clustered else (key,):
-                try:
-                    done.append(do(send, name))
-                except StoreError as error:
-                    trouble = error
-            if done:
+            answers = self.plain(commands, hurried=hurried)
+            if done := [answer for answer in answers if not isinstance(answer, StoreError)]:
                 return done
-        assert trouble is not None
-        raise trouble
+        raise answers[-1]
 
-    def plain(self, *command: Any, hurried: bool = False) -> Any:
-        """Send a command that may be carried out twice, and return what comes back.
+    def plain(self, commands: Sequence[Sequence[Any]], *, hurried: bool = False) -> list[Any]:
+        """Send commands that may be carried out twice; return what comes back, errors as values.
 
         Args:
-            command: the key is its second word.
+            commands: the key is the second word of each.
             hurried: do not wait for a server that is away.
-
-        Raises:
-            StoreError: the server cannot be reached, or refuses it.
         """
-        (answer,) = raised(self.plain_all([command], hurried=hurried))
-        return answer
-
-    def plain_all(self, commands: Sequence[Sequence[Any]], *, hurried: bool) -> list[Any]:
-        """Send such commands at once, and return what each answered, errors as values."""
         slots = [slot_of(each[1]) if self.clustered else 0 for each in commands]
         both = zip(slots, commands, strict=True)
         return self.execute([Request(slot, tuple(each), False, hurried) for slot, each in both])
@@ -126,8 +113,7 @@ class Sender(Transport):
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
         requests = [self._prepare(call, place, now) for place, call in enumerate(calls)]
-        both = zip(calls, requests, strict=True)
-        self.claims += [(call, request) for call, request in both if call.script == "claim"]
+        self.sent += zip(calls, requests, strict=True)
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # the usual case: one server, which answers
             try:
@@ -139,20 +125,18 @@ class Sender(Transport):
                 if Refusal not in set(map(type, answers)):
                     for request, answer in zip(requests, answers, strict=True):
                         request.answer, request.done = answer, True
-                    self._sought.clear()
+                    self._since.clear()
                     return self._decoded(calls, answers)
                 self._take(only, requests, answers)
         return self._decoded(calls, self.execute(requests))
 
-    def again(self, call: Call, request: Request) -> Any:
+    def again(self, request: Request) -> Any:
         """Return what a call answered; send it again if that is not known.
 
         If it is known, later calls may have taken the place of the reply.
         """
-        if not request.done:
-            request.again = True
-            return self._decoded([call], self.execute([request]))[0]
-        answer = self._answer(request)
+        request.again = not request.done
+        (answer,) = self.execute([request])
         if type(answer) is list and type(answer[0]) is bytes:
             answer[0] = _decode(answer[0])
         return answer
@@ -176,31 +160,21 @@ class Sender(Transport):
                 continue
             self._changes.move_to_end(shard)
             known, last[0] = last[0], change
-            if known and change < known + made and self.on_lost is not None:
-                self.on_lost(shard[0], known + made - change)
+            if known and change < known + made:
+                self._on_lost(shard[0], known + made - change)
         return answers
 
     def _prepare(self, call: Call, place: int, now: int | None) -> Request:
         """Return a call as it is sent, at a place in its pipeline."""
-        keys = script_keys(call.queue, self._lane, call.shard)
+        slot, names, replay = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
         head = (
             f"{next(self._numbers) if writes else ''} {self._lifetime} {call.shards} "
             f"{self._lane if self.listens else ''} {'' if now is None else now}"
         )
         command = (
-            "FCALL", self._library.functions[call.script], str(len(keys.names) + 1), *keys.names,
-            keys.replay + b"%d" % place, head, _encode(call.args), *call.rows,
+            "FCALL", self._library.functions[call.script], str(len(names) + 1), *names,
+            replay + b"%d" % place, head, _encode(call.args), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
-        mark = len(keys.names) + 4 if writes else 0
-        slot = keys.slot if self.clustered else 0
-        return Request(slot, command, writes, hurried, mark=mark)
-
-
-def _read_or_set_version(send: Send, key: bytes) -> Any:
-    version = send("GET", key)
-    if version is None:
-        with suppress(StoreReadOnly, StoreFull):  # a server that takes no changes may be read
-            send("SET", key, LAYOUT, "NX")
-    return version
+        return Request(slot if self.clustered else 0, command, writes, hurried)

@@ -69,17 +69,15 @@ def read_url(parts: SplitResult) -> Settings:
     Raises:
         InvalidArgument: it is of another form.
     """
-    shown = _shown(parts)
-    form = "unix" if parts.scheme == "unix" else parts.scheme.partition("+")[2]
+    shown, form = _shown(parts), parts.scheme.rpartition("+")[2]
     encrypted = parts.scheme.startswith("rediss")
     allowed = _OPTIONS + encrypted * _TLS_OPTIONS + (form == "sentinel") * _SENTINEL_OPTIONS
     chosen = options(parts, *allowed)
     timeout = _seconds(chosen, "timeout", "5s")
     usual: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
     arguments = usual | dict.fromkeys(_TIMEOUTS, timeout)
-    for name, secret in (("username", parts.username), ("password", parts.password)):
-        if secret:
-            arguments[name] = unquote(secret)
+    login = {"username": parts.username, "password": parts.password}
+    arguments |= {name: unquote(secret) for name, secret in login.items() if secret}
     kind: type[Any] = SSLConnection if encrypted else Connection
     db = parts.path.strip("/")
     sentinels = cluster = None
@@ -96,7 +94,7 @@ def read_url(parts: SplitResult) -> Settings:
             raise InvalidArgument("a cluster has one database only, so the URL names none")
     elif form == "sentinel":
         usual |= dict.fromkeys(_TIMEOUTS, min(timeout, PATIENCE))
-        sentinels, db = _sentinels(parts, chosen, usual)
+        sentinels, db = _sentinels(parts, shown, chosen, usual)
     elif "/" in db or db.endswith(".sock"):
         raise InvalidArgument(f"db={db!r} must be a number; for a socket write unix://{parts.path}")
     else:
@@ -126,10 +124,9 @@ def _shown(parts: SplitResult) -> str:
 
 
 def _sentinels(
-    parts: SplitResult, chosen: dict[str, str], usual: dict[str, Any]
+    parts: SplitResult, shown: str, chosen: dict[str, str], usual: dict[str, Any]
 ) -> tuple[Sentinels, str]:
     """Return the sentinels of a URL, and the database that its path names."""
-    shown = _shown(parts)
     name, _, db = parts.path.strip("/").partition("/")
     if not name or "/" in db:
         raise InvalidArgument(

@@ -19,6 +19,9 @@ from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUn
 BACK_MS = 300
 """Milliseconds, at most, in which replicas that were missing have to show that they are back."""
 
+_MOVING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION")
+"""Kinds of refusals after which a call is sent again: the slot, or the library, is on its way."""
+
 _log = logging.getLogger("bide.redis")
 
 
@@ -37,15 +40,13 @@ class Request:
     """It may have arrived before."""
     done: bool = False
     tries: int = 0
-    mark: int = 0
-    """The place in `command` of the argument that begins with the mark of a call of a script."""
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
         command = self.command
-        if self.again and self.mark:
-            again = "?" + str(command[self.mark])
-            command = (*command[: self.mark], again, *command[self.mark + 1 :])
+        if self.again and self.writes:
+            place = 3 + int(command[2])  # behind the keys of a script
+            command = (*command[:place], f"?{command[place]!s}", *command[place + 1 :])
         return pack(command)
 
 
@@ -61,10 +62,10 @@ class Transport:
         self.nodes = Nodes(settings)
         self.clustered = settings.cluster is not None
         self._short: set[Address] = set()
-        self._sought: dict[int, float] = {}
+        self._since: dict[int, float] = {}
         """By slot, since when callers wait for its server."""
-        self._opens_by: float | None = None
-        """When to give up a store that has not answered yet."""
+        self._limit = settings.reconnect
+        """For how many seconds they wait."""
 
     def execute(self, requests: Sequence[Request]) -> list[Any]:
         """Send to all servers at once, and again where the answer was lost or the server wrong.
@@ -74,25 +75,19 @@ class Transport:
         """
         while left := _left(requests):
             self._attempt(left)
-            self._wait(_left(left))
+            if left := _left(left):
+                self._wait(left)
         return [self._answer(request) for request in requests]
 
     def _wait(self, left: Sequence[Request]) -> None:
         """Wait a little, unless other servers have the slots now; give up what is hopeless."""
-        if not left:
-            return
-        now, moved = time.monotonic(), self._refresh()
+        now, moved = time.monotonic(), self.nodes.refresh()
         for request in left:
             request.tries += 1
-            late = request.hurried or now > self._deadline(request.slot, now)
+            late = request.hurried or now > self._since.setdefault(request.slot, now) + self._limit
             request.done = late and not moved and request.tries > 1
         if not moved and any(not request.done for request in left):
             time.sleep(min(0.005 * left[0].tries, 0.2))
-
-    def _deadline(self, slot: int, now: float) -> float:
-        """Return until when callers wait for the server of a slot, which is sought from now on."""
-        since = self._sought.setdefault(slot, now)
-        return self._opens_by or since + self._settings.reconnect
 
     def _attempt(self, left: Sequence[Request]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
@@ -109,11 +104,7 @@ class Transport:
                 request.answer = Refusal(text)
             else:
                 groups.setdefault(address, []).append(request)
-        posted = []
-        for address, group in groups.items():
-            connection = self._connect(address, group)
-            if connection is not None and (due := self._post(connection, group)):
-                posted.append((connection, due))
+        posted = [sent for each in groups.items() if (sent := self._post(*each)) is not None]
         for connection, due in posted:
             try:
                 self._take(connection, due, connection.receive(len(due)))
@@ -123,8 +114,13 @@ class Transport:
             if due[-1].command[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
 
-    def _connect(self, address: Address, group: Sequence[Request]) -> Connection | None:
-        """Return a connection, or note why there is none."""
+    def _post(
+        self, address: Address, group: Sequence[Request]
+    ) -> tuple[Connection, list[Request]] | None:
+        """Send what a server is asked; return the connection, and whose answers are due there.
+
+        The last one is WAIT, if anything has to reach replicas.
+        """
         try:
             connection = self.nodes.connection(address)
         except StoreError as error:
@@ -135,61 +131,49 @@ class Transport:
             for request in group:
                 if request.writes and not request.again:
                     request.answer, request.done = missing, True
-        return connection
-
-    def _post(self, connection: Connection, group: Sequence[Request]) -> list[Request]:
-        """Send what a server is asked; return whose answers are due.
-
-        The last one is WAIT, if anything has to reach replicas.
-        """
-        due = [request for request in group if not request.done]
+        if not (due := [request for request in group if not request.done]):
+            return None
         wanted = self._settings.wait_replicas
         if wanted > 0 and any(request.writes for request in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            wait = ("WAIT", wanted, max(1, int(longest)))
-            due.append(Request(group[0].slot, wait, False, False))
+            due.append(Request(group[0].slot, ("WAIT", wanted, max(1, int(longest))), False, False))
         try:
             connection.post(b"".join([request.packed() for request in due]))
         except Lost as lost:
             self._lose(connection, due, lost)
-            return []
-        return due
+            return None
+        return connection, due
 
     def _take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
-        """Take in the answers of a server."""
-        for request, answer in zip(due, answers, strict=True):
-            request.answer = answer
-            self._take_one(request, connection)
-
-    def _take_one(self, request: Request, connection: Connection) -> None:
-        """Take in an answer, which may say where or when to ask again.
+        """Take in the answers of a server, which may say where or when to ask again.
 
         A slot that is moving (ASK) is asked for until it has moved: before that, the new server
         has no script executed, since never all keys of a script exist.
         """
-        answer = request.answer
-        if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
-            self.nodes.lose(connection.address)  # the next connection loads the library
-            request.answer = answer = connection.refusal or answer
-        if not isinstance(answer, Refusal):
-            request.done = True
-            self._sought.pop(request.slot, None)
-            return
-        word, text = answer.word, str(answer)
-        _log.debug("slot %d: %s", request.slot, text)
-        if word == "MOVED" and self.clustered:
-            host, _, port = text.split(" ")[2].rpartition(":")
-            self.nodes.owners[request.slot] = (host or connection.address[0], int(port))
-        elif word == "READONLY":  # it was the master, or another one is it now
-            self.nodes.lose(connection.address)
-        elif word not in ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION") and not passes(answer):
-            request.done = True
-            # A script would report its first run.
-            request.again = request.again and not has_run(answer)
-            self._sought.pop(request.slot, None)
-            if "The user executing the script" in text:  # a function ended halfway: the next
-                self.nodes.lose(connection.address)  # connection sees which rights are missing
+        for request, answer in zip(due, answers, strict=True):
+            if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
+                self.nodes.lose(connection.address)  # the next connection loads the library
+                answer = connection.refusal or answer
+            request.answer = answer
+            if not isinstance(answer, Refusal):
+                request.done = True
+                self._since.pop(request.slot, None)
+                continue
+            word, text = answer.word, str(answer)
+            _log.debug("slot %d: %s", request.slot, text)
+            if word == "MOVED" and self.clustered:
+                host, _, port = text.split(" ")[2].rpartition(":")
+                self.nodes.owners[request.slot] = (host or connection.address[0], int(port))
+            elif word == "READONLY":  # it was the master, or another one is it now
+                self.nodes.lose(connection.address)
+            elif word not in _MOVING and not passes(answer):
+                request.done = True
+                # A script would report its first run.
+                request.again = request.again and not has_run(answer)
+                self._since.pop(request.slot, None)
+                if "The user executing the script" in text:  # a function ended halfway: the next
+                    self.nodes.lose(connection.address)  # connection sees which rights are missing
 
     def _lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
@@ -202,21 +186,13 @@ class Transport:
         for request in due:
             request.answer, request.again = error, True
 
-    def _refresh(self) -> bool:
-        """Find out which server has what; return whether that has changed."""
-        try:
-            return self.nodes.refresh()
-        except StoreError as error:
-            _log.debug("no server tells which one has which slot (%s)", error)
-            return False
-
     def _fail(self, group: Iterable[Request], error: StoreError) -> None:
         """Note that there is no connection to a server."""
         for request in group:
             request.answer, request.done = error, not is_away(error)
             request.tries += 1  # else it is sent once more: perhaps only the connection was lost
         if isinstance(error.__cause__, BusyLoadingError):  # it is there
-            self._opens_by = None
+            self._limit = self._settings.reconnect
 
     def _answer(self, request: Request) -> Any:
         """Return an answer, or the error of a command that was not executed, or perhaps not."""
@@ -245,11 +221,9 @@ class Transport:
             request for request in due
             if request.writes and request.done and not isinstance(request.answer, Exception)
         ]  # fmt: skip
-        if changed:
-            self._refresh()
+        self.nodes.refresh()
         # One that became a replica no longer waits for its own: another one is the master.
-        unblocked = isinstance(reached, Refusal) and reached.word == "UNBLOCKED"
-        demoted = unblocked or self.nodes.doubtful
+        demoted = str(reached).startswith("UNBLOCKED") or self.nodes.doubtful
         count = reached if isinstance(reached, int) else f"0 ({reached})"
         for request in changed:
             request.answer = OutcomeUnknown(
@@ -274,7 +248,7 @@ class Transport:
         if not isinstance(reached, int) or reached >= wanted:
             self._short.discard(address)
             return None
-        if self._refresh():  # another server is the master: the calls find out
+        if self.nodes.refresh():  # another server is the master: the calls find out
             return None
         return StoreReadOnly(
             f"{self._settings.shown}: only {reached} of the {wanted} replicas that wait_replicas "

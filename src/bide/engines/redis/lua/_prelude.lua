@@ -67,15 +67,11 @@ end
 -- Returns the name of the queue, and the number of this shard.
 local function names() return match(META, '^bide:{(.*)#(%d+)}:meta$') end
 
-local function int(value)
-  return format('%d', value)
-end
+local function int(value) return format('%d', value) end
 
 -- Flags of a queue, a letter each: p paused, k some messages are kept, w some have a priority, g some
 -- are in groups, e some expire, l some lanes wait, h it remembers ends, n it has limits.
-local function has(letter)
-  return flags ~= '' and find(flags, letter, 1, true) ~= nil
-end
+local function has(letter) return flags ~= '' and find(flags, letter, 1, true) ~= nil end
 
 local function flag(letter, is)
   if is == has(letter) then return end
@@ -92,11 +88,18 @@ end
 -- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
 local function count_dead() return call('ZCOUNT', KEPT, int(2 * STRIPE), '+inf') end
 
+-- Gives this change its number, if it has none yet, and sets a field of meta with it.
+local function advance(...)
+  if not exists then return end
+  if not advanced then change = change + 1 end
+  advanced = true
+  call('HSET', META, 'change', int(change), ...)
+end
+
 local function make()
-  if exists then return end
   exists = true
   for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
-  call('HSET', META, 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
+  advance('token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not: settings and counters begin again.
   call('DEL', RETURNS)
@@ -106,17 +109,7 @@ local function make()
   call('HSET', META, 'put', int(there), 'seq', int(now))
 end
 
--- Gives this change its number, if it has none yet, and sets a field of meta with it.
-local function advance(...)
-  if not exists then return end
-  if not advanced then change = change + 1 end
-  advanced = true
-  call('HSET', META, 'change', int(change), ...)
-end
-
-local function count(name, times)
-  tally[name] = (tally[name] or 0) + (times or 1)
-end
+local function count(name, times) tally[name] = (tally[name] or 0) + (times or 1) end
 
 local function write_counts()
   for name, times in pairs(tally) do call('HINCRBY', META, name, times) end
@@ -129,9 +122,7 @@ local function remember(reply)
 end
 
 -- Returns a reply, of the values that follow `now` and `change`; `null` where there is none.
-local function answer(...)
-  return cmsgpack.pack({now, change, ...})
-end
+local function answer(...) return cmsgpack.pack({now, change, ...}) end
 
 -- Ends a change: writes the counters, and remembers the reply.
 local function finish(...)
@@ -149,12 +140,10 @@ local function begin(keys, args, reads)
   local again
   again, MARK, SECONDS, SHARDS, LANE, given = match(args[1], '^(%??)(%d*) (%d+) (%d+) (%S*) (%d*)$')
   tally, replayed, died, now, part, actor, advanced = {}, nil, {}, tonumber(given), 0, nil, false
-  if again ~= '' then
-    local known = call('GET', TRY)
-    if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
-      replayed = remember(sub(known, #MARK + 2))
-      if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
-    end
+  local known = again ~= '' and call('GET', TRY)
+  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
+    replayed = remember(sub(known, #MARK + 2))
+    if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
   end
   if not now then
     local time = call('TIME')

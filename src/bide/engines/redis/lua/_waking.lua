@@ -2,9 +2,7 @@
 
 local function due_by_now() return int(now * 256 + 255) end  -- the highest rank of a message that is due
 
-local function is_late(r)
-  return r.expires and now > r.due + r.expires
-end
+local function is_late(r) return r.expires and now > r.due + r.expires end
 
 local PROMOTE = 1024  -- see bide.model.rank
 
@@ -59,9 +57,7 @@ local function tell(lane, at)
 end
 
 -- Forgets the lanes that did not claim when they were to.
-local function forget_silent()
-  call('ZREMRANGEBYSCORE', WAITERS, '-inf', int(now - BEAT))
-end
+local function forget_silent() call('ZREMRANGEBYSCORE', WAITERS, '-inf', int(now - BEAT)) end
 
 -- Returns from when on there is something to claim or to take back.
 function next_moment()

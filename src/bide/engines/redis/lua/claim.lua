@@ -45,18 +45,14 @@ end
 
 -- Gives this claim its token, unless the slice before has one.
 local function give_token()
-  local token = lease_token and tonumber(lease_token) or numbers.token + 1
-  if not lease_token and SHARDS ~= '1' then  -- each shard gives numbers of its own, above all that it has met (Lamport)
+  local token = tonumber(lease_token)
+  if not token then  -- each shard gives numbers of its own, above all that it has met (Lamport)
     local _, shard = names()
     token = (floor(max(numbers.token, highest) / SHARDS) + 1) * SHARDS + shard
   end
   lease_token = int(token)
-  if token > numbers.token then
-    numbers.token = token
-    advance('token', lease_token)
-  else
-    advance()
-  end
+  numbers.token = max(token, numbers.token)
+  advance('token', int(numbers.token))
 end
 
 -- Sets aside a message that is too late. Its place is where it was found, even if its record, by half a
@@ -125,8 +121,7 @@ local function lease(set, members)
 end
 
 local function due_of(set, most)
-  if set == READY then return call('ZRANGE', READY, 0, most - 1) end
-  return call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'LIMIT', '0', int(most))
+  return call('ZRANGEBYSCORE', set, '-inf', set == READY and '+inf' or due_by_now(), 'LIMIT', '0', int(most))
 end
 
 -- Leases due messages.
@@ -313,8 +308,8 @@ end)
 -- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
 -- moves due messages to ready; it writes nothing if there is neither: waiting lanes peek each second.
 --   most  how many messages to tell of
--- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of the first
---   ones, flat, and as `claim` which are dead now]
+-- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of each of
+--   the first ones, and as `claim` which are dead now]
 define('peek', {'allow-oom'}, {'token'}, function(most)
   local listed, ready, changed = {}, 0, false
   if exists and not has('p') then
@@ -326,9 +321,8 @@ define('peek', {'allow-oom'}, {'token'}, function(most)
       local id = sub(found[i], ORDER + 1)
       local text = has('e') and call('HGET', RECORDS, id)
       local r = text and parse(id, text)
-      local n = #listed
-      listed[n + 1], listed[n + 2] = tonumber(found[i + 1]), tonumber(sub(found[i], 1, ORDER), 16)
-      listed[n + 3] = r and is_late(r) and 1 or 0
+      local order = tonumber(sub(found[i], 1, ORDER), 16)
+      listed[#listed + 1] = {tonumber(found[i + 1]), order, r and is_late(r) and 1 or 0}
     end
     ready = call('ZCARD', READY)
   end

@@ -88,11 +88,10 @@ define('delete', {'allow-oom'}, {}, function(really)
   local delayed, ready, leased, dead, kept, due = sizes()
   local existed = exists
   if exists and really and delayed + ready + leased + dead + kept == 0 then
-    advance()
     call('DEL', META)
     call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED, RETURNS)
     limited = false
-    call('HSET', META, 'change', int(change))
+    advance()
     expire_keys()
     -- Lanes wait: the next put makes the queue again and wakes one of them.
     if has('l') then call('HSET', META, 'flags', 'l') end
@@ -103,9 +102,6 @@ end)
 -- make: make this shard of a queue if it is not there.
 -- Reply: [now, change]
 define('make', {'allow-oom'}, {}, function()
-  if not exists then
-    make()
-    advance()
-  end
+  if not exists then make() end
   return finish()
 end)

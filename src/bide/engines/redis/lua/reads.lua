@@ -23,9 +23,8 @@ define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   local oldest
   if due > 0 then oldest = floor(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2] / 256) end
   for _, range in ipairs(ready > 0 and ranges('ready') or {}) do  -- the first of each is its oldest
-    local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-    local moment = first % STRIPE
-    if not oldest or moment < oldest then oldest = moment end
+    local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] % STRIPE
+    oldest = min(oldest or first, first)
   end
   local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
     + math.abs(leased - call('ZCARD', LEASED)) + (limited and count_lines(ready, leased) or 0)

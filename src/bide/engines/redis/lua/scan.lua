@@ -81,36 +81,29 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
   -- Scans all records by HSCAN. If a page ends within a bucket of the hash, the place names what was
   -- returned of this bucket.
   local function scan_all()
-    local cursor, returned = mark, {}
-    for each in string.gmatch(order, '%x+') do returned[each] = true end
+    local cursor, returned = mark, order
     repeat
       local reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1)  -- of one bucket
       visits = visits + 1
-      local mine = {}
-      for each in pairs(returned) do mine[#mine + 1] = each end
       for i = 1, #reply[2], 2 do
         local id, text = reply[2][i], reply[2][i + 1]
         local hash = sub(redis.sha1hex(id), 1, ORDER)
-        if not returned[hash] then
+        if not find(returned, hash, 1, true) then
           if not add(id, text, '0', '0') then
-            place = {cursor, concat(mine, '-')}
+            place = {cursor, returned}
             return
           end
-          mine[#mine + 1] = hash
+          returned = returned == '' and hash or returned .. '-' .. hash
         end
       end
-      cursor, returned = reply[1], {}
+      cursor, returned = reply[1], ''
       place = {cursor, ''}
     until cursor == '0' or visits >= VISITS
     if cursor == '0' then place = nil end
   end
 
-  local function remembers_all()
-    local first = call('ZRANGE', RETURNS, 0, 0, 'WITHSCORES')[2]
-    return call('ZCARD', RETURNS) < MOST_RETURNS or tonumber(first) <= since
-  end
-
-  if which == 'rest' and remembers_all() then place = nil
+  if which == 'rest' and (call('ZCARD', RETURNS) < MOST_RETURNS
+      or call('ZCOUNT', RETURNS, '-inf', int(since)) > 0) then place = nil  -- all are remembered
   elseif which == 'all' or which == 'rest' then scan_all()
   elseif which == 'group' then scan_group()
   else scan_state() end
