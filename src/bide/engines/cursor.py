@@ -54,11 +54,7 @@ PHASES: dict[State | Literal["next"] | None, tuple[Phase, ...]] = {
 }
 
 
-_EACH_SET = (
-    *map(Phase, STATES),
-    Phase("returned"),
-    Phase("rest"),
-)
+_EACH_SET = (*map(Phase, STATES), Phase("returned"), Phase("rest"))
 """In the order in which claims move messages, so that a scan does not miss them; then those that
 have gone back meanwhile."""
 

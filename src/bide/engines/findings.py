@@ -24,9 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
 
 
-def findings(
-    *checks: tuple[bool, Literal["danger", "warning"], str, str, str],
-) -> list[Finding]:
+def findings(*checks: tuple[bool, Literal["danger", "warning"], str, str, str]) -> list[Finding]:
     """Return the findings of those checks that begin with `True`."""
     return [Finding(level, *texts) for found, level, *texts in checks if found]
 

@@ -9,14 +9,7 @@ from bide.engines.port import Guest, RemoteGuest
 from bide.model.commands import Command
 from bide.model.errors import WrongConnection
 from bide.model.replies import Reply
-from bide.within.libraries import (
-    Kind,
-    aborted,
-    clear_errors,
-    closed,
-    kind_for,
-    no_transaction,
-)
+from bide.within.libraries import Kind, aborted, clear_errors, closed, kind_for, no_transaction
 
 _IDLE, _IN_ERROR = 0, 3
 """Of `psycopg.pq.TransactionStatus`."""

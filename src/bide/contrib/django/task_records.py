@@ -144,6 +144,5 @@ def _error_of(failure: Failure) -> TaskError:
     if not colon or " " in path:
         path = "Exception"
     return TaskError(
-        exception_class_path=path if "." in path else f"builtins.{path}",
-        traceback=failure.reason,
+        exception_class_path=path if "." in path else f"builtins.{path}", traceback=failure.reason
     )

@@ -169,13 +169,7 @@ decode_lease = msgspec.msgpack.Decoder(Lease).decode
 
 
 def as_message(
-    queue: str,
-    id: str,
-    record: bytes,
-    now: int,
-    *,
-    ready: bool = False,
-    lease: bytes | None = None,
+    queue: str, id: str, record: bytes, now: int, *, ready: bool = False, lease: bytes | None = None
 ) -> Message:
     """Return the message that a record describes, a dead letter if it cannot be read.
 

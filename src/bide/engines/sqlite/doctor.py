@@ -9,14 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
-from bide.engines.findings import (
-    EXAMPLES,
-    Finding,
-    findings,
-    other_version,
-    too_large,
-    unreadable,
-)
+from bide.engines.findings import EXAMPLES, Finding, findings, other_version, too_large, unreadable
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.schema import STEPS, is_without_tables, open_to_look, recorded_version
 from bide.model.errors import NotAStore, StoreUnavailable

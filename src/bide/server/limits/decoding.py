@@ -28,10 +28,7 @@ SLICE = 64 * 1024
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _FLAT = rb'(?:[^\[\]{}"]++|%b)*+' % _STRING
-_NESTED = rb'(?:[^\[\]{}"]++|%b|[\[{]%b[\]}])*+' % (
-    _STRING,
-    _FLAT,
-)
+_NESTED = rb'(?:[^\[\]{}"]++|%b|[\[{]%b[\]}])*+' % (_STRING, _FLAT)
 
 _BEGIN = re.compile(rb"\s*+\{%b\[" % _FLAT, re.DOTALL)
 _STEP = re.compile(rb'%b(?:([\[{]++)|([\]}]++)|("))?' % _NESTED, re.DOTALL)
