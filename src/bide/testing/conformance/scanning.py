@@ -131,6 +131,19 @@ class ScanCases:
             assert page.messages == bare.find(*ids_of(page))
             found += ids_of(page)
         assert set(found) == {"first", "second", *ids}
+        assert found.count("second") <= 2, "read in its state, and among all"
+
+    def test_the_times_of_a_scan_bound_messages_of_each_state(self, driver: Driver) -> None:
+        driver.configure(keep=HOUR)
+        driver.put("acked", "dead", "leased", at=START)
+        acked, _, _ = driver.hold(3, HOUR)
+        driver.ack(acked)
+        driver.release("dead")
+        driver.set_aside("dead")
+        for state in ("acked", "dead", "leased"):
+            assert driver.scan(state, after=START, before=START + 1) == [state]
+            assert driver.scan(state, before=START) == []
+            assert driver.scan(state, after=START + 1) == []
 
     def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
         ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%", "\ud7ffx", "\ue000", "\U0010ffff"]
