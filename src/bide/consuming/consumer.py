@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -192,7 +193,9 @@ class Consumer(Claimer):
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue."""
-        self._release(self._prefetch.overdue(float("inf")))
+        unstarted = list(self._prefetch.waiting)
+        self._prefetch.waiting.clear()
+        self._release(unstarted)
 
     async def until_quiet(self) -> None:
         """Wait until all messages are settled. Cancel `claim` first."""
@@ -252,7 +255,7 @@ class Consumer(Claimer):
             else:
                 waiting.append(one)
         if waiting and self._timer is None:
-            self._look_at_waiting()
+            self._wait(self._prefetch.hold)
 
     def _may_begin(self, one: Handling, now: float) -> bool:
         """Release a suspect with a short delay while another one runs in this process."""
@@ -291,6 +294,9 @@ class Consumer(Claimer):
             one.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
         self._run.start(one, self._crash_isolation.before(one))
 
+    def _wait(self, seconds: float) -> None:
+        self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
+
     def _look_at_waiting(self) -> None:
         """Release messages that waited too long for a place; repeat while any waits."""
         self._timer = None
@@ -299,8 +305,7 @@ class Consumer(Claimer):
             self.recall()
             self._release(over)
         if self._prefetch.waiting:
-            rest = self._prefetch.waiting[0].arrived + self._prefetch.hold - now
-            self._timer = self._clock.call_later(self._loop, rest, self._look_at_waiting)
+            self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
 
     def _release(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
@@ -376,7 +381,8 @@ class Consumer(Claimer):
         self._crash_isolation.settled(one for one, _ in pairs)
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             one.outcome = settling.result(verdict, outcome)
-            self.tally.ended(one.outcome)
+        for how, count in Counter([one.outcome for one, _ in pairs]).items():
+            self.tally.ended(how, count)
         self._add_up()
         delivery_log.log_settled(pairs, outcomes)
 

@@ -69,7 +69,6 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
         chance: 0 to 1, for the jitter.
     """
     last = message.attempt >= min(retry.attempts, message.attempts)
-    pause = retry.delay(message.attempt, chance)
     match error:
         case signals.Discard():
             return Verdict("discarded", reason=text_of(error) or UNWANTED)
@@ -77,6 +76,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
             return Verdict("dead", reason=text_of(error.reason or "buried by its handler"))
         case signals.Retry():
             reason = text_of(error.reason or "its handler asked for another attempt")
+            pause = retry.delay(message.attempt, chance)
             if error.delay is not None:
                 pause = int(error.delay)
         case Unfit():
@@ -85,6 +85,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
             reason = describe(error)
             if isinstance(error, Exception) and not retry.covers(error):
                 return Verdict("dead", reason=reason)
+            pause = retry.delay(message.attempt, chance)
     return Verdict("dead", reason=reason) if last else Verdict("retried", pause, reason)
 
 

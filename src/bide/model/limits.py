@@ -46,7 +46,8 @@ forgotten first. In a cluster, each shard of a queue remembers as many."""
 
 MAX_RETURNED = 10_000
 """How many of the last returns to an earlier set a store remembers, for scans that are under way:
-on Redis each shard of a queue, in memory each queue, in a SQLite file all queues together."""
+on Redis each shard of a queue, in memory each queue, in a SQLite file or a schema of PostgreSQL all
+queues together."""
 
 MAX_PAGE = 10_000
 """The maximum number of messages in a page of `Queue.scan`, and in a batch of a move."""

@@ -60,7 +60,9 @@ class Fault:
 
     def strike(self, commands: Sequence[Command]) -> BaseException | None:
         """Return the error if this batch must fail."""
-        if self.struck == self.times or (self.when and not any(map(self.when, commands))):
+        if self.when is not None and not any(map(self.when, commands)):
+            return None
+        if self.times is not None and self.struck >= self.times:
             return None
         if self.skip > 0:
             self.skip -= 1

@@ -160,12 +160,17 @@ class _Worker(Generic[Answer]):
 
     async def _go_to(self, target: int, limit: int) -> list[Handled]:
         clock = self.store.clock
-        done = await self._run_due(limit)
-        while (left := target - clock.now()) > 0:
-            wait = left if self._wait is None else min(max(self._wait, 1), left)
-            clock.advance(wait / 1000)
-            await asyncio.sleep(0)
+        done: list[Handled] = []
+        while True:
             done += await self._run_due(limit)
+            left = target - clock.now()
+            if self._wait is None or self._wait > left:
+                break
+            clock.advance(max(self._wait, 1) / 1000)
+            await asyncio.sleep(0)
+        if left > 0:
+            clock.advance(left / 1000)
+            await asyncio.sleep(0)
         return done
 
     async def _run_due(self, limit: int) -> list[Handled]:

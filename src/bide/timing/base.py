@@ -6,9 +6,7 @@ leaves only its rank in the heap, until two thirds of the ranks are of removed i
 """
 
 from collections.abc import Iterator
-from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -224,9 +222,14 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         """
         if limit is not None and limit < 0:
             raise ValueError(f"limit is negative ({limit}); None takes all that is due")
+        items: list[T] = []
         with self._lock:
-            due = iter(partial(self._entries.pop, self._now()), None)
-            items = [entry.item for entry in islice(due, limit)]
+            now = self._now()
+            while limit is None or len(items) < limit:
+                entry = self._entries.pop(now)
+                if entry is None:
+                    break
+                items.append(entry.item)
             self._leave()
         return items
 

@@ -13,7 +13,6 @@ import pytest
 import bide
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
-from bide.model.limits import MAX_RETURNED
 from bide.model.message import Item
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Counts
@@ -59,7 +58,7 @@ def fold(engine: PostgresEngine) -> None:
     """Keep house, as engines do now and then."""
     assert engine._caller is not None
     engine._caller.settle()
-    engine._caller("_fold", MAX_RETURNED)
+    engine._caller("_fold")
 
 
 def count(engine: PostgresEngine) -> Counts:

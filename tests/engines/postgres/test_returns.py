@@ -46,12 +46,16 @@ def page(engine: PostgresEngine, cursor: str | None = None, limit: int = 2) -> P
     return reply
 
 
+def ids(page: Page) -> list[str]:
+    return [message.id for message in page.messages]
+
+
 def rest(engine: PostgresEngine, cursor: str | None) -> list[str]:
     """Return the ids on all further pages."""
     found: list[str] = []
     while cursor is not None:
         one = page(engine, cursor)
-        found += [message.id for message in one.messages]
+        found += ids(one)
         cursor = one.cursor
     return found
 
@@ -80,7 +84,7 @@ def test_a_return_in_a_transaction_that_was_open_is_not_missed(
     )
     reschedule(engine, "other", at=START + 2_500)  # a later transaction, which ends earlier
     first = page(engine)
-    assert [message.id for message in first.messages] == ["a", "b"]
+    assert ids(first) == ["a", "b"]
     user.commit()
     assert rest(engine, first.cursor).count("late") == 1
 
@@ -95,23 +99,25 @@ def test_a_scan_whose_begin_is_forgotten_reads_all_by_id(
     user.execute("DELETE FROM returned")
     user.commit()
     second = page(engine, first.cursor)
-    assert [message.id for message in second.messages] == ["c", "a"]
+    assert ids(second) == ["c", "a"]
     assert rest(engine, second.cursor) == ["b", "c", "d"]
 
 
 def test_the_last_returns_are_remembered(
     engine: PostgresEngine, user: psycopg.Connection[Any]
 ) -> None:
-    ids = ["a", "b", "c", "d", "e"]
-    put(engine, *ids, at=START + 1_000)
-    for id in ids:
+    names = ["a", "b", "c", "d", "e"]
+    put(engine, *names, at=START + 1_000)
+    for id in names:
         reschedule(engine, id, at=START + 500)
+    arguments = "SELECT pg_get_function_arguments('_fold'::regproc)"
+    assert user.execute(arguments).fetchone() == (f"p_returned bigint DEFAULT {MAX_RETURNED}",)
     fold(engine, MAX_RETURNED)
-    assert remembered(user) == ["", *ids]
+    assert remembered(user) == ["", *names]
     fold(engine, 3)
     assert remembered(user)[-3:] == ["c", "d", "e"]
     first = page(engine)
-    reschedule(engine, *ids, at=START)
+    reschedule(engine, *names, at=START)
     reschedule(engine, "a", at=START - HOUR)
     fold(engine, 3)
     assert set(rest(engine, first.cursor)) == {"b", "c", "d", "e"}
@@ -128,6 +134,32 @@ def test_returns_of_another_server_hide_none_of_this_one(
     reschedule(engine, "a", at=START)
     fold(engine, 2)
     assert remembered(user) == ["", "a"]
+
+
+def test_a_scan_reads_all_again_if_a_fail_over_may_have_lost_changes(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    put(engine, "a", "b", "c", at=START + 1_000)
+    first = page(engine)
+    assert first.cursor is not None
+    place, _, since = first.cursor.partition("~")
+    ((history,),) = user.execute("SELECT _history()").fetchall()
+    assert history == int(since) >> 44 << 44
+    other = f"{place}~{int(since) ^ 1 << 44}"  # of another timeline
+    assert rest(engine, first.cursor) == ["c"]
+    assert rest(engine, other) == ["c", "a", "b", "c"]
+
+
+def test_an_older_store_reads_all_by_id_until_transactions_of_its_time_have_ended(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    put(engine, "b", "a", at=START + 1_000)
+    user.execute("DELETE FROM returned")
+    user.commit()
+    first = page(engine, limit=1)
+    assert first.cursor == "id:a"
+    fold(engine, MAX_RETURNED)
+    assert ids(page(engine, limit=1)) == ["b"]
 
 
 def test_what_goes_on_to_a_later_place_is_not_remembered(

@@ -221,5 +221,5 @@ def test_processes_that_were_silent_for_a_minute_are_forgotten(
             client.execute(
                 "INSERT INTO sleeper VALUES (%s, 'q', 1, _moment(NULL) - %s)", (process, ago)
             )
-        client.execute("SELECT _fold(1)")
+        client.execute("SELECT _fold()")
         assert client.execute("SELECT process FROM sleeper").fetchall() == [("there",)]

@@ -175,6 +175,15 @@ def test_a_server_that_falls_silent_is_left_for_a_new_connection(
     sound(engine)
 
 
+def test_a_silent_server_is_tried_once_before_a_store_is_given_up(
+    proxy: Proxy, open_engine: Open
+) -> None:
+    proxy.silent = True
+    with pytest.raises(StoreUnavailable):
+        open_engine(f"{proxy.url}/0?timeout=300ms&reconnect=100ms")
+    assert proxy.connections == 1
+
+
 def test_who_was_cut_off_while_idle_notices_nothing(far: RedisEngine, proxy: Proxy) -> None:
     ask(far, put("a"))
     proxy.cut_all()

@@ -88,6 +88,20 @@ def test_a_scan_repeats_no_message_after_a_shard_has_lost_its_counters(
     assert len(page_of(engine, limit=1_000).messages) == len(IDS) - 1
 
 
+def test_tokens_grow_though_a_shard_has_lost_its_counters(
+    engine: RedisEngine, server: "redis.Redis"
+) -> None:
+    tokens = []
+    engine.execute([Put("q", [Item(id, b"1", at=NOW) for id in IDS])], NOW)
+    for later in range(3):
+        (claimed,) = engine.execute([Claim("q", 1, HOUR, "w")], NOW + later)
+        assert isinstance(claimed, Claimed)
+        tokens.append(claimed.token)
+        if later == 0:
+            server.delete(meta_key("q"))
+    assert tokens == [NOW + 1, NOW + 2, NOW + 3]
+
+
 def test_a_cursor_that_is_no_number_of_redis_is_refused(engine: RedisEngine) -> None:
     engine.execute([Put("q", [Item("a", b"1", at=NOW)])], NOW)
     for cursor in ("0.99999999999999999999..0", "7.99999999999999999999..0~0~0", "0.0..0~1~"):

@@ -21,8 +21,8 @@ from bide.engines.postgres.reading import (
     history,
     of_versions,
     queues,
-    scan,
 )
+from bide.engines.postgres.scanning import scan
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
@@ -50,7 +50,7 @@ def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
 
 
 def is_one_call(commands: Sequence[cmd.Command]) -> bool:
-    """Whether commands are a single call of a function, which needs no `BEGIN`."""
+    """Whether commands need no `BEGIN`: they are a single call of a function, or only read."""
     if len(commands) > 1:
         return only_puts(commands)
     (command,) = commands

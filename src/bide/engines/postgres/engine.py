@@ -29,7 +29,6 @@ from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.model.commands import Ack, Bury, Claim, Command, History, Put, Release, Retry
 from bide.model.errors import BideError, Closed, StoreBusy, StoreError, StoreUnavailable
-from bide.model.limits import MAX_RETURNED
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
@@ -209,7 +208,7 @@ class PostgresEngine:
         if begin < self._fold_from:
             return
         self._settle(caller)
-        caller("_fold", MAX_RETURNED)
+        caller("_fold")
         self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
 
     def _wake_and_sleep(

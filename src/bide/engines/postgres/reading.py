@@ -2,27 +2,19 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from bide.engines.cursor import (
-    BEGIN,
     Budget,
-    Position,
-    delayed_span,
-    goes_by_set,
-    phases_of,
-    position,
 )
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NEVER, Batch
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
-from bide.model.errors import InvalidArgument
-from bide.model.identity import range_of_ids
 from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, State, unreadable
 from bide.model.rank import PROMOTE
 from bide.model.replies import (
@@ -35,7 +27,6 @@ from bide.model.replies import (
     Forecasted,
     Found,
     Names,
-    Page,
     Reply,
 )
 
@@ -48,7 +39,6 @@ _SHOWN = (
 )  # fmt: skip
 
 FOREVER = 1 << 53
-_BY_ID = "id:"
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -207,7 +197,7 @@ def _rank(row: Any) -> tuple[int, int, int]:
 def find(batch: Batch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
     rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False, None)
-    moment = _now(batch) if rows else 0
+    moment = now_of(batch) if rows else 0
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
     rows.reverse()
@@ -222,75 +212,12 @@ def find(batch: Batch, command: cmd.Find) -> Reply:
     return Found(found)
 
 
-def _now(batch: Batch) -> int:
+def now_of(batch: Batch) -> int:
+    """Return the time of a batch, in milliseconds."""
     if batch.now is not None:
         return batch.now
     ((moment,),) = batch.call("_moment", None)
     return int(moment)
-
-
-def scan(batch: Batch, command: cmd.Scan) -> Reply:
-    """Look at a page of messages."""
-    moment = _now(batch)
-    budget = Budget(command.max_bytes)
-    found: list[Message] = []
-    last = command.cursor
-    for row, cursor in _walk(batch, command, moment):
-        if not budget.takes(row.size):
-            return Page(found, last)
-        found.append(message(command.queue, row, moment))
-        last = cursor
-        if len(found) == command.limit:
-            return Page(found, last)
-    return Page(found, None)
-
-
-def _walk(batch: Batch, scan: cmd.Scan, now: int) -> Iterator[tuple[Any, str]]:
-    """Yield rows, each with the cursor of the page that begins behind it."""
-    where = scan.where or cmd.Where()
-    due = (where.after or 0, FOREVER if where.before is None else where.before)
-
-    def page(state: int | None, id: str, *span: int, end: str | None = None) -> list[Any]:
-        return batch.call(
-            "_scan", scan.queue, state, id, *span, where.group, *due, scan.limit, scan.max_bytes,
-            end,
-        )  # fmt: skip
-
-    def by_id(after: str) -> Iterator[tuple[Any, str]]:
-        first, end = range_of_ids(scan.prefix or "", after)
-        return ((row, _BY_ID + row.id) for row in page(None, first, 0, 0, 0, end=end))
-
-    by_set, of_all = goes_by_set(scan), scan.state is None and where.group is None
-    cursor = BEGIN if scan.cursor is None else scan.cursor
-    if of_all and not by_set and cursor == BEGIN:
-        cursor = _BY_ID
-    if of_all and cursor.startswith(_BY_ID):
-        yield from by_id(cursor.removeprefix(_BY_ID))
-        return
-    if of_all and not by_set:
-        raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
-    start = position(scan.cursor)
-    since = start.since
-    if since is None and by_set:
-        ((since,),) = batch.call("_last_return")
-    phases = phases_of(scan)
-    for index in range(start.phase, len(phases)):
-        phase = phases[index]
-        after = start if index == start.phase else Position(index)
-        if phase.state == "rest":
-            ((is_complete,),) = batch.call("_remembers", since)
-            yield from () if is_complete else by_id("")
-            return
-        state, span = None, (after.rank, after.seq, NEVER)
-        if phase.state == "returned":
-            state, span = -1, (since or 0, after.seq, NEVER)
-        elif phase.state is not None:
-            state = STATES.index(phase.state)
-        if phase.state == "delayed":
-            span = delayed_span(phase, after, due, now)
-        for row in page(state, "", *span):
-            rank = row.rank if phase.state in STATES else 0
-            yield row, str(Position(index, rank, row.seq, since))
 
 
 def count(batch: Batch, command: cmd.Count) -> Counts:

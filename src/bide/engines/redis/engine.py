@@ -85,10 +85,10 @@ class RedisEngine:
             if not isinstance(error, Exception):  # an interrupt
                 # Answers that are still on their way must not be read by the next call.
                 self._sender.nodes.lose_all()
-                self._interrupted += [one for one in self._sender.sent if one[0].script == "claim"]
+                self._interrupted += self._sender.claims
             raise
         finally:
-            self._sender.sent.clear()  # what they brought may be large
+            self._sender.claims.clear()  # what they brought may be large
         if any(map(isinstance, outcomes, repeat(BideError))):
             errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
             alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1

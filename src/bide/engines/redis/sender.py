@@ -5,6 +5,7 @@ the call is sent again, wherever the data are by then, it finds the reply instea
 """
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,7 +19,7 @@ from bide.engines.redis.faults import Refusal
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
-from bide.model.errors import StoreError, StoreFull, StoreReadOnly
+from bide.model.errors import StoreError
 
 FIRST = 2.0
 """Seconds for which a store is sought that has not answered yet: it may be starting."""
@@ -53,8 +54,8 @@ class Sender(Transport):
         self._numbers = itertools.count(1)
         self.listens = False
         """Whether the caller receives what is published to its channel."""
-        self.sent: list[tuple[Call, Request]] = []
-        """Calls since the engine cleared this."""
+        self.claims: list[tuple[Call, Request]] = []
+        """Calls of claims since the engine cleared this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
         """By queue and shard: the number of its last change, in a list of one."""
         self._on_lost = on_lost
@@ -66,12 +67,14 @@ class Sender(Transport):
             StoreError: the store cannot be reached, or is not what bide needs.
         """
         self._limit = min(self._settings.reconnect, FIRST)
+        slots = map(slot_of, copies(VERSION)) if self.clustered else [0]
+        self._since = dict.fromkeys(slots, time.monotonic())
         try:
             versions = self.each_copy("GET", VERSION)
             for version in versions:
                 check_layout(version, self._settings.shown)
             if None in versions:
-                with suppress(StoreReadOnly, StoreFull):  # who takes no changes may be read
+                with suppress(StoreError):  # who takes no changes may be read
                     self.each_copy("SET", VERSION, LAYOUT, "NX")
         except BaseException:
             self.nodes.close()
@@ -113,7 +116,8 @@ class Sender(Transport):
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
         requests = [self._prepare(call, place, now) for place, call in enumerate(calls)]
-        self.sent += zip(calls, requests, strict=True)
+        both = zip(calls, requests, strict=True)
+        self.claims += [one for one in both if one[0].script == "claim"]
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # the usual case: one server, which answers
             try:

@@ -80,7 +80,9 @@ class Slot:
     wanted: bool = False
     """Whether to start a process that replaces the one at work."""
     start_at: float = 0.0
-    """When a process may be started after a death, or after one that replaced a stuck one."""
+    """When a process may be started after a death."""
+    again: float = 0.0
+    """When the next attempt to replace a stuck process may begin."""
     warn_at: float = 0.0
     """When a warning says that the fresh process is not ready yet."""
     deaths: int = 0
@@ -265,9 +267,9 @@ class Supervisor:
             if first and now >= slot.start_at:
                 slot.process, slot.wanted = self._start(slot.number), False
             return
-        if slot.process.report.stuck and now >= slot.start_at and not slot.wanted:
+        if slot.process.report.stuck and now >= slot.again and not slot.wanted:
             _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
-            slot.start_at, slot.wanted = now + AGAIN, True
+            slot.again, slot.wanted = now + AGAIN, True
         at_work = [one.process for one in self.slots]
         if slot.wanted and all(one in at_work for one in self._processes):
             slot.wanted, slot.warn_at = False, now + SLOW

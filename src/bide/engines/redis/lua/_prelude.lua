@@ -105,7 +105,7 @@ local function make()
   call('DEL', RETURNS)
   local there = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
-  numbers.seq, numbers.put = now, there
+  numbers.token, numbers.seq, numbers.put = now, now, there
   call('HSET', META, 'put', int(there), 'seq', int(now))
 end
 

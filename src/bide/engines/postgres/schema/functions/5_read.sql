@@ -26,9 +26,8 @@ BEGIN
 END $$;
 
 -- A page of messages, with one more than fits in `p_max_bytes` if there are more. By state, in rank
--- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`; those that have returned since the number
--- `p_rank`, for the state -1, and those of a group, in the order of putting; else by id, from `p_id`, and to
--- before `p_last_id` if it is given.
+-- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`; by group, in the order of putting;
+-- else by id, from `p_id`, and to before `p_last_id` if it is given.
 CREATE FUNCTION bide._scan(
   p_queue text, p_state bigint, p_id text, p_rank bigint, p_seq bigint, p_last bigint,
   p_group text, p_after bigint, p_before bigint, p_limit bigint, p_max_bytes bigint,
@@ -47,14 +46,6 @@ BEGIN
        AND (v.rank, v.seq) > (p_rank, p_seq) AND v.rank <= p_last
        AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
      ORDER BY v.rank, v.seq LIMIT p_limit)
-    UNION ALL
-    (SELECT v.* FROM
-       (SELECT DISTINCT id FROM returned WHERE p_state = -1 AND queue = q.id AND number > p_rank) AS r,
-       LATERAL (  -- `OFFSET 0`: one look-up each
-         SELECT * FROM _message WHERE queue = q.id AND id = r.id OFFSET 0
-       ) AS v
-     WHERE v.seq > p_seq AND v.due >= p_after AND v.due < p_before
-     ORDER BY v.seq LIMIT p_limit)
     UNION ALL
     (SELECT * FROM _message v
      WHERE p_state IS NULL AND p_group IS NOT NULL AND v.queue = q.id AND v."group" = p_group
@@ -78,19 +69,60 @@ BEGIN
   END LOOP;
 END $$;
 
--- The last return that is behind all transactions: what returns from now on has a higher number. 1, which no
--- transaction has, if that is forgotten.
-CREATE FUNCTION bide._last_return() RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT coalesce((
-    SELECT number FROM returned WHERE number < _number(pg_snapshot_xmin(pg_current_snapshot()))
-    ORDER BY number DESC LIMIT 1), 1)
+-- A page of messages by due times, as of `_scan`: in the order of states and ranks, from behind a place
+-- (`p_state`, `p_rank`, `p_seq`) to a state and rank; without `p_state` those that have returned since
+-- `p_since`, by id, from behind `p_id`.
+CREATE FUNCTION bide._scan_due(
+  p_queue text, p_state bigint, p_rank bigint, p_seq bigint, p_last_state bigint, p_last bigint,
+  p_since bigint, p_id text, p_after bigint, p_before bigint, p_limit bigint, p_max_bytes bigint
+) RETURNS SETOF bide._message
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  q CONSTANT queue := _queue(p_queue);
+  row _message;
+  total bigint := 0;
+  count integer := 0;
+BEGIN
+  FOR row IN
+    (SELECT * FROM _message v
+     WHERE v.queue = q.id AND v.state >= 0 AND (v.state, v.rank, v.seq) > (p_state, p_rank, p_seq)
+       AND (v.state, v.rank) <= (p_last_state, p_last) AND v.due >= p_after AND v.due < p_before
+     ORDER BY v.state, v.rank, v.seq LIMIT p_limit)
+    UNION ALL
+    (SELECT v.* FROM (
+       SELECT DISTINCT id FROM returned
+       WHERE p_state IS NULL AND queue = q.id AND number > p_since % 17592186044416 AND id > p_id ORDER BY id
+     ) AS r, LATERAL (  -- `OFFSET 0`: one look-up each
+       SELECT * FROM _message WHERE queue = q.id AND id = r.id OFFSET 0
+     ) AS v WHERE v.due >= p_after AND v.due < p_before ORDER BY r.id LIMIT p_limit)
+  LOOP
+    RETURN NEXT row;
+    total := total + row.size;
+    count := count + 1;
+    EXIT WHEN total > p_max_bytes AND count > 1;
+  END LOOP;
+END $$;
+
+-- Another number where the store may have lost what was committed: a standby was promoted, or the schema
+-- was restored. A multiple of 2^44.
+CREATE FUNCTION bide._history() RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT (hashtext('returned'::regclass::oid || CASE WHEN pg_is_in_recovery() THEN '' ELSE
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END) & 131071)::bigint << 44
 $$;
 
--- Whether all returns since one of them are remembered.
-CREATE FUNCTION bide._remembers(p_return bigint) RETURNS boolean
+-- The last return that is behind all transactions, with `_history`: what returns from now on has a higher
+-- number. Null if that is forgotten.
+CREATE FUNCTION bide._last_return() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT EXISTS (SELECT FROM returned WHERE number = p_return)
+  SELECT _history() + number FROM returned
+  WHERE number < _number(pg_snapshot_xmin(pg_current_snapshot())) ORDER BY number DESC LIMIT 1
+$$;
+
+-- Whether all returns since `_last_return` are remembered, and nothing was lost.
+CREATE FUNCTION bide._remembers(p_since bigint) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT p_since - p_since % 17592186044416 = _history()
+    AND EXISTS (SELECT FROM returned WHERE number = p_since % 17592186044416)
 $$;
 
 -- How many messages are in each state, and what has become of the others, as JSON of `Counts`. `deltas`:

@@ -2,8 +2,9 @@
 
 -- Add up the changes of the counters, unless another process does; and forget processes that are gone. A
 -- commit that is lost with the power loses nothing: the changes are there again, and not added up. Of the
--- returns of messages `p_returned` are kept; those of transactions to come are from another server.
-CREATE FUNCTION bide._fold(p_returned bigint) RETURNS void
+-- returns of messages `p_returned` are kept (MAX_RETURNED of bide.model.limits); those of transactions to
+-- come are from another server.
+CREATE FUNCTION bide._fold(p_returned bigint DEFAULT 10000) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
   IF pg_is_in_recovery() OR NOT pg_try_advisory_xact_lock('tally'::regclass::oid::bigint) THEN
@@ -37,6 +38,7 @@ BEGIN
     _number(pg_current_xact_id()), _number(pg_snapshot_xmax(pg_current_snapshot())));
   DELETE FROM returned WHERE number < (
     SELECT number FROM returned ORDER BY number DESC OFFSET p_returned LIMIT 1);
+  INSERT INTO returned SELECT _number(pg_current_xact_id()), 0, '' WHERE NOT EXISTS (SELECT FROM returned);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;

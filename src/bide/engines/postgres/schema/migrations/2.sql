@@ -7,5 +7,6 @@ CREATE TABLE bide.returned (
   PRIMARY KEY (number, queue, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- What a scan begins after where no message has returned yet.
-INSERT INTO bide.returned VALUES (0, 0, '');
+-- What a scan begins after where no message has returned yet. In an older store open transactions may have
+-- returned some without a row: scans read all by id until `_fold` adds the first.
+INSERT INTO bide.returned SELECT 0, 0, '' WHERE NOT EXISTS (SELECT FROM bide.store);

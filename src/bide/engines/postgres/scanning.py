@@ -1,0 +1,138 @@
+"""Scan: a page of messages, by state, by group, by due times, or by id."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bide.engines.cursor import (
+    BEGIN,
+    PHASES,
+    Budget,
+    Phase,
+    Position,
+    delayed_span,
+    goes_by_set,
+    position,
+)
+from bide.engines.postgres.batch import NEVER, Batch
+from bide.engines.postgres.reading import FOREVER, message, now_of
+from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument
+from bide.model.identity import range_of_ids
+from bide.model.message import STATES, Message
+from bide.model.replies import Page
+
+_BY_ID = "id:"
+_RETURNED = "returned:"
+
+Row = tuple[Any, str]
+"""A row, and the cursor of the page that begins behind it."""
+
+
+def scan(batch: Batch, command: cmd.Scan) -> Page:
+    """Look at a page of messages."""
+    now, budget = now_of(batch), Budget(command.max_bytes)
+    found: list[Message] = []
+    last = command.cursor
+    for row, cursor in _Walk(batch, command, now, found).rows():
+        if not budget.takes(row.size):
+            return Page(found, last)
+        found.append(message(command.queue, row, now))
+        last = cursor
+        if len(found) == command.limit:
+            return Page(found, last)
+    return Page(found, None)
+
+
+class _Walk:
+    """Reads the rows of a page.
+
+    Args:
+        batch: calls the functions.
+        scan: what is asked for.
+        now: the time, in milliseconds.
+        found: what is in the page already.
+    """
+
+    def __init__(self, batch: Batch, scan: cmd.Scan, now: int, found: Sequence[Message]) -> None:
+        self._batch, self._scan, self._now, self._found = batch, scan, now, found
+        where = scan.where or cmd.Where()
+        self._group = where.group
+        self._due = where.after or 0, FOREVER if where.before is None else where.before
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows.
+
+        Raises:
+            InvalidArgument: the cursor is of another kind of scan.
+        """
+        scan, cursor = self._scan, BEGIN if self._scan.cursor is None else self._scan.cursor
+        if scan.state is not None or self._group is not None:
+            return self._by_rank(position(scan.cursor))
+        by_due = goes_by_set(scan)
+        if cursor == BEGIN and not by_due:
+            cursor = _BY_ID
+        if cursor.startswith(_BY_ID):
+            return self._by_id(cursor.removeprefix(_BY_ID))
+        since, _, id = cursor.removeprefix(_RETURNED).partition(":")
+        if not by_due or (cursor.startswith(_RETURNED) and not since.isdecimal()):
+            raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
+        if cursor.startswith(_RETURNED):
+            return self._returned(int(since) % NEVER, id)
+        return self._by_due(position(scan.cursor))
+
+    def _read(
+        self, state: int | None, id: str, rank: int, seq: int, reach: int, end: str | None = None
+    ) -> list[Any]:
+        return self._batch.call(
+            "_scan", self._scan.queue, state, id, rank, seq, reach, self._group, *self._due,
+            self._scan.limit - len(self._found), self._scan.max_bytes, end,
+        )  # fmt: skip
+
+    def _read_due(self, *place: int | str | None) -> list[Any]:
+        return self._batch.call(
+            "_scan_due", self._scan.queue, *place, *self._due,
+            self._scan.limit - len(self._found), self._scan.max_bytes,
+        )  # fmt: skip
+
+    def _by_id(self, after: str) -> Iterator[Row]:
+        first, end = range_of_ids(self._scan.prefix or "", after)
+        return ((row, _BY_ID + row.id) for row in self._read(None, first, 0, 0, 0, end))
+
+    def _by_rank(self, start: Position) -> Iterator[Row]:
+        """Yield the messages of a state, or of a group as they were put."""
+        phases = PHASES[self._scan.state]
+        for index in range(start.phase, len(phases)):
+            phase, after = phases[index], start if index == start.phase else Position(index)
+            state, span = None, (after.rank, after.seq, NEVER)
+            if phase.state is not None:
+                state = STATES.index(phase.state)
+            if phase.state == "delayed":
+                span = delayed_span(phase, after, self._due, self._now)
+            for row in self._read(state, "", *span):
+                rank = 0 if state is None else row.rank
+                yield row, str(Position(index, rank, row.seq))
+
+    def _by_due(self, start: Position) -> Iterator[Row]:
+        """Yield one state after another, as claims move messages; then what has returned."""
+        since = start.since
+        if since is None:
+            ((since,),) = self._batch.call("_last_return")
+        if since is None:  # more returned than is remembered while a transaction was open
+            yield from self._by_id("")
+            return
+        if start.phase == 0:
+            rank, seq, last = delayed_span(Phase("delayed"), start, self._due, self._now)
+            for row in self._read_due(0, rank, seq, 0, last, None, None):
+                yield row, str(Position(0, row.rank, row.seq, since))
+            start = Position(1)
+        for row in self._read_due(*start[:3], len(STATES), NEVER, None, None):
+            yield row, str(Position(row.state, row.rank, row.seq, since))
+        yield from self._returned(since, "")
+
+    def _returned(self, since: int, after: str) -> Iterator[Row]:
+        """Yield what has returned since a number; or all, if more has than is remembered."""
+        for row in self._read_due(None, None, None, None, None, since, after):
+            yield row, f"{_RETURNED}{since}:{row.id}"
+        ((is_complete,),) = self._batch.call("_remembers", since)
+        if not is_complete:
+            yield from self._by_id("")
