@@ -63,6 +63,15 @@ class EndCases:
         bare.configure()
         assert bare.stored() == 0
 
+    def test_a_purge_of_what_has_ended_is_no_other_end(self, driver: Driver) -> None:
+        driver.configure(keep=HOUR, history=HOUR)
+        driver.ack(driver.lease("a"))
+        driver.put("b", expires=0)
+        driver.wait(1).claim()
+        driver.purge("acked")
+        driver.purge("expired")
+        assert [one.how for id in "ab" for one in driver.ends(id)] == ["acked", "expired"]
+
     def test_a_queue_without_result_ttl_keeps_no_results(self, driver: Driver) -> None:
         driver.configure(history=HOUR)
         driver.ack(driver.lease("a"), results=[b"1"])

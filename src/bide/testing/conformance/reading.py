@@ -3,8 +3,9 @@
 
 from typing import Any
 
+from bide.model.commands import Find, Where
 from bide.model.message import Item
-from bide.model.replies import Forecasted, Sizes
+from bide.model.replies import Forecasted, Found, Sizes
 from bide.testing.conformance.driver import HOUR, START, Driver, numbered
 
 KIB = 1024
@@ -39,7 +40,7 @@ class ReadCases:
         bare.put(*numbered(many, prefix="old"), at=START - 2 * HOUR)
         bare.put("soon", delay=100)
         bare.put("edge", at=hour)
-        bare.put("later", at=hour + 1)
+        bare.put("later", at=hour + 1, priority=255)
         assert waiting() == (3, many)
         bare.put(*numbered(many, prefix="now"))
         assert waiting() == (3, 2 * many)
@@ -91,6 +92,21 @@ class ReadCases:
         for state in (None, "ready"):
             for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
                 assert sorted(driver.found(state, max_bytes=budget)) == ["a", "b", "c"], budget
+
+    def test_a_scan_goes_on_behind_a_message_that_is_larger_than_the_budget(
+        self, driver: Driver
+    ) -> None:
+        driver.put("a", "b", "c", group="g", **LARGE)
+        for where in (None, Where(group="g"), Where(after=START, before=START + 1)):
+            for state in (None, "ready"):
+                found = driver.found(state, where=where, max_bytes=1)
+                assert sorted(found) == ["a", "b", "c"]
+
+    def test_a_budget_hides_no_message_that_is_looked_for(self, driver: Driver) -> None:
+        driver.put(*IDS, **LARGE)
+        for count in range(2, 5):
+            found = driver.ask(Find("q", IDS, max_bytes=count * (KIB + 200)), Found).messages
+            assert [message and message.id for message in found] == IDS[:count]
 
     def test_headers_and_failures_count(self, driver: Driver) -> None:
         driver.put_items(Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS)

@@ -145,6 +145,27 @@ class ScanCases:
             assert driver.scan(state, before=START) == []
             assert driver.scan(state, after=START + 1) == []
 
+    def test_groups_and_times_bound_a_scan_together(self, driver: Driver) -> None:
+        driver.put("a", at=START, group="g")
+        driver.put("b", at=START, group="h")
+        for state in (None, "ready"):
+            assert driver.scan(state, group="g") == ["a"]
+            assert driver.scan(state, group="g", after=START, before=START + 1) == ["a"]
+            assert driver.scan(state, group="g", before=START) == []
+            assert driver.scan(state, group="g", after=START + 1) == []
+
+    def test_an_extended_lease_is_no_return_nor_is_one_in_another_queue(
+        self, driver: Driver
+    ) -> None:
+        held, other = driver.lease("held", at=START), driver.apart("other")
+        driver.put("a", "b", "c", at=START + 1)
+        other.put("a", at=START + 1)
+        first = driver.page(where=TWO_HOURS, limit=2)
+        driver.extend(held, lease=HOUR)
+        other.reschedule("a", at=START)
+        rest = driver.page(None, first.cursor, where=TWO_HOURS)
+        assert (ids_of(first), ids_of(rest)) == (["a", "b"], ["c", "held"])
+
     def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
         ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%", "\ud7ffx", "\ue000", "\U0010ffff"]
         ids += ["é", "éa"]

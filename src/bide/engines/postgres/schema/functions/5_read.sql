@@ -106,8 +106,8 @@ END $$;
 -- Another number where the store may have lost what was committed: a standby was promoted, or the schema
 -- was restored. A multiple of 2^44.
 CREATE FUNCTION bide._history() RETURNS bigint LANGUAGE sql STABLE AS $$
-  SELECT (hashtext('returned'::regclass::oid || CASE WHEN pg_is_in_recovery() THEN '' ELSE
-    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END) & 131071)::bigint << 44
+  SELECT abs(hashtext('returned'::regclass::oid || CASE WHEN pg_is_in_recovery() THEN '' ELSE
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END) % 131072)::bigint << 44
 $$;
 
 -- The last return that is behind all transactions, with `_history`: what returns from now on has a higher
