@@ -51,6 +51,8 @@ class QueueRules(QueueRecords, Protocol):
         """
         versions, freed = versions_of(command), False
         ids = [name if isinstance(name, str) else name.id for name in names]
+        if not self.row.id:  # there is no such queue
+            return Outcomes([Outcome(id, False) for id in ids])
         outcomes = []
         for number, (id, name) in enumerate(zip(ids, names, strict=True)):
             if number % PART == 0:

@@ -10,6 +10,7 @@ import pytest
 
 from bide.engines.postgres import PostgresEngine
 from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RETURNED
 from bide.model.message import Item
 from bide.model.replies import Page
@@ -160,6 +161,18 @@ def test_an_older_store_reads_all_by_id_until_transactions_of_its_time_have_ende
     assert first.cursor == "id:a"
     fold(engine, MAX_RETURNED)
     assert ids(page(engine, limit=1)) == ["b"]
+
+
+@pytest.mark.parametrize("since", ["", "x", "-1", "1.5", "9" * 20, "9" * 5_000])
+def test_a_cursor_that_no_scan_made_is_refused(engine: PostgresEngine, since: str) -> None:
+    with pytest.raises(InvalidArgument, match="comes from no scan"):
+        page(engine, f"returned:{since}:a")
+
+
+def test_a_cursor_of_another_store_reads_all(engine: PostgresEngine) -> None:
+    put(engine, "a", "b", at=START + 1_000)
+    for since in ("0", "9" * 19):
+        assert rest(engine, f"returned:{since}:a") == ["a", "b"]
 
 
 def test_what_goes_on_to_a_later_place_is_not_remembered(

@@ -12,7 +12,7 @@ from bide.engines.sqlite import engine as engine_module
 from bide.engines.sqlite.tables import SQL
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put, Scan, Where
 from bide.model.message import Item
-from bide.model.replies import Affected, Claimed, Page
+from bide.model.replies import Affected, Claimed, Outcome, Outcomes, Page
 
 NAMES = sorted(vars(SQL))
 
@@ -112,6 +112,19 @@ def test_hot_statements_go_by_their_index(store: sqlite3.Connection, name: str, 
 def test_a_statement_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="no statement of the name 'no_such'"):
         SQL.no_such  # noqa: B018
+
+
+def test_changes_of_a_queue_that_is_not_there_look_for_no_message(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "bide.db")
+    ids = [f"m{number}" for number in range(5_000)]
+    engine.execute([Put("other", [Item("m1", b"1")])], 0)
+    steps: list[int] = []
+    assert engine._connection is not None
+    engine._connection.set_progress_handler(lambda: steps.append(1), 100)
+    (reply,) = engine.execute([Cancel("q", ids)], 0)
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes == [Outcome(id, False) for id in ids]
+    assert len(steps) < 20
 
 
 def test_a_scan_of_a_span_reads_nothing_outside_of_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claim, find, scan, count, forecast, queues: from rows to messages and figures."""
+"""Claim, find, count, forecast, queues: from rows to messages and figures."""
 
 import logging
 import time

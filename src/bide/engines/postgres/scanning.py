@@ -73,12 +73,12 @@ class _Walk:
             cursor = _BY_ID
         if cursor.startswith(_BY_ID):
             return self._by_id(cursor.removeprefix(_BY_ID))
+        if by_due and not cursor.startswith(_RETURNED):
+            return self._by_due(position(scan.cursor))
         since, _, id = cursor.removeprefix(_RETURNED).partition(":")
-        if not by_due or (cursor.startswith(_RETURNED) and not since.isdecimal()):
+        if not by_due or not since.isdecimal() or len(since) > 19:
             raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
-        if cursor.startswith(_RETURNED):
-            return self._returned(int(since) % NEVER, id)
-        return self._by_due(position(scan.cursor))
+        return self._returned(int(since) % NEVER, id)
 
     def _read(
         self, state: int | None, id: str, rank: int, seq: int, reach: int, end: str | None = None
