@@ -125,6 +125,7 @@ def test_changes_of_a_queue_that_is_not_there_look_for_no_message(tmp_path: Path
     assert isinstance(reply, Outcomes)
     assert reply.outcomes == [Outcome(id, False) for id in ids]
     assert len(steps) < 20
+    engine.close()
 
 
 def test_a_scan_of_a_span_reads_nothing_outside_of_it(tmp_path: Path) -> None:
