@@ -8,9 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.cursor import (
-    Budget,
-)
+from bide.engines.cursor import Budget
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NEVER, Batch
 from bide.model import commands as cmd

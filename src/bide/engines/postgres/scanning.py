@@ -81,22 +81,26 @@ class _Walk:
         return self._returned(int(since) % NEVER, id)
 
     def _read(
-        self, state: int | None, id: str, rank: int, seq: int, reach: int, end: str | None = None
+        self,
+        state: int | None,
+        rank: int = 0,
+        seq: int = 0,
+        reach: int = NEVER,
+        *,
+        last_state: int | None = None,
+        since: int | None = None,
+        id: str = "",
+        end: str | None = None,
     ) -> list[Any]:
+        """Return the rows of a stretch that the page can still take."""
         return self._batch.call(
             "_scan", self._scan.queue, state, id, rank, seq, reach, self._group, *self._due,
-            self._scan.limit - len(self._found), self._scan.max_bytes, end,
-        )  # fmt: skip
-
-    def _read_due(self, *place: int | str | None) -> list[Any]:
-        return self._batch.call(
-            "_scan_due", self._scan.queue, *place, *self._due,
-            self._scan.limit - len(self._found), self._scan.max_bytes,
+            self._scan.limit - len(self._found), self._scan.max_bytes, end, last_state, since,
         )  # fmt: skip
 
     def _by_id(self, after: str) -> Iterator[Row]:
         first, end = range_of_ids(self._scan.prefix or "", after)
-        return ((row, _BY_ID + row.id) for row in self._read(None, first, 0, 0, 0, end))
+        return ((row, _BY_ID + row.id) for row in self._read(None, id=first, end=end))
 
     def _by_rank(self, start: Position) -> Iterator[Row]:
         """Yield the messages of a state, or of a group as they were put."""
@@ -108,7 +112,7 @@ class _Walk:
                 state = STATES.index(phase.state)
             if phase.state == "delayed":
                 span = delayed_span(phase, after, self._due, self._now)
-            for row in self._read(state, "", *span):
+            for row in self._read(state, *span):
                 rank = 0 if state is None else row.rank
                 yield row, str(Position(index, rank, row.seq))
 
@@ -117,21 +121,23 @@ class _Walk:
         since = start.since
         if since is None:
             ((since,),) = self._batch.call("_last_return")
-        if since is None:  # more returned than is remembered while a transaction was open
+        if (
+            since is None
+        ):  # more returned than is remembered since the oldest open transaction began
             yield from self._by_id("")
             return
         if start.phase == 0:
-            rank, seq, last = delayed_span(Phase("delayed"), start, self._due, self._now)
-            for row in self._read_due(0, rank, seq, 0, last, None, None):
+            span = delayed_span(Phase("delayed"), start, self._due, self._now)
+            for row in self._read(0, *span):
                 yield row, str(Position(0, row.rank, row.seq, since))
             start = Position(1)
-        for row in self._read_due(*start[:3], len(STATES), NEVER, None, None):
+        for row in self._read(start.phase, start.rank, start.seq, last_state=len(STATES)):
             yield row, str(Position(row.state, row.rank, row.seq, since))
         yield from self._returned(since, "")
 
     def _returned(self, since: int, after: str) -> Iterator[Row]:
-        """Yield what has returned since a number; or all, if more has than is remembered."""
-        for row in self._read_due(None, None, None, None, None, since, after):
+        """Yield what has returned since a number; then all, if that is not all that has moved."""
+        for row in self._read(None, since=since, id=after):
             yield row, f"{_RETURNED}{since}:{row.id}"
         ((is_complete,),) = self._batch.call("_remembers", since)
         if not is_complete:

@@ -68,7 +68,9 @@ def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
             return ()  # the right of the change that is undone, which the store knows
         case cmd.Cancel() if command.only_reads:
             return ("read",)
-        case cmd.Put(on_conflict="revive") | cmd.Bury(ids=[_, *_]):
+        case cmd.Put(on_conflict="revive"):
+            return ("admin",)
+        case cmd.Bury() if command.ids:
             return ("admin",)
     if is_stops(command.queue):  # a supervisor looks for requests; only an admin makes one
         return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)

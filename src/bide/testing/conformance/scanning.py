@@ -154,6 +154,16 @@ class ScanCases:
             assert driver.scan(state, group="g", before=START) == []
             assert driver.scan(state, group="g", after=START + 1) == []
 
+    def test_what_returns_to_other_times_is_not_read(self, driver: Driver) -> None:
+        driver.put("late", at=START)
+        driver.set_aside("late")
+        driver.put("a", "b", "c", "early", at=START + 1)
+        first = driver.page(where=TWO_HOURS, limit=2)
+        driver.reschedule("early", at=START - 2 * HOUR)
+        driver.revive("late", delay=2 * HOUR)
+        rest = driver.page(None, first.cursor, where=TWO_HOURS)
+        assert (ids_of(first), ids_of(rest)) == (["a", "b"], ["c"])
+
     def test_an_extended_lease_is_no_return_nor_is_one_in_another_queue(
         self, driver: Driver
     ) -> None:

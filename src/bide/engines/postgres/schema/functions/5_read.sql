@@ -26,55 +26,13 @@ BEGIN
 END $$;
 
 -- A page of messages, with one more than fits in `p_max_bytes` if there are more. By state, in rank
--- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`; by group, in the order of putting;
--- else by id, from `p_id`, and to before `p_last_id` if it is given.
+-- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`, and on through the states to `p_last_state` if
+-- it is given; those that have returned since `p_since`, by id from behind `p_id`; by group, in the order of
+-- putting; else by id, from `p_id`, and to before `p_last_id` if it is given.
 CREATE FUNCTION bide._scan(
   p_queue text, p_state bigint, p_id text, p_rank bigint, p_seq bigint, p_last bigint,
   p_group text, p_after bigint, p_before bigint, p_limit bigint, p_max_bytes bigint,
-  p_last_id text
-) RETURNS SETOF bide._message
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-DECLARE
-  q CONSTANT queue := _queue(p_queue);
-  row _message;
-  total bigint := 0;
-  count integer := 0;
-BEGIN
-  FOR row IN
-    (SELECT * FROM _message v
-     WHERE p_state IS NOT NULL AND v.queue = q.id AND v.state = p_state AND v.state >= 0
-       AND (v.rank, v.seq) > (p_rank, p_seq) AND v.rank <= p_last
-       AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
-     ORDER BY v.rank, v.seq LIMIT p_limit)
-    UNION ALL
-    (SELECT * FROM _message v
-     WHERE p_state IS NULL AND p_group IS NOT NULL AND v.queue = q.id AND v."group" = p_group
-       AND v.seq > p_seq AND v.due >= p_after AND v.due < p_before
-     ORDER BY v.seq LIMIT p_limit)
-    UNION ALL
-    (SELECT * FROM _message v
-     WHERE p_state IS NULL AND p_group IS NULL AND p_last_id IS NULL AND v.queue = q.id
-       AND v.id >= p_id AND v.due >= p_after AND v.due < p_before
-     ORDER BY v.id LIMIT p_limit)
-    UNION ALL
-    (SELECT * FROM _message v
-     WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id
-       AND v.id >= p_id AND v.id < p_last_id
-     ORDER BY v.id LIMIT p_limit)
-  LOOP
-    RETURN NEXT row;
-    total := total + row.size;
-    count := count + 1;
-    EXIT WHEN total > p_max_bytes AND count > 1;
-  END LOOP;
-END $$;
-
--- A page of messages by due times, as of `_scan`: in the order of states and ranks, from behind a place
--- (`p_state`, `p_rank`, `p_seq`) to a state and rank; without `p_state` those that have returned since
--- `p_since`, by id, from behind `p_id`.
-CREATE FUNCTION bide._scan_due(
-  p_queue text, p_state bigint, p_rank bigint, p_seq bigint, p_last_state bigint, p_last bigint,
-  p_since bigint, p_id text, p_after bigint, p_before bigint, p_limit bigint, p_max_bytes bigint
+  p_last_id text, p_last_state bigint DEFAULT NULL, p_since bigint DEFAULT NULL
 ) RETURNS SETOF bide._message
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
@@ -86,15 +44,31 @@ BEGIN
   FOR row IN
     (SELECT * FROM _message v
      WHERE v.queue = q.id AND v.state >= 0 AND (v.state, v.rank, v.seq) > (p_state, p_rank, p_seq)
-       AND (v.state, v.rank) <= (p_last_state, p_last) AND v.due >= p_after AND v.due < p_before
+       AND (v.state, v.rank) <= (coalesce(p_last_state, p_state), p_last)
+       AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
      ORDER BY v.state, v.rank, v.seq LIMIT p_limit)
     UNION ALL
     (SELECT v.* FROM (
        SELECT DISTINCT id FROM returned
-       WHERE p_state IS NULL AND queue = q.id AND number > p_since % 17592186044416 AND id > p_id ORDER BY id
+       WHERE queue = q.id AND number > p_since % 17592186044416 AND id > p_id ORDER BY id
      ) AS r, LATERAL (  -- `OFFSET 0`: one look-up each
        SELECT * FROM _message WHERE queue = q.id AND id = r.id OFFSET 0
      ) AS v WHERE v.due >= p_after AND v.due < p_before ORDER BY r.id LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM _message v
+     WHERE p_state IS NULL AND p_group IS NOT NULL AND v.queue = q.id AND v."group" = p_group
+       AND v.seq > p_seq AND v.due >= p_after AND v.due < p_before
+     ORDER BY v.seq LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM _message v
+     WHERE p_state IS NULL AND p_group IS NULL AND p_last_id IS NULL AND p_since IS NULL AND v.queue = q.id
+       AND v.id >= p_id AND v.due >= p_after AND v.due < p_before
+     ORDER BY v.id LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM _message v
+     WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id
+       AND v.id >= p_id AND v.id < p_last_id
+     ORDER BY v.id LIMIT p_limit)
   LOOP
     RETURN NEXT row;
     total := total + row.size;
