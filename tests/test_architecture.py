@@ -8,7 +8,6 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "bide"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-LONGEST = 400
 VAGUE = {"common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
 
 # A part of bide, and which parts it may import beside itself.
@@ -177,12 +176,6 @@ def test_only_the_conformance_suite_needs_the_extra() -> None:
     }
     assert needing
     assert {name for name in needing if not name.startswith("bide.testing.conformance")} == set()
-
-
-def test_a_file_is_at_most_400_lines_long() -> None:
-    tests = Path(__file__).parent.rglob("*.py")
-    sizes = {str(path): len(path.read_text("utf-8").splitlines()) for path in (*FILES, *tests)}
-    assert {name: size for name, size in sizes.items() if size > LONGEST} == {}
 
 
 def test_a_file_is_named_after_what_is_in_it() -> None:

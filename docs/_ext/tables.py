@@ -32,7 +32,17 @@ MEANING = {
 }
 """The capabilities that matter to users."""
 
-INTERNAL = frozenset({"caller_time", "resends", "recovers", "overlaps", "takes_back"})
+INTERNAL = frozenset(
+    {
+        "caller_time",
+        "resends",
+        "remembers",
+        "loses_replies",
+        "recovers",
+        "overlaps",
+        "takes_back",
+    }
+)
 """The capabilities that only the code asks for."""
 
 

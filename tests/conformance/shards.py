@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.registry import opener
+from bide.model.command_identity import Identities, Identity
 from bide.model.commands import MAX_BYTES, Cancel, Claim, Command, History, Where
 from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
@@ -37,15 +38,20 @@ class Forgetting:
     def capabilities(self) -> Capabilities:
         return self.engine.capabilities
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         asked: list[Command] = []
+        named: list[Identity | None] = []
         wanted: list[int] = []
-        for command in commands:
+        for command, identity in zip(commands, identities or [None] * len(commands), strict=True):
             if not (command.only_reads or isinstance(command, History)):  # to watch forgets nothing
                 asked.append(Cancel(command.queue, where=Where(group="nobody")))
+                named.append(None)
             wanted.append(len(asked))
             asked.append(command)
-        replies = self.engine.execute(asked, now)
+            named.append(identity)
+        replies = self.engine.execute(asked, now, named if identities else None)
         return [replies[index] for index in wanted]
 
     def reader(self) -> Engine | None:
@@ -65,9 +71,11 @@ class Apart(Forgetting):
         super().__init__(engine)
         self._prefix = prefix
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         mine = [replace(command, queue=self._prefix + command.queue) for command in commands]
-        return [self._plain(reply) for reply in super().execute(mine, now)]
+        return [self._plain(reply) for reply in super().execute(mine, now, identities)]
 
     def _plain(self, reply: Reply) -> Reply:
         if isinstance(reply, Names):

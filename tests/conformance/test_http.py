@@ -15,6 +15,7 @@ from bide.engines.http import address_of
 from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
 from bide.engines.port import Engine
+from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.replies import Reply
 from bide.server.app import App
@@ -78,10 +79,12 @@ class Timed(HttpEngine):
         self._clock = clock
         super().__init__(address)
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         if now is not None:
             self._clock.set_wall(now)
-        return super().execute(commands, now)
+        return super().execute(commands, now, identities)
 
     def reader(self) -> "Timed":
         return Timed(self._address, self._clock)

@@ -8,8 +8,9 @@ import pytest
 
 from bide.lane.inbox import MAX_COMMANDS
 from bide.lane.lane import Lane
+from bide.model.command_identity import Identities
 from bide.model.commands import Command, Put
-from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
+from bide.model.errors import StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
@@ -164,34 +165,6 @@ def test_a_full_store_still_takes_what_fits(lane: Lane, engine: FlakyEngine) -> 
     assert [outcome(future) for future in futures] == [StoreFull, ["first"]]
 
 
-def test_a_lost_connection_repeats_what_is_repeatable_and_reports_the_rest(
-    lane: Lane, engine: FlakyEngine, clock: FakeClock
-) -> None:
-    lane.call(put("old"))
-    engine.fail(OutcomeUnknown("line dead"), when=is_put_of("a"), after=True)
-    futures = together(lane, engine, put("a"), claim(), put("b"))
-    assert [outcome(future) for future in futures] == [["a"], OutcomeUnknown, ["b"]]
-    assert sizes(engine, clock.now()) == (0, 4, 1)  # the claim did happen: nobody knows of it
-
-
-def test_a_lost_connection_of_a_lone_caller_is_no_different(
-    lane: Lane, engine: FlakyEngine
-) -> None:
-    engine.fail(OutcomeUnknown("line dead"), times=1)
-    assert isinstance(lane.call(put("a")), Outcomes)
-    engine.fail(OutcomeUnknown("line dead"), times=1)
-    with pytest.raises(OutcomeUnknown):
-        spawn(lane.call, claim()).result(PATIENCE)
-    assert [len(batch) for batch in engine.batches] == [1, 1, 1]
-
-
-def test_a_command_is_repeated_once_only(lane: Lane, engine: FlakyEngine) -> None:
-    fault = engine.fail(OutcomeUnknown("line dead"), when=is_put_of("a"), times=None)
-    (future,) = together(lane, engine, put("a"))
-    assert outcome(future) is OutcomeUnknown
-    assert fault.struck == 2
-
-
 def test_a_thread_that_always_comes_back_at_once_starves_nobody(
     lane: Lane, engine: FlakyEngine
 ) -> None:
@@ -209,9 +182,9 @@ def test_nobody_goes_alone_while_a_batch_waits_for_its_turn(
     lane: Lane, engine: FlakyEngine
 ) -> None:
     lane._batch_waits = True
-    assert lane._execute_now(put("a")) is None
+    assert lane._execute_now(put("a"), None) is None
     lane._batch_waits = False
-    assert lane._execute_now(put("a")) is not None
+    assert lane._execute_now(put("a"), None) is not None
 
 
 def test_an_engine_that_answers_too_little_hurts_nobody_else(
@@ -219,8 +192,10 @@ def test_an_engine_that_answers_too_little_hurts_nobody_else(
 ) -> None:
     real = engine.engine.execute
 
-    def forgetful(commands: list[Command], now: int | None = None) -> list[Reply]:
-        replies = real(commands, now)
+    def forgetful(
+        commands: list[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
+        replies = real(commands, now, identities)
         return replies[:-1] if len(commands) > 1 or is_put_of("b")(commands[0]) else replies
 
     monkeypatch.setattr(engine.engine, "execute", forgetful)

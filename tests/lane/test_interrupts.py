@@ -11,6 +11,7 @@ import pytest
 from bide.engines.memory import MemoryEngine
 from bide.lane.inbox import Request
 from bide.lane.lane import Lane
+from bide.model.command_identity import Identities
 from bide.model.commands import Claim, Command, History
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -81,7 +82,9 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
     class Interrupted(MemoryEngine):
         """Is interrupted where signals strike: on the way back from the disk."""
 
-        def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        def execute(
+            self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+        ) -> list[Reply]:
             replies = super().execute(commands, now)
             if any(isinstance(command, Claim) for command in commands):
                 press()

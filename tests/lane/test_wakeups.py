@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bide.engines.memory import MemoryEngine
 from bide.lane.lane import Lane
 from bide.lane.waiting_claims import CALM, LOOK_AGAIN
+from bide.model.command_identity import Identities
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Reply
@@ -43,9 +44,11 @@ class Shared(MemoryEngine):
         self.bell = Bell()
         self.events: list[str] = []
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         self.events += [type(command).__name__ for command in commands]
-        return super().execute(commands, now)
+        return super().execute(commands, now, identities)
 
     def notifier(self) -> Bell:
         self.events.append("listen")
@@ -201,8 +204,10 @@ class Racing(Shared):
         super().__init__()
         self.meanwhile: Callable[[], None] = nothing
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        replies = super().execute(commands, now)
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
+        replies = super().execute(commands, now, identities)
         if any(isinstance(command, Claim) for command in commands):
             meanwhile, self.meanwhile = self.meanwhile, nothing
             meanwhile()
@@ -267,8 +272,10 @@ def test_a_calm_store_is_looked_at_less_often(
     clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def calmly(commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        replies = MemoryEngine.execute(store, commands, now)
+    def calmly(
+        commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
+        replies = MemoryEngine.execute(store, commands, now, identities)
         return [replace(r, calm=True) if isinstance(r, Claimed) else r for r in replies]
 
     monkeypatch.setattr(store, "execute", calmly)

@@ -9,6 +9,7 @@ import bide
 from bide.engines.memory import MemoryEngine
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
+from bide.model.command_identity import Identities
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item
 from bide.model.replies import Reply
@@ -35,8 +36,10 @@ class Recorder(MemoryEngine):
         self.asked: list[cmd.Command] = []
         self.replies: list[Any] = []
 
-    def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
-        replies = super().execute(commands, now)
+    def execute(
+        self, commands: Sequence[cmd.Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
+        replies = super().execute(commands, now, identities)
         self.asked += commands
         self.replies += replies
         return replies

@@ -16,6 +16,7 @@ from bide.engines.memory import MemoryEngine
 from bide.engines.port import Capabilities
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
+from bide.model.command_identity import Identities
 from bide.model.commands import Command, Scan
 from bide.model.replies import Page, Reply
 from bide.observing import heartbeat
@@ -118,7 +119,9 @@ def test_a_worker_that_is_cancelled_before_it_claims_leaves_nothing_behind() -> 
 
         capabilities = Capabilities()
 
-        def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        def execute(
+            self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+        ) -> list[Reply]:
             if any(isinstance(one, Scan) and one.queue == heartbeat.QUEUE for one in commands):
                 reading.set()
                 may_answer.wait()

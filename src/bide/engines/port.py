@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.errors import AccessDenied, BideError, StoreError, WrongConnection
 from bide.model.replies import Reply
@@ -31,6 +32,11 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The precision of its times."""
     resends: bool = False
     """After a lost connection it finds out what was executed: callers need not repeat commands."""
+    remembers: bool = False
+    """It executes a command with an identity once: a repetition gets the remembered answer."""
+    loses_replies: bool = False
+    """Its replies may be lost after their commands were executed. If it also remembers, callers
+    give each command that changes something an identity, and repeat it."""
     recovers: bool = False
     """After an interrupt, the next call of `execute` releases what a claim has leased."""
     overlaps: bool = False
@@ -72,12 +78,19 @@ class Engine(Protocol):
     def capabilities(self) -> Capabilities:
         """What this engine can do."""
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self,
+        commands: Sequence[Command],
+        now: int | None = None,
+        identities: Identities = None,
+    ) -> list[Reply]:
         """Carry out the commands in order, durably, and answer each.
 
         Args:
             commands: they take effect one after the other, as a batch or each alone.
             now: the time in Unix milliseconds; `None`: the store's own clock.
+            identities: as many as commands, if `Capabilities.remembers`. What is repeated is not
+                executed twice: see `bide.engines.repetition`.
 
         Returns:
             As many replies as commands, in their order.

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from bide.engines import message_verbs
 from bide.engines.cursor import Budget
 from bide.engines.origins import executed_once
 from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record
+from bide.engines.repetition import Held, Kept, NotKept
 from bide.model import commands as cmd
 from bide.model import replies
 from bide.model.ended import within_budget
@@ -58,6 +61,20 @@ class RecordStore(Protocol[Q]):
         if done:  # a put may have made the queue
             self.look(command.queue).remember_forwarded(origin.outbox, done)
         return reply
+
+    def answer_again(self, queue: str, kept: Kept) -> replies.Reply:
+        """Return a remembered answer; of a claim with the messages that it still holds."""
+        assert not isinstance(kept, NotKept)
+        if not isinstance(kept, Held):
+            return kept
+        state, reply = self.look(queue), kept.reply
+        messages: list[Message] = []
+        freed: list[int] = []
+        for place, record in enumerate(state.read(kept.ids)):
+            if record is not None and record.state == "leased" and record.token == reply.token:
+                messages.append(record.message(queue, state.now))
+                freed += reply.freed[place : place + 1]
+        return msgspec.structs.replace(reply, messages=messages, freed=freed)
 
     def _verb(self, command: Any) -> replies.Reply:
         name = type(command).__name__.lower()

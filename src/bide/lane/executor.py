@@ -1,17 +1,29 @@
-"""Execute batches on an engine: open it, survive a fork, and find the command that failed."""
+"""Execute batches on an engine: open it, survive a fork, and find the command that failed.
+
+If a reply may be lost on its way, each command that changes something has an identity: the number
+of its batch, and its place. After a lost connection the commands are repeated with these, once, and
+the store executes only what it has not executed before: see `bide.engines.repetition`.
+"""
 
 import copy
 import logging
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import Request
 from bide.model import errors
+from bide.model.command_identity import Identity
 from bide.model.commands import Command
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Reply
+
+E = TypeVar("E", bound=BaseException)
 
 CLOSED = "the queue is closed; open a new one to go on"
 
@@ -51,6 +63,8 @@ class Executor:
         """Begin without a running batch."""
         self._lock = threading.RLock()  # which knows its thread; nothing enters it twice
         self._batch_waits = self._holds = False
+        self._sender = f"lane:{secrets.token_hex(12)}"  # a child of a fork is another one
+        self._last_number = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -75,39 +89,115 @@ class Executor:
         self._batch_waits = True
         with self._lock:
             self._batch_waits = False
-            self._execute(batch)
+            self._execute_batch(batch)
         for request in batch:
             if isinstance(request.reply, Claimed):
                 log_died(request.command, request.reply)
 
-    def _execute(self, batch: Sequence[Request], *, again: bool = False) -> None:
+    def _execute_batch(self, batch: Sequence[Request]) -> None:
         try:
             engine = self._opened()
-            replies = engine.execute([request.command for request in batch], self._now(engine))
+            identities = self._identities(engine, batch)
+        except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
+            for request in batch:
+                request.error = _raisable(copied(error))
+            return
+        self._execute(engine, batch, identities)
+
+    def _execute(
+        self,
+        engine: Engine,
+        batch: Sequence[Request],
+        identities: Sequence[Identity | None],
+        *,
+        repeated: bool = False,
+    ) -> None:
+        """Execute a batch; afterwards each of its requests has a reply or an error."""
+        try:
+            replies = self._ask(engine, [request.command for request in batch], identities)
             for request, reply in zip(batch, replies, strict=True):
                 request.reply = reply
         except PartlyDone as partly:
             for request, outcome in zip(batch, partly.outcomes, strict=True):
                 if isinstance(outcome, errors.BideError):
-                    request.error = copied(outcome)
+                    request.error = self._final(outcome, request.command, repeated=repeated)
                 else:
                     request.reply = outcome
-        except errors.OutcomeUnknown as error:  # the connection was lost: repeat what may run twice
-            resends = self._engine is not None and self._engine.capabilities.resends
-            for request in batch:
-                if again or resends or not request.command.repeatable:
-                    request.error = copied(error)
-                else:
-                    self._execute([request], again=True)
+        except errors.OutcomeUnknown as unknown:
+            self._repeat(engine, batch, identities, unknown, repeated=repeated)
         except (errors.StoreUnavailable, errors.Closed) as error:  # each would fail the same way
             for request in batch:
-                request.error = copied(error)
+                request.error = self._final(error, request.command, repeated=repeated)
         except BaseException as error:  # noqa: BLE001  (it is handed to its caller)
             if len(batch) == 1:
-                batch[0].error = _raisable(error)
+                raisable = _raisable(error)
+                batch[0].error = self._final(raisable, batch[0].command, repeated=repeated)
             else:  # execute them one by one, so that only the faulty caller gets the error
-                for request in batch:
-                    self._execute([request])
+                for request, identity in zip(batch, identities, strict=True):
+                    self._execute(engine, [request], [identity], repeated=repeated)
+
+    def _repeat(
+        self,
+        engine: Engine,
+        batch: Sequence[Request],
+        identities: Sequence[Identity | None],
+        unknown: errors.OutcomeUnknown,
+        *,
+        repeated: bool,
+    ) -> None:
+        """Execute once more what may have been executed, and can be told from a new command."""
+        again: list[Request] = []
+        again_identities: list[Identity | None] = []
+        for request, identity in zip(batch, identities, strict=True):
+            if repeated or not self.may_repeat(engine, request.command, identity):
+                request.error = copied(unknown)
+            else:
+                again.append(request)
+                again_identities.append(as_repeated(identity))
+        if again:
+            self._execute(engine, again, again_identities, repeated=True)
+
+    @staticmethod
+    def may_repeat(engine: Engine, command: Command, identity: Identity | None) -> bool:
+        """Tell whether the answer of a command is true if the command is sent once more."""
+        if engine.capabilities.resends:  # the engine has repeated it
+            return False
+        return identity is not None or command.only_reads or command.repeatable
+
+    def _ask(
+        self, engine: Engine, commands: Sequence[Command], identities: Sequence[Identity | None]
+    ) -> list[Reply]:
+        """Have the engine execute commands."""
+        if any(identities):
+            return engine.execute(commands, self._now(engine), identities)
+        return engine.execute(commands, self._now(engine))
+
+    def _identities(self, engine: Engine, batch: Sequence[Request]) -> list[Identity | None]:
+        """Return the identity of each request: its own, or the next number of this sender."""
+        can = engine.capabilities
+        if not (can.remembers and can.loses_replies):
+            return [request.identity for request in batch]
+        self._last_number += 1
+        return [
+            request.identity or self._identity(request.command, place)
+            for place, request in enumerate(batch)
+        ]
+
+    def _identity(self, command: Command, place: int) -> Identity | None:
+        """Return the identity of a command of the current batch; reads have none."""
+        return None if command.only_reads else Identity(self._sender, self._last_number, place)
+
+    @staticmethod
+    def _final(error: Exception, command: Command, *, repeated: bool) -> Exception:
+        """Return an error for one caller; of a repetition it cannot say that nothing was done."""
+        if not repeated or command.only_reads or isinstance(error, errors.OutcomeUnknown):
+            return copied(error)
+        unknown = errors.OutcomeUnknown(
+            f"the connection was lost after the command was sent, and it may have been carried out "
+            f"or not; sent again, it failed: {error}"
+        )
+        unknown.__cause__ = error
+        return unknown
 
     def refuse_reentry(self) -> None:
         """Refuse what comes from a signal handler or a finalizer that interrupts the engine.
@@ -162,7 +252,12 @@ class Executor:
         return self._clock.now()
 
 
-def copied(error: Exception) -> Exception:
+def as_repeated(identity: Identity | None) -> Identity | None:
+    """Return the identity of a command that is sent once more."""
+    return None if identity is None else msgspec.structs.replace(identity, repeated=True)
+
+
+def copied(error: E) -> E:
     """Return a copy of an error: each caller raises its own, with its own traceback."""
     mine = copy.copy(error)
     mine.__cause__ = error.__cause__

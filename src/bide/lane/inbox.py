@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Command, History, Lease, Retry
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
@@ -42,12 +43,14 @@ class Request(msgspec.Struct, eq=False):
     Args:
         command: the command.
         owner: the queue object of the caller; closing it ends its waiting claims.
+        identity: of the command, if another process numbers it.
         deadline: for a claim that waits: the end of the wait, by the lane's monotonic clock.
     """
 
     command: Command
     owner: object = None
     deadline: float | None = None
+    identity: Identity | None = None
     reply: Reply | None = None
     error: BaseException | None = None
     abandoned: bool = False

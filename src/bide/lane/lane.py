@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Engine, Notifier
-from bide.lane.executor import CLOSED, Executor, copied, log_died
+from bide.lane.executor import CLOSED, Executor, as_repeated, copied, log_died
 from bide.lane.inbox import AsyncRequest, BlockingRequest, Inbox, Request, call_on, is_empty, wakes
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims
 from bide.model import forks
+from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Command, Retry
-from bide.model.errors import Closed, OutcomeUnknown, StoreError
+from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError
 from bide.model.replies import Claimed, Reply
 
 _log = logging.getLogger("bide.lane")
@@ -61,13 +62,21 @@ class Lane(Executor):
         self._reads = self if self._reads is self else None
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
 
-    def call(self, command: Command, owner: object = None, wait: float | None = None) -> Reply:
+    def call(
+        self,
+        command: Command,
+        owner: object = None,
+        wait: float | None = None,
+        *,
+        identity: Identity | None = None,
+    ) -> Reply:
         """Execute a command, and block until its reply is there.
 
         Args:
             command: the command.
             owner: the queue object that calls; see `release`.
             wait: for a claim: how many seconds it waits; `FOREVER` ends when messages died, too.
+            identity: of the command, if another process sent it and may send it again.
 
         Raises:
             StoreError: it was not executed.
@@ -80,7 +89,7 @@ class Lane(Executor):
         reply = None
         if not self._inbox.requests:
             try:
-                reply = self._execute_now(command)
+                reply = self._execute_now(command, identity)
             except BaseException as error:
                 if type(command) is Claim and not isinstance(error, Exception):
                     self._recover(command.queue)
@@ -91,7 +100,7 @@ class Lane(Executor):
             if not wait or not is_empty(reply):
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
-        request = BlockingRequest(command, owner, deadline)
+        request = BlockingRequest(command, owner, deadline, identity)
         try:
             with self._guard:
                 while self._inbox.full and not self._closing:
@@ -110,7 +119,7 @@ class Lane(Executor):
         assert request.reply is not None
         return request.reply
 
-    def _execute_now(self, command: Command) -> Reply | None:
+    def _execute_now(self, command: Command, identity: Identity | None) -> Reply | None:
         """Execute a command in the caller's thread, if the engine is free; else return `None`.
 
         A waiting batch goes first, else a thread with many commands gets the lock each time.
@@ -126,13 +135,7 @@ class Lane(Executor):
             if self._batch_waits or not self._lock.acquire(blocking=False):
                 return None
             engine = self._engine or self._opened()  # closing the lane takes it away
-            now = None if self._by_store else self._now(engine)
-            try:
-                reply = engine.execute((command,), now)[0]
-            except OutcomeUnknown:
-                if not command.repeatable or engine.capabilities.resends:
-                    raise
-                reply = engine.execute((command,), now)[0]
+            reply = self._execute_alone(engine, command, identity)
             if isinstance(reply, Claimed):
                 log_died(command, reply)
             return reply
@@ -142,12 +145,30 @@ class Lane(Executor):
             except RuntimeError:  # it was not taken
                 pass
 
+    def _execute_alone(self, engine: Engine, command: Command, identity: Identity | None) -> Reply:
+        """Execute one command; once more if its reply was lost and its answer can still be told."""
+        can = engine.capabilities
+        if can.remembers and can.loses_replies and identity is None:
+            self._last_number += 1
+            identity = self._identity(command, 0)
+        try:
+            return self._ask(engine, (command,), (identity,))[0]
+        except OutcomeUnknown:
+            if not self.may_repeat(engine, command, identity):
+                raise
+        try:
+            return self._ask(engine, (command,), (as_repeated(identity),))[0]
+        except BideError as error:
+            final = self._final(error, command, repeated=True)
+            raise final from final.__cause__
+
     async def acall(
         self,
         command: Command,
         owner: object = None,
         wait: float | None = None,
         *,
+        identity: Identity | None = None,
         in_order: bool = False,
     ) -> Reply:
         """Execute a command; the async form of `call`.
@@ -164,7 +185,9 @@ class Lane(Executor):
                 return await reads.acall(command, owner)
         deadline = None if wait is None else self._clock.monotonic() + wait
         loop = asyncio.get_running_loop()
-        request = AsyncRequest(command, owner, deadline, loop=loop, future=loop.create_future())
+        request = AsyncRequest(
+            command, owner, deadline, identity, loop=loop, future=loop.create_future()
+        )
         while True:
             with self._guard:
                 if self._closing:

@@ -47,8 +47,8 @@ class _Command(_OnQueue, frozen=True, kw_only=True):
 
     only_reads: ClassVar[bool] = False
     """Whether it changes nothing, so that it may run at the same time as writes."""
-    repeatable: ClassVar[bool] = True
-    """Whether it may be executed twice."""
+    repeatable: ClassVar[bool] = False
+    """Whether it may be executed twice although it changes something: the second answer is true."""
 
     named_by: ClassVar[str | None] = None
     """The field with one element for each message that it names."""
@@ -68,7 +68,7 @@ class _ById(_Command, frozen=True):
 class Put(_Command, frozen=True, tag="put"):
     """Store messages. If an id exists, `on_conflict` decides: keep or replace the stored message.
 
-    "revive" stores nothing new: it replaces dead letters, so it may be executed twice.
+    "revive" stores nothing new: it replaces dead letters.
 
     Answers `Outcomes`, one outcome for each item: done if it was stored or replaced.
     `if_version`, for "replace": replaces a message of this version only, and stores nothing new.
@@ -177,8 +177,6 @@ class Claim(_Command, frozen=True, tag="claim"):
     """How many messages the caller can start at once. A limited queue gives no more than that, so
     that others get their share; other queues give up to `count`."""
 
-    repeatable: ClassVar[bool] = False
-
     @property
     def weight(self) -> int:
         """The maximum number of messages that it leases."""
@@ -189,7 +187,6 @@ class _Settle(_Command, frozen=True):
     leases: _Leases
 
     named_by: ClassVar[str | None] = "leases"
-    repeatable: ClassVar[bool] = False
 
 
 class Extend(_Settle, frozen=True, tag="extend"):
@@ -332,6 +329,8 @@ class History(_Command, frozen=True, tag="history"):
     watch: bool = False
     """The caller waits for the end: the store notifies it, for a while."""
 
+    repeatable: ClassVar[bool] = True
+
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
         """To watch is to leave a note in the store."""
@@ -359,6 +358,8 @@ class Configure(_Command, frozen=True, tag="configure"):
     """`limit` for each group. Messages without a group are not bound by it."""
     group_rate: _Interval | None = None
     """`rate` for each group. Messages without a group are not bound by it."""
+
+    repeatable: ClassVar[bool] = True
 
 
 class Purge(_Command, frozen=True, tag="purge"):

@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier
+from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.replies import Reply
 
@@ -25,9 +28,13 @@ class EngineWrapper:
         """What the wrapped engine can do."""
         return self.engine.capabilities
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Execute the commands."""
-        return self.engine.execute(commands, now)
+        if identities is None:
+            return self.engine.execute(commands, now)
+        return self.engine.execute(commands, now, identities)
 
     def reader(self) -> Engine | None:
         """Return the reader of the wrapped engine."""
@@ -100,6 +107,11 @@ class FlakyEngine(EngineWrapper):
         self._shut = False
         self._inside = 0
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the wrapped engine can do; but replies may be lost."""
+        return msgspec.structs.replace(self.engine.capabilities, loses_replies=True)
+
     def fail(
         self,
         error: BaseException | type[BaseException] | Callable[[], BaseException],
@@ -152,7 +164,9 @@ class FlakyEngine(EngineWrapper):
             if not self._gate.wait_for(lambda: self._inside > 0, timeout):
                 raise TimeoutError(f"execute was not called within {timeout:g} s")
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Execute the commands, or fail as planned."""
         with self._gate:
             self._inside += 1
@@ -164,9 +178,9 @@ class FlakyEngine(EngineWrapper):
             error = fault.strike(commands)
             if error is not None:
                 if fault.after:
-                    super().execute(commands, now)
+                    super().execute(commands, now, identities)
                 raise error
-        return super().execute(commands, now)
+        return super().execute(commands, now, identities)
 
     def close(self) -> None:
         """Close the wrapped engine."""

@@ -14,6 +14,7 @@ from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.lane.steps import run_steps
 from bide.model import body as bodies
+from bide.model.command_identity import Identities
 from bide.model.commands import Command, Put, Scan
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, InvalidArgument
@@ -124,9 +125,11 @@ class Recorder(EngineWrapper):
         super().__init__(engine)
         self._puts = puts
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Execute the commands, and record their puts."""
-        replies = super().execute(commands, now)
+        replies = super().execute(commands, now, identities)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Put) and isinstance(reply, Outcomes) and now is not None:
                 self._puts += [

@@ -46,7 +46,11 @@ class World:
 
     def afterwards(self, commands: Sequence[Command]) -> None:
         self._strike()
-        if self.chance.random() < self.losing and all(c.repeatable for c in commands):
+        remembered = all(engine.capabilities.remembers for engine in self.stores.engines.values())
+        may_lose = remembered or all(
+            command.only_reads or command.repeatable for command in commands
+        )
+        if may_lose and self.chance.random() < self.losing:
             self.losses += 1
             raise OutcomeUnknown("the connection was lost")
 

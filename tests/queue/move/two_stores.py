@@ -11,6 +11,7 @@ from bide.engines.port import Engine
 from bide.engines.sqlite import SqliteEngine
 from bide.lane.lane import Lane
 from bide.lane.shared import _open
+from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -31,9 +32,11 @@ class WatchedEngine(FlakyEngine):
         self.before: Callable[[Sequence[Command]], None] = lambda commands: None
         self.after: Callable[[Sequence[Command]], None] = lambda commands: None
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         self.before(commands)
-        replies = super().execute(commands, now)
+        replies = super().execute(commands, now, identities)
         self.after(commands)
         return replies
 

@@ -11,6 +11,7 @@ from bide.engines.http.connection import Address, Connection
 from bide.engines.http.events import HttpNotifier
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.model import errors
+from bide.model.command_identity import Identities
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Found, Outcomes, Page, Reply, Settings
@@ -81,7 +82,9 @@ class HttpEngine:
             where = self._address.shown
             raise errors.NotAStore(f"{where} answers, but is no server of bide's") from None
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Send the commands in one request."""
         began = time.time_ns()
         data = self._ask("POST", "/v1/batch", _encode(_Batch(commands)), MSGPACK)

@@ -8,31 +8,62 @@ queue is a table of records and a few ordered sets; every command moves records 
 import time
 from collections.abc import Sequence
 
+from bide.engines.bounded_dict import BoundedDict
 from bide.engines.cursor import position
 from bide.engines.memory.queue_state import QueueState
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import outcomes_of
 from bide.engines.record_store import RecordStore
+from bide.engines.repetition import MAX_SENDERS, Answers, recall, remember, replies_of
 from bide.model import commands as cmd
+from bide.model.command_identity import Identities, Identity
+from bide.model.errors import OutcomeUnknown
 from bide.model.replies import Outcomes, Reply
 
 
 class MemoryEngine(RecordStore[QueueState]):
     """Executes commands on queues that live in this process."""
 
-    capabilities = Capabilities(durable=False, shared=False, ids_ordered=False)
+    capabilities = Capabilities(durable=False, shared=False, ids_ordered=False, remembers=True)
 
     def __init__(self) -> None:
         self._states: dict[str, QueueState] = {}
+        self._answers: dict[str, BoundedDict[str, Answers]] = {}
+        """What is remembered of senders, by owner and sender."""
 
-    def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[cmd.Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Execute the commands in order. Invalid ones are refused before anything is changed."""
         self.exactly = time.time_ns() / 1e6 if now is None else now
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)
-        return [self.execute_one(command) for command in commands]
+        if identities is None:
+            return [self.execute_one(command) for command in commands]
+        pairs = zip(commands, identities, strict=True)
+        return replies_of([self._execute_once(command, identity) for command, identity in pairs])
+
+    def _execute_once(
+        self, command: cmd.Command, identity: Identity | None
+    ) -> Reply | OutcomeUnknown:
+        """Execute a command, unless its identity says that it was executed before."""
+        if identity is None:
+            return self.execute_one(command)
+        senders = self._answers.get(identity.owner, BoundedDict(MAX_SENDERS))
+        answers = senders.get(identity.sender)
+        try:
+            kept = recall(identity, answers)
+        except OutcomeUnknown as unknown:
+            return unknown
+        if kept is not None:
+            return self.answer_again(command.queue, kept)
+        reply = self.execute_one(command)
+        if (answers := remember(identity, reply, answers)) is not None:
+            senders[identity.sender] = answers
+            self._answers[identity.owner] = senders
+        return reply
 
     def reader(self) -> Engine | None:
         """Return `None`: reads need no second engine."""
@@ -45,6 +76,7 @@ class MemoryEngine(RecordStore[QueueState]):
     def close(self) -> None:
         """Delete all queues."""
         self._states.clear()
+        self._answers.clear()
 
     def look(self, name: str) -> QueueState:
         """Return a queue at this time."""

@@ -27,6 +27,7 @@ from bide.engines.postgres.putting import put_one
 from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import Settings, is_pooled
+from bide.model.command_identity import Identities
 from bide.model.commands import Ack, Bury, Claim, Command, History, Put, Release, Retry
 from bide.model.errors import BideError, Closed, StoreBusy, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
@@ -104,7 +105,9 @@ class PostgresEngine:
         """The schema that is the store."""
         return self._settings.schema
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Carry out the commands in one transaction, and answer when the server has committed."""
         if not commands:
             return []

@@ -21,6 +21,7 @@ from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request
 from bide.model import commands as cmd
+from bide.model.command_identity import Identities
 from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS
@@ -69,7 +70,9 @@ class RedisEngine:
         self._interrupted: list[tuple[Call, Request]] = []
         """Claims whose replies no caller got, because of an interrupt."""
 
-    def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[cmd.Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Execute the commands in order."""
         if self._closed:
             raise Closed("this engine was closed")

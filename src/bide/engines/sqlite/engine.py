@@ -24,6 +24,7 @@ from bide.engines.sqlite.files import RESERVE, Files, free_room
 from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
+from bide.model.command_identity import Identities
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import State, size_of
@@ -87,7 +88,9 @@ class SqliteEngine:
         self._files = Files(self._path)
         self._open()
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
         """Execute the commands in one transaction, and reply when the disk has it."""
         connection = self._connection
         replies: list[Reply] | None = None

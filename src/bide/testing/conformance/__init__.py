@@ -30,6 +30,7 @@ from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
 from bide.testing.conformance.reading import ReadCases
+from bide.testing.conformance.repeating import RepetitionCases
 from bide.testing.conformance.scanning import ScanCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.turns import BurstCases, TurnCases
@@ -40,6 +41,7 @@ __all__ = ["EngineConformance"]
 class EngineConformance(
     ScriptCases,  # pytest goes from the last to the first: the random scripts come at the end
     BatchCases,
+    RepetitionCases,
     ScanCases,
     ReadCases,
     ExplainCases,

@@ -1,0 +1,117 @@
+"""What a store remembers of a command with an identity, and what its repetition gets.
+
+A store keeps one `Answers` for each sender: those of its last batch.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from bide.engines.port import PartlyDone
+from bide.model.command_identity import Identity
+from bide.model.errors import BideError, OutcomeUnknown
+from bide.model.replies import Affected, Claimed, Deleted, Ends, Outcomes, Reply, Settings
+
+MAX_SENDERS = 1_000
+"""The maximum number of senders of one owner that a store remembers; the oldest is forgotten."""
+
+SENDER_KEEP = 900_000
+"""How long a store remembers a sender after its last batch, in milliseconds: 15 minutes."""
+
+MAX_KEPT = 64 * 1024
+"""The maximum size of what a store remembers of one batch, in bytes."""
+
+
+class Held(msgspec.Struct, frozen=True, gc=False, tag="held"):
+    """What is remembered of a claim: its reply without the messages, and their ids.
+
+    The messages themselves are read again, those that the claim still holds.
+    """
+
+    reply: Claimed
+    ids: list[str]
+
+
+class NotKept(msgspec.Struct, frozen=True, gc=False, tag="not_kept"):
+    """An answer that is too large to be remembered."""
+
+
+Kept = Outcomes | Affected | Settings | Deleted | Ends | Held | NotKept
+
+
+class Answers(msgspec.Struct, frozen=True, gc=False):
+    """What a store remembers of a sender."""
+
+    number: int
+    """Of its last batch."""
+    kept: dict[int, Kept]
+    """The answers of that batch, by the place of the command."""
+
+
+def recall(identity: Identity, answers: Answers | None) -> Kept | None:
+    """Return the answer that a store remembers of a command; `None`: execute the command.
+
+    Args:
+        identity: of the command.
+        answers: what the store remembers of the sender.
+
+    Raises:
+        OutcomeUnknown: the command may have been executed, and its answer is not known. It must
+            not be executed now.
+    """
+    if answers is None:
+        if identity.repeated:
+            raise OutcomeUnknown(
+                "the connection was lost after the command was sent, and the store does not "
+                "remember its sender: the command may have been carried out or not"
+            )
+        return None
+    if identity.number > answers.number:
+        return None
+    if identity.number < answers.number:
+        raise OutcomeUnknown(
+            "the command arrived after later commands of its sender, which had given it up; it was "
+            "not carried out now, and may have been before"
+        )
+    kept = answers.kept.get(identity.place)
+    if isinstance(kept, NotKept):
+        raise OutcomeUnknown(
+            "the command was carried out, but its reply was lost, and was too large to be "
+            "remembered: look at the messages to see what it did"
+        )
+    return kept
+
+
+def remember(identity: Identity, reply: Reply, answers: Answers | None) -> Answers | None:
+    """Return what a store remembers of a sender once a command of it was executed.
+
+    A claim without messages changes nothing for its caller, and asks again under the same identity:
+    it is not remembered.
+    """
+    if isinstance(reply, Claimed) and not reply.messages:
+        return answers
+    earlier = answers.kept if answers is not None and answers.number == identity.number else {}
+    return Answers(identity.number, {**earlier, identity.place: _kept(reply)})
+
+
+def _kept(reply: Reply) -> Kept:
+    if isinstance(reply, Claimed):
+        ids = [message.id for message in reply.messages]
+        return Held(msgspec.structs.replace(reply, messages=[]), ids)
+    assert isinstance(reply, Outcomes | Affected | Settings | Deleted | Ends), reply
+    return reply
+
+
+def replies_of(outcomes: Sequence[Reply | BideError]) -> list[Reply]:
+    """Return the replies of a batch.
+
+    Raises:
+        BideError: the outcome of its only command.
+        PartlyDone: an outcome is an error.
+    """
+    replies = [outcome for outcome in outcomes if not isinstance(outcome, BideError)]
+    if len(replies) == len(outcomes):
+        return replies
+    if len(outcomes) == 1 and isinstance(outcomes[0], BideError):
+        raise outcomes[0]
+    raise PartlyDone(outcomes)
