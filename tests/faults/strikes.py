@@ -1,0 +1,91 @@
+"""Interrupts calls of bide: by signals, and by exceptions in threads of its own."""
+
+import ctypes
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from types import FrameType
+from typing import Literal, TypeVar
+
+R = TypeVar("R")
+
+SHORTEST, LONGEST = 1e-6, 0.05
+"""The bounds, in seconds, of how far ahead an alarm is set."""
+
+
+class Late(Exception):
+    """What a signal handler raises: a soft time limit, such as pytest-timeout's."""
+
+
+class Struck(Enum):
+    """The result of a call that was interrupted: it has no answer."""
+
+    STRUCK = "struck"
+
+
+class Alarms:
+    """Interrupts calls of the main thread by signals at random times.
+
+    How far ahead an alarm is set follows the calls: about half of them are struck, wherever they
+    are then, on a fast store as on a slow one.
+
+    Args:
+        error: what the handler raises.
+        seed: of the random times.
+    """
+
+    def __init__(self, error: type[BaseException] = Late, *, seed: int = 1) -> None:
+        self.error = error
+        self.hits = 0
+        self._armed = False
+        self._random = random.Random(seed)
+        self._reach = 0.0005
+
+    def during(self, call: Callable[[], R]) -> R | Literal[Struck.STRUCK]:
+        """Return the answer of a call, or that it was struck."""
+        try:
+            self._armed = True
+            signal.setitimer(signal.ITIMER_REAL, self._random.uniform(SHORTEST, self._reach))
+            try:
+                answer = call()
+            finally:
+                self._armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except self.error:
+            self.hits += 1
+            self._reach = min(self._reach * 1.03, LONGEST)
+            return Struck.STRUCK
+        self._reach = max(self._reach * 0.97, 2 * SHORTEST)
+        return answer
+
+    def _strike(self, number: int, frame: FrameType | None) -> None:
+        if self._armed:
+            raise self.error
+
+
+@contextmanager
+def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alarms]:
+    """Provide alarms while the signal has their handler."""
+    strikes = Alarms(error, seed=seed)
+    before = signal.signal(signal.SIGALRM, strikes._strike)
+    try:
+        yield strikes
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def raise_in(thread: threading.Thread, error: type[BaseException]) -> bool:
+    """Raise an error in another thread, at its next bytecode; return whether it was alive."""
+    assert thread.ident is not None
+    ident = ctypes.c_ulong(thread.ident)
+    struck: int = ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
+    return struck == 1
+
+
+def own_threads() -> list[threading.Thread]:
+    """Return the threads of bide that run in this process."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("bide-")]
