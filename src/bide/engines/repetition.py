@@ -36,7 +36,7 @@ class NotKept(msgspec.Struct, frozen=True, gc=False, tag="not_kept"):
     """An answer that is too large to be remembered."""
 
 
-Kept = Outcomes | Affected | Settings | Deleted | Ends | Held | NotKept
+Kept = Outcomes | Affected | Settings | Deleted | Held | NotKept
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
@@ -85,10 +85,10 @@ def recall(identity: Identity, answers: Answers | None) -> Kept | None:
 def remember(identity: Identity, reply: Reply, answers: Answers | None) -> Answers | None:
     """Return what a store remembers of a sender once a command of it was executed.
 
-    A claim without messages changes nothing for its caller, and asks again under the same identity:
-    it is not remembered.
+    Not remembered is what may be asked again under the same identity, by a caller that waits: a
+    claim without messages, and whether a message has ended.
     """
-    if isinstance(reply, Claimed) and not reply.messages:
+    if isinstance(reply, Ends) or (isinstance(reply, Claimed) and not reply.messages):
         return answers
     earlier = answers.kept if answers is not None and answers.number == identity.number else {}
     return Answers(identity.number, {**earlier, identity.place: _kept(reply)})
@@ -98,7 +98,7 @@ def _kept(reply: Reply) -> Kept:
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]
         return Held(msgspec.structs.replace(reply, messages=[]), ids)
-    assert isinstance(reply, Outcomes | Affected | Settings | Deleted | Ends), reply
+    assert isinstance(reply, Outcomes | Affected | Settings | Deleted), reply
     return reply
 
 

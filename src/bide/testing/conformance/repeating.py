@@ -157,6 +157,16 @@ class RepetitionCases:
         assert ids_of(sends(claim, of(1))) == ["a"]
         assert ids_of(sends(claim, of(1))) == ["a"]
 
+    def test_a_caller_that_waits_for_an_end_asks_again_under_its_identity(
+        self, sends: "Sender"
+    ) -> None:
+        sends.driver.configure(history=10_000)
+        held = sends.driver.lease("a")
+        watch = cmd.History("q", "a", watch=True)
+        assert sends(watch, of(1)).state == "leased"
+        sends.driver.ack(held)
+        assert [end.how for end in sends(watch, of(1)).ends] == ["acked"]
+
     def test_what_is_refused_is_not_remembered(self, sends: "Sender") -> None:
         ack = cmd.Ack("q", [cmd.Lease("a", 1)])
         assert done(sends(ack, of(1)).outcomes) == [False]
