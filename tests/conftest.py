@@ -17,6 +17,7 @@ from hypothesis import settings
 from tests.cluster import RedisCluster
 from tests.effort import FULL, effort
 from tests.postgres_server import PostgresServer, empty_stores, new_folder
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -98,6 +99,23 @@ def root_log() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def proxy_before() -> Iterator[Callable[[str | int], Proxy]]:
+    """Puts proxies that misbehave before servers: before a Unix socket, or a port of this machine.
+
+    See `tests.proxy`: `faults` strike at random, `strike` has the next request meet one.
+    """
+    proxies: list[Proxy] = []
+
+    def proxy_before(target: str | int) -> Proxy:
+        proxies.append(Proxy(target))
+        return proxies[-1]
+
+    yield proxy_before
+    for proxy in proxies:
+        proxy.close()
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
 from tests.effort import effort
-from tests.engines.redis.proxy import Proxy
 from tests.faults.workload import Crew
 from tests.postgres_server import PostgresServer, new_folder, until
+from tests.proxy import Proxy
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from bide.model.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes, Reply
 from tests.engines.redis.conftest import Open
-from tests.engines.redis.proxy import Proxy
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 
 HOUR = 3_600_000

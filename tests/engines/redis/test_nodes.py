@@ -16,7 +16,7 @@ from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import read_url
 from bide.model.errors import StoreUnavailable
 from tests.cluster import eventually
-from tests.engines.redis.proxy import Proxy
+from tests.proxy import Proxy
 from tests.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.process

@@ -22,7 +22,7 @@ from bide.model.errors import (
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
 from tests.engines.redis.conftest import Open
-from tests.engines.redis.proxy import Proxy
+from tests.proxy import Proxy
 from tests.servers import PATIENCE, RedisServer
 
 Start = Callable[..., RedisServer]

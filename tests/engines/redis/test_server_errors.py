@@ -31,7 +31,7 @@ from bide.model.errors import (
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.engines.redis.conftest import Open, until
-from tests.engines.redis.proxy import Proxy
+from tests.proxy import Proxy
 from tests.servers import PATIENCE, RedisServer, free_port
 
 Start = Callable[..., RedisServer]
