@@ -190,7 +190,7 @@ def test_tls_is_checked(stage: Stage, authority: Path) -> None:
 
 def test_only_addresses_that_the_gate_allows_are_connected_to(stage: Stage) -> None:
     class Closed(Gate):
-        def lets(self, address: str) -> bool:
+        def lets(self, address: str, port: int) -> bool:
             return address != "127.0.0.1"
 
     async def story() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bide.targets.http.addresses import Gate, NotPublic
+from bide.model.errors import InvalidArgument
+from bide.targets.http.addresses import Gate, NotPublic, is_own
 from tests.targets.http.environment import LOOPBACK, Stage
 from tests.targets.http.receiver import answer, receiver
 
@@ -14,8 +15,9 @@ PUBLIC = ["93.184.216.34", "1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1
 
 PRIVATE = [
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.127.255.254", "127.0.0.1", "127.8.8.8",
-    "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1",
-    "192.168.1.1", "198.18.0.1", "198.51.100.7", "203.0.113.9", "224.0.0.1", "239.1.1.1",
+    "168.63.129.16", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1",
+    "192.88.99.1", "192.168.1.1", "198.18.0.1", "198.51.100.7", "203.0.113.9", "224.0.0.1",
+    "239.1.1.1",
     "240.0.0.1", "255.255.255.255",
     "::", "::1", "::127.0.0.1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "fec0::1",
     "ff02::1", "2001:db8::1", "2001::1", "2001:10::1", "100::1", "3fff::1", "64:ff9b:1::1",
@@ -26,29 +28,66 @@ PRIVATE = [
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_let_through(address: str) -> None:
-    assert Gate().lets(address)
+    assert Gate().lets(address, 443)
+
+
+@pytest.mark.parametrize("port", [1, 22, 25, 53, 111, 445, 1023])
+def test_low_ports_of_public_hosts_are_refused(port: int) -> None:
+    gate = Gate()
+    assert not gate.lets("8.8.8.8", port)
+    with pytest.raises(NotPublic, match="port is below 1024"):
+        asyncio.run(gate.addresses("hook.example", port, Names(["8.8.8.8"])))
+    for url in (f"https://hook.example:{port}/", f"amqp://hook.example:{port}/"):
+        with pytest.raises(InvalidArgument, match=f"port {port};"):
+            gate.check(url)
+
+
+@pytest.mark.parametrize("port", [80, 443, 1024, 5672, 8443, 65535])
+def test_ports_of_the_web_and_those_of_applications_are_let_through(port: int) -> None:
+    gate = Gate()
+    assert gate.lets("8.8.8.8", port)
+    gate.check(f"http://hook.example:{port}/")
+
+
+def test_a_public_address_of_this_machine_is_refused() -> None:
+    mine = {"8.8.8.8", "2606:4700:4700::1111"}
+    gate = Gate(is_own=mine.__contains__)
+    assert not gate.lets("8.8.8.8", 443)
+    assert not gate.lets("::ffff:8.8.8.8", 443)
+    assert not gate.lets("2606:4700:4700::1111", 443)
+    assert gate.lets("1.1.1.1", 443)
+    with pytest.raises(InvalidArgument, match="not public"):
+        gate.check("http://8.8.8.8/")
+    assert Gate(["8.8.8.8/32"], is_own=mine.__contains__).lets("8.8.8.8", 22)
+
+
+def test_the_addresses_of_this_machine_are_known() -> None:
+    assert is_own("127.0.0.1")
+    assert is_own("127.1.2.3")
+    assert not is_own("192.0.2.1")  # kept for documentation
+    assert not is_own("2001:db8::1")
 
 
 @pytest.mark.parametrize("address", ["::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1"])
 def test_an_address_that_leads_to_a_public_one_is_let_through(address: str) -> None:
-    assert Gate().lets(address)
+    assert Gate().lets(address, 80)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_all_others_are_refused(address: str) -> None:
     gate = Gate()
-    assert not gate.lets(address)
+    assert not gate.lets(address, 443)
     with pytest.raises(NotPublic):
-        asyncio.run(gate.addresses("hook.example", Names([address])))
+        asyncio.run(gate.addresses("hook.example", 443, Names([address])))
 
 
 def test_networks_can_be_allowed_and_nothing_beside_them() -> None:
     gate = Gate(["10.1.0.0/16", "fd00:1::/32"])
-    assert gate.lets("10.1.2.3")
-    assert gate.lets("::ffff:10.1.2.3")
-    assert gate.lets("fd00:1::7")
-    assert not gate.lets("10.2.0.1")
-    assert not gate.lets("fd00:2::7")
+    assert gate.lets("10.1.2.3", 22)
+    assert gate.lets("::ffff:10.1.2.3", 8080)
+    assert gate.lets("fd00:1::7", 80)
+    assert not gate.lets("10.2.0.1", 80)
+    assert not gate.lets("fd00:2::7", 80)
 
 
 class Names:

@@ -24,6 +24,7 @@ _NOT_PUBLIC = [
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
         "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
         "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+        "168.63.129.16/32",  # public by its number, but the agent of a virtual machine on Azure
         # All of IPv6 but 2000::/3, and what is not public of that.
         "::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "3fff::/20",
     )
@@ -34,8 +35,13 @@ SERVERS = "the operator of the server may allow its network (--allow-network)"
 """The fix where a server sends."""
 
 
+LOW_PORTS = (80, 443)
+"""The ports below 1024 that push may connect to. The others belong to services such as SSH and
+mail, which must not get requests that a stranger writes."""
+
+
 class NotPublic(OSError):
-    """Push may not connect to the address.
+    """Push may not connect to the address, or to the port.
 
     Args:
         fix: what the user can do.
@@ -44,42 +50,78 @@ class NotPublic(OSError):
     def __init__(self, fix: str = SERVERS) -> None:
         # The same text for an unknown name: else a stranger could find out which names exist in the
         # network of the server.
-        super().__init__(f"the host is unknown or its address is not public; {fix}")
+        super().__init__(
+            "the host is unknown or its address is not public, or the port is below 1024 and "
+            f"neither 80 nor 443; {fix}"
+        )
+
+
+def is_own(address: str) -> bool:
+    """Tell whether an address belongs to this machine: a socket can be bound to it.
+
+    A public address of this machine leads past its firewall.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 class Gate:
-    """Allows connections to public addresses, and to allowed networks.
+    """Allows connections to public addresses of other machines, and to allowed networks.
 
     Args:
-        allowed: networks that are allowed though they are not public, such as "10.1.0.0/16".
+        allowed: networks that are allowed though they are not public, such as "10.1.0.0/16", with
+            all their ports.
         fix: what the user can do about a refused address, for the error.
+        is_own: tells whether an address belongs to this machine.
 
     Example:
         >>> gate = Gate(["10.1.0.0/16"])
-        >>> gate.lets("10.1.2.3"), gate.lets("10.2.0.1"), gate.lets("::ffff:127.0.0.1")
+        >>> gate.lets("10.1.2.3", 22), gate.lets("10.2.0.1", 443), gate.lets("::ffff:127.0.0.1", 80)
         (True, False, False)
     """
 
-    def __init__(self, allowed: Iterable[str] = (), fix: str = SERVERS) -> None:
+    def __init__(
+        self,
+        allowed: Iterable[str] = (),
+        fix: str = SERVERS,
+        is_own: Callable[[str], bool] = is_own,
+    ) -> None:
         self._fix = fix
         self._allowed = [ipaddress.ip_network(network) for network in allowed]
+        self._is_own = is_own
 
-    def lets(self, address: str) -> bool:
-        """Tell whether push may connect to an address."""
-        found = _inner(ipaddress.ip_address(address.partition("%")[0]))
-        allowed = any(found in network for network in self._allowed)
-        return allowed or not any(found in network for network in _NOT_PUBLIC)
+    def lets(self, address: str, port: int) -> bool:
+        """Tell whether push may connect to a port of an address."""
+        inner = _inner(ipaddress.ip_address(address.partition("%")[0]))
+        if any(inner in network for network in self._allowed):
+            return True
+        is_public = not any(inner in network for network in _NOT_PUBLIC)
+        return is_public and _is_open(port) and not self._is_own(str(inner))
 
     def check(self, url: str) -> None:
         """Check the host of a URL as far as that is possible before a connection.
 
         Raises:
-            InvalidArgument: it is an address, or this machine, that is not allowed.
+            InvalidArgument: it is an address, or this machine, that is not allowed; or a port of a
+                public host.
         """
-        host = urlsplit(url).hostname or ""
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        if not _is_open(port) and not self._allowed:
+            raise InvalidArgument(
+                f"url names port {port}; of public hosts push connects to ports 80, 443 and those "
+                "from 1024: name such a port, or have the operator of the server allow the network "
+                "of the host (--allow-network, push_networks)"
+            )
         here = host == "localhost" or host.endswith(".localhost")
+        addresses = ("127.0.0.1", "::1") if here else (host,)
         try:
-            allowed = any(map(self.lets, ("127.0.0.1", "::1") if here else (host,)))
+            allowed = any(self.lets(address, port) for address in addresses)
         except ValueError:
             return  # a name: its addresses are checked at each connection
         if not allowed:
@@ -88,8 +130,8 @@ class Gate:
                 "of the server allow its network (--allow-network, push_networks)"
             )
 
-    async def addresses(self, host: str, lookup: "Lookup") -> list[str]:
-        """Look up the addresses of a host, and return those that push may connect to.
+    async def addresses(self, host: str, port: int, lookup: "Lookup") -> list[str]:
+        """Look up the addresses of a host, and return those to whose port push may connect.
 
         Raises:
             NotPublic: there is none, or the host is unknown.
@@ -97,9 +139,18 @@ class Gate:
         found: list[str] = []
         with suppress(OSError, UnicodeError):
             found = await lookup(host)
-        if not (allowed := [address for address in found if self.lets(address)]):
+        if not (allowed := [address for address in found if self.lets(address, port)]):
             raise NotPublic(self._fix)
         return allowed
+
+
+_PORTS = {"http": 80, "https": 443, "amqp": 5672, "amqps": 5671}
+"""The port of a URL that names none, by its scheme."""
+
+
+def _is_open(port: int) -> bool:
+    """Tell whether push may connect to a port of public hosts."""
+    return port in LOW_PORTS or port >= 1024
 
 
 def _inner(address: _Address) -> _Address:

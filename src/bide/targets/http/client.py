@@ -222,7 +222,7 @@ class HttpClient:
         while self._idle and self._busy + len(self._idle) > self.limit:
             self._drop(next(iter(self._idle)))
         try:
-            addresses = await self._gate.addresses(origin[1], self._lookup)
+            addresses = await self._gate.addresses(origin[1], origin[2], self._lookup)
             return await first_to_answer(addresses, partial(self._connect_to, origin))
         except OSError as error:
             raise NoAnswer(f"no connection: {_reason(error)}") from error

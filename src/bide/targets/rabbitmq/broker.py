@@ -282,7 +282,7 @@ class _Transport(TransportFactory):
         connect = partial(self._open, port=port, **(tls if url.scheme == "amqps" else {}))
         gate = self._gate
         try:
-            found = await (lookup(host) if gate is None else gate.addresses(host, lookup))
+            found = await (lookup(host) if gate is None else gate.addresses(host, port, lookup))
             return await first_to_answer(found, connect)
         except NotPublic as error:
             raise Refused(str(error)) from error
