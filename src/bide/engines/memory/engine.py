@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.cursor import position
 from bide.engines.memory.queue_state import QueueState
+from bide.engines.memory.savepoint import Before
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import outcomes_of
@@ -31,22 +32,50 @@ class MemoryEngine(RecordStore[QueueState]):
         self._states: dict[str, QueueState] = {}
         self._answers: dict[str, BoundedDict[str, Answers]] = {}
         """What is remembered of senders, by owner and sender."""
+        self._before: Before | None = None
 
     def execute(
         self, commands: Sequence[cmd.Command], now: int | None = None, identities: Identities = None
     ) -> list[Reply]:
-        """Execute the commands in order. Invalid ones are refused before anything is changed."""
+        """Execute the commands in order: all of them, or after any exception none.
+
+        What an interrupt has left half done is undone first by the next call, which no interrupt
+        can keep from it.
+        """
+        if self._before is not None:
+            self._undo(self._before)
         self.exactly = time.time_ns() / 1e6 if now is None else now
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)
+        self._before = before = Before()
         if identities is None:
-            return [self.execute_one(command) for command in commands]
-        pairs = zip(commands, identities, strict=True)
-        return replies_of([self._execute_once(command, identity) for command, identity in pairs])
+            replies = [self.execute_one(command) for command in commands]
+        else:
+            pairs = zip(commands, identities, strict=True)
+            outcomes = [
+                self._execute_once(command, identity, before) for command, identity in pairs
+            ]
+        self._before = None  # now they are executed
+        return replies if identities is None else replies_of(outcomes)
+
+    def _undo(self, before: Before) -> None:
+        """Undo interrupted commands; if this is interrupted, the next call repeats it."""
+        for name, savepoint in before.queues.items():
+            if savepoint is None:
+                self._states.pop(name, None)
+            else:
+                savepoint.restore()
+                self._states[name] = savepoint.queue
+        for (owner, sender), answers in before.answers.items():
+            if answers is not None:
+                self._answers[owner][sender] = answers
+            elif owner in self._answers:
+                self._answers[owner].pop(sender, None)
+        self._before = None
 
     def _execute_once(
-        self, command: cmd.Command, identity: Identity | None
+        self, command: cmd.Command, identity: Identity | None, before: Before
     ) -> Reply | OutcomeUnknown:
         """Execute a command, unless its identity says that it was executed before."""
         if identity is None:
@@ -60,8 +89,9 @@ class MemoryEngine(RecordStore[QueueState]):
         if kept is not None:
             return self.answer_again(command.queue, kept)
         reply = self.execute_one(command)
-        if (answers := remember(identity, reply, answers)) is not None:
-            senders[identity.sender] = answers
+        if (remembered := remember(identity, reply, answers)) is not None:
+            before.answers.setdefault((identity.owner, identity.sender), answers)
+            senders[identity.sender] = remembered
             self._answers[identity.owner] = senders
         return reply
 
@@ -77,12 +107,22 @@ class MemoryEngine(RecordStore[QueueState]):
         """Delete all queues."""
         self._states.clear()
         self._answers.clear()
+        self._before = None
 
     def look(self, name: str) -> QueueState:
         """Return a queue at this time."""
         now = int(self.exactly)
         queue = self._states.get(name) or QueueState(QueueRow(name=name, token=now))
         queue.now, queue.lines.now = now, int(self.exactly * 1000)
+        return queue
+
+    def open(self, name: str) -> QueueState:
+        """Return a queue that is going to be changed; save what it is now."""
+        queue = self.look(name)
+        if self._before is not None and name not in self._before.queues:
+            known = name in self._states
+            self._before.queues[name] = queue.save_values() if known else None
+        queue.forget()
         return queue
 
     def make(self, name: str) -> QueueState:
@@ -102,6 +142,7 @@ class MemoryEngine(RecordStore[QueueState]):
     def put(self, command: cmd.Put) -> Outcomes:
         """Store messages one by one."""
         queue = self.make(command.queue)
+        queue.load([item.id for item in command.items])
         stores_new, outcomes = command.on_conflict != "revive" and not command.if_version, []
         for item in command.items:
             if stores_new and item.id not in queue.records:

@@ -8,6 +8,7 @@ group of their own, which has no limit of its own.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import field
 from sortedcontainers import SortedList
@@ -18,6 +19,9 @@ from bide.engines.record import Record
 from bide.model.message import State
 from bide.model.rank import LOOK_MOST
 from bide.model.times import CREDIT
+
+if TYPE_CHECKING:
+    from bide.engines.memory.savepoint import Savepoint
 
 _Place = tuple[int, int, Record]
 
@@ -37,14 +41,37 @@ class Lines(limiter.Limiter):
     def __init__(self, sets: dict[State, "SortedList[_Place]"]) -> None:
         super().__init__(Limits(), 0)
         self._sets = sets
+        self.savepoint: Savepoint | None = None
         self.clear()
 
     def clear(self) -> None:
         """Forget all limits and groups."""
         self.limits = Limits()
         self.running = 0
-        self._groups: dict[str, Group] = {}
+        self.groups: dict[str, Group] = {}
         self._turns: SortedList[tuple[int, str]] = SortedList()  # of groups that have a line
+
+    def restore(
+        self, limits: Limits, groups: dict[str, Group], changed: dict[str, Group | None]
+    ) -> None:
+        """Bring back the limits, and the turns of groups; line the records up anew."""
+        self.limits, self.groups, self.running = limits, groups, 0
+        for key, group in changed.items():
+            if group is None:
+                groups.pop(key, None)
+            else:
+                groups[key] = group
+        self._turns = SortedList()
+        if not self:
+            return
+        for group in groups.values():
+            group.running, group.line = 0, SortedList()
+        for _, _, record in self._sets["leased"]:
+            groups[key_of(record.group)].running += 1
+            self.running += 1
+        for place in self._sets["ready"]:
+            groups[key_of(place[2].group)].line.add(place)
+        self._turns.update((group.turn, key) for key, group in groups.items() if group.line)
 
     def begin(self) -> None:
         """Count the leased records of each group, and line up the ready ones."""
@@ -56,10 +83,10 @@ class Lines(limiter.Limiter):
 
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
-        for key, group in list(self._groups.items()):
+        for key, group in list(self.groups.items()):
             held = self.reopens_for(group) + CREDIT > self.now
             if not (group.line or group.running or held):
-                del self._groups[key]
+                del self.groups[key]
 
     def first_due(self, records: Iterable[Record]) -> list[Record]:
         """Return the first due record of each group that has no line, as `look_ahead` does.
@@ -118,7 +145,7 @@ class Lines(limiter.Limiter):
 
         The rate may hold them.
         """
-        groups = (self._groups[key] for _, key in self._turns)
+        groups = (self.groups[key] for _, key in self._turns)
         return (group for group in groups if not self.is_full(group))
 
     def opens(self) -> int | None:
@@ -133,8 +160,10 @@ class Lines(limiter.Limiter):
         return int(self._line_of(record.group).bisect_left((rank, record.seq)))
 
     def _line_of(self, group: str | None) -> "SortedList[_Place]":
-        found = self._groups.get(key_of(group))
+        found = self.groups.get(key_of(group))
         return SortedList() if found is None else found.line
 
     def _group(self, key: str) -> Group:
-        return self._groups.setdefault(key, Group(key))
+        if self.savepoint is not None:
+            self.savepoint.save_group(key, self.groups.get(key))
+        return self.groups.setdefault(key, Group(key))

@@ -9,6 +9,7 @@ from sortedcontainers import SortedList
 
 from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, position
 from bide.engines.memory.lines import Lines
+from bide.engines.memory.savepoint import Savepoint
 from bide.engines.queue_row import QueueRow
 from bide.engines.queue_rules import QueueRules
 from bide.engines.record import Record, matches
@@ -31,25 +32,50 @@ class QueueState(QueueRules):
         self.now = 0
         self.ends: deque[tuple[str, End]] = deque()
         """What is remembered of messages that have ended, by id, in this order."""
-        self.rows: set[tuple[str, str]] = set()
+        self.rows: frozenset[tuple[str, str]] = frozenset()
         """The rows of outboxes that were executed: outbox and row."""
-        self.returns: deque[tuple[int, str]] = deque(maxlen=MAX_RETURNED)
+        self.returns: deque[tuple[int, str]] = deque()
         """The last returns to an earlier set: their numbers, and the ids."""
         self.records: dict[str, Record] = {}
         self.all: SortedList[tuple[int, Record]] = SortedList()
         """All, as they were put."""
         self.sets: dict[State, SortedList[Entry]] = {state: SortedList() for state in STATES}
         self.lines: Lines = Lines(self.sets)
-        self._pauses: list[Pause] = []
-        self._seq = 0
+        self.paused: tuple[Pause, ...] = ()
+        self.seq = 0
+        self.savepoint: Savepoint | None = None
+        """What the queue was before the commands that run now, if one of them changes it."""
+
+    def save_values(self) -> Savepoint:
+        """Begin to save what commands change."""
+        while len(self.returns) > MAX_RETURNED:
+            self.returns.popleft()
+        self.savepoint = self.lines.savepoint = Savepoint(self)
+        return self.savepoint
+
+    def sort(self) -> None:
+        """Make the ordered sets anew from the records."""
+        records = self.records.values()
+        self.all = SortedList((record.seq, record) for record in records)
+        for state in STATES:
+            entries = (
+                (record.rank, record.seq, record) for record in records if record.state == state
+            )
+            self.sets[state] = SortedList(entries)
 
     def store(self, item: Item) -> Record:
         """Add a new record."""
-        self._seq += 1
+        self.seq += 1
         self.row.put += 1
-        return self.add(Record.of(item, item.due(self.now), self._seq, self.now), item)
+        return self.add(Record.of(item, item.due(self.now), self.seq, self.now), item)
 
     # One record.
+
+    def load(self, ids: Sequence[str]) -> None:
+        """Save the records with some ids, which are going to be changed."""
+        if self.savepoint is not None:
+            for id in ids:
+                self.savepoint.save(id, self.records.get(id))
 
     def insert(self, record: Record) -> None:
         """Store a record that is in no set yet."""
@@ -69,6 +95,7 @@ class QueueState(QueueRules):
     def leave(self, record: Record) -> None:
         """Remove a record from the set of its state."""
         assert record.state is not None
+        self.load([record.id])
         self.sets[record.state].remove((record.rank, record.seq, record))
         if record.state == "ready" and self.lines:
             self.lines.leave(record)
@@ -125,7 +152,9 @@ class QueueState(QueueRules):
 
     def lapsed(self, limit: int) -> Iterable[Record]:
         """Return the first records whose lease has expired."""
-        return list(islice(self._upto("leased", self.now), limit))
+        lapsed = list(islice(self._upto("leased", self.now), limit))
+        self.load([record.id for record in lapsed])
+        return lapsed
 
     def promote(self, limit: int) -> None:
         """Make up to `limit` delayed records that are due ready."""
@@ -190,16 +219,16 @@ class QueueState(QueueRules):
 
     def pauses(self) -> list[Pause]:
         """Return the last pauses of the queue."""
-        return self._pauses
+        return list(self.paused)
 
     def pause(self, actor: str | None) -> None:
         """Note the start of a pause, and who asked for it."""
-        self._pauses = [*self._pauses, Pause(self.now, None, actor)][-PAUSES:]
+        self.paused = (*self.paused, Pause(self.now, None, actor))[-PAUSES:]
 
     def resume(self) -> None:
         """Note the end of a pause."""
-        over = msgspec.structs.replace(self._pauses[-1], until=self.now)
-        self._pauses = [*self._pauses[:-1], over]
+        over = msgspec.structs.replace(self.paused[-1], until=self.now)
+        self.paused = (*self.paused[:-1], over)
 
     def forwarded(self, origin: Origin) -> Iterable[str]:
         """Forget the rows of an outbox that were deleted there; return those that are known."""
@@ -209,8 +238,8 @@ class QueueState(QueueRules):
 
     def remember_forwarded(self, outbox: str, rows: Sequence[str]) -> None:
         """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
-        self.rows.update((outbox, row) for row in rows)
-        self.rows -= set(sorted(self.rows)[:-MAX_FORWARDED])
+        known = sorted(self.rows.union((outbox, row) for row in rows))
+        self.rows = frozenset(known[-MAX_FORWARDED:])
 
     # Reading.
 

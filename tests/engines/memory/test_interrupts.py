@@ -1,0 +1,79 @@
+"""A call that is interrupted at any line of the engine has changed nothing."""
+
+import sys
+from collections.abc import Sequence
+from random import Random
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from bide.engines.memory import MemoryEngine
+from bide.model.command_identity import Identities
+from bide.model.commands import Command
+from bide.model.replies import Reply
+from bide.testing.conformance.drawing import QUEUES, scripts
+from bide.testing.conformance.driver import START
+from bide.testing.conformance.scripts import Player
+from bide.testing.conformance.watch import audit, dump
+from tests.effort import effort
+
+
+class Struck(Exception):
+    """Strikes between two lines."""
+
+
+class StruckEngine(MemoryEngine):
+    """Is interrupted at a random line of most calls, and of some repetitions; then repeats them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = Random(seed)
+        self._lines = 100
+        self.hits = 0
+
+    def execute(
+        self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
+    ) -> list[Reply]:
+        for _ in range(self._random.randrange(3)):
+            before = sys.gettrace()
+            self._left = 1 + self._random.randrange(self._lines)
+            sys.settrace(self._trace)
+            try:
+                replies = super().execute(commands, now, identities)
+            except Struck:
+                self.hits += 1
+                self._lines += 5
+            else:
+                self._lines = max(20, self._lines - 5)
+                return replies
+            finally:
+                sys.settrace(before)
+        return super().execute(commands, now, identities)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        module = frame.f_globals["__name__"]
+        if not module.startswith(("bide.engines", "sortedcontainers")):
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                raise Struck
+        return self._trace
+
+
+@pytest.mark.parametrize("seed", range(effort(60, 1_000)))
+def test_the_store_is_that_of_calls_that_were_never_interrupted(seed: int) -> None:
+    struck, whole = StruckEngine(seed), MemoryEngine()
+    players = Player(struck), Player(whole)
+    now = START
+    for step, commands in scripts(Random(seed)):
+        now += step
+        replies, expected = (player.batch(commands, now) for player in players)
+        assert replies == expected
+        assert [dump(struck, queue, now) for queue in QUEUES] == [
+            dump(whole, queue, now) for queue in QUEUES
+        ]
+        for queue in QUEUES:
+            audit(struck, queue, now)
+    assert struck.hits > 0
