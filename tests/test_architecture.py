@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.observing", "bide.within",
         "bide.outbox",
     },
+    "bide.transfer": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue"},
     "bide.consuming": {
         "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
     },
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
-        "bide.dashboard", "bide.outbox",
+        "bide.dashboard", "bide.outbox", "bide.transfer",
     },
     "bide.dashboard": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.within", "bide.outbox", "bide.consuming", "bide.worker",
         "bide.targets", "bide.server", "bide.dashboard", "bide.cli", "bide.testing",
+        "bide.transfer",
     },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
@@ -60,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide": {
         "bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.consuming", "bide.worker",
-        "bide.targets", "bide.observing", "bide.server",
+        "bide.targets", "bide.observing", "bide.server", "bide.transfer",
     },
 }  # fmt: skip
 

@@ -16,16 +16,16 @@ from bide.observing.explanation import Explanation
 from bide.observing.workers import WorkerProcess
 from bide.queue.aio import AsyncQueue
 from bide.queue.delivery import AsyncDelivery, Delivery
-from bide.queue.move import Moved, move
 from bide.queue.results import Audit, Forecast
 from bide.queue.search import SearchPage
-from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
 from bide.queue.sync import Queue
-from bide.queue.takeover import TakenOver, take_over
 from bide.queue.transfer import Imported
 from bide.queue.undoing import Undoable
 from bide.server.subscriptions.subscribe import subscribe, unsubscribe
+from bide.transfer.importing import TakenOver, take_over
+from bide.transfer.importing.sorted_set import LoadedSet, load_sorted_set
+from bide.transfer.move import Moved, move
 from bide.worker.app.app import App, Job
 from bide.worker.periodic.tick import Tick, next_time
 

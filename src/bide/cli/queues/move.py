@@ -14,10 +14,10 @@ from bide.model.limits import MAX_BODY, MAX_PAGE
 from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
-from bide.queue.move import Moved, Mover
-from bide.queue.move.mover import BATCH
-from bide.queue.move.steps import ledger_name
 from bide.targets.http.peers import PUSHERS
+from bide.transfer.move import Moved, Mover
+from bide.transfer.move.mover import BATCH
+from bide.transfer.move.steps import ledger_name
 
 PAUSE = 0.5
 """Seconds that `--follow` waits before it counts the source again. What falls due meanwhile is

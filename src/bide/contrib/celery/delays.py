@@ -16,8 +16,8 @@ from bide.model.identity import check_name, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import JOB
 from bide.queue.sync import Queue
-from bide.queue.takeover.celery_huey import TaskMessage, encoded, id_of
-from bide.queue.takeover.source import iso_seconds
+from bide.transfer.importing.celery import TaskMessage, encoded, id_of
+from bide.transfer.importing.source import iso_seconds
 from bide.worker.app.app import App
 
 CONCURRENCY = 8

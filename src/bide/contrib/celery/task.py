@@ -15,7 +15,7 @@ from bide.consuming.outcomes import Bury, Discard, Retry, Signal
 from bide.model.errors import InvalidArgument, Unsupported, WrongContext
 from bide.model.message import MAX_ATTEMPTS
 from bide.queue.delivery import Delivery
-from bide.queue.takeover.source import iso_seconds
+from bide.transfer.importing.source import iso_seconds
 
 if TYPE_CHECKING:
     from bide.contrib.celery.app import AsyncResult, Celery

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.queue.takeover.run import Library
+from bide.transfer.importing.run import Library
 from tests.contrib.celery.conftest import Broker
 
 DEEP = "[" * 100_000 + "]" * 100_000

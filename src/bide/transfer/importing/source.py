@@ -1,9 +1,5 @@
-"""What a library keeps on Redis, as the import reads it: places, times, pickles of plain values."""
+"""What a library keeps on Redis, as the import reads it: places, messages and times."""
 
-import io
-import json
-import pickle
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -19,7 +15,7 @@ from bide.model.times import LATEST
 from bide.queue.arguments import headers_of
 
 if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
+    from bide.transfer.importing.foreign_redis import ForeignRedis
 
 
 class Refused(Exception):
@@ -33,10 +29,6 @@ all others where they are."""
 
 class Gone(Exception):
     """Only the id of a message is left: it has expired in the library, or was deleted there."""
-
-
-class Pickled(Exception):
-    """A message is pickled, and pickles are not to be read."""
 
 
 class Elsewhere(Exception):
@@ -220,114 +212,3 @@ def due_at(seconds: float) -> int:
     if not 0 <= due <= LATEST:
         raise Refused(f"{seconds!r} is no time before the year 2100")
     return round(due)
-
-
-_PLAIN = {
-    ("builtins", "set"), ("builtins", "frozenset"),
-    ("collections", "OrderedDict"), ("datetime", "date"), ("datetime", "datetime"),
-    ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"),
-    ("decimal", "Decimal"), ("uuid", "UUID"),
-}  # fmt: skip
-
-MOST = 100_000
-"""The maximum number of values in a pickle."""
-
-
-def is_pickle(data: bytes) -> bool:
-    """Tell whether data is a pickle of protocol 2 or newer, which all these libraries write."""
-    return data[:1] == b"\x80" and data[-1:] == b"."
-
-
-class _Reader(pickle.Unpickler):
-    """Makes plain values only: loading a class of the program could run code of a stranger."""
-
-    def __init__(self, data: bytes, also: dict[str, type]) -> None:
-        super().__init__(io.BytesIO(data))
-        self._also = also
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a type of plain values."""
-        if (made := self._also.get(f"{module}.{name}")) is not None:
-            return made
-        if (module, name) in _PLAIN:
-            return super().find_class(module, name)
-        raise Refused(f"its pickle has a {module}.{name}, which is no plain value")
-
-
-def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
-    """Return the value of a pickle of numbers, texts, lists, dicts, dates, decimals and UUIDs.
-
-    Args:
-        data: the pickle.
-        also: replacements of further classes, by name.
-
-    Raises:
-        Refused: it is broken, has anything else in it, or more than `MOST` values.
-
-    Example:
-        >>> plain(pickle.dumps({"order": [42]}))
-        {'order': [42]}
-        >>> plain(pickle.dumps(print))
-        Traceback (most recent call last):
-        bide.queue.takeover.source.Refused: its pickle has a builtins.print, which is no plain value
-    """
-    try:
-        found = _Reader(data, also or {}).load()
-        _count(found)
-        return found
-    except Refused:
-        raise
-    except Exception as error:
-        raise Refused(f"its pickle cannot be read ({error})") from error
-
-
-def decoded(data: bytes, *, pickles: bool) -> Any:
-    """Return the value of a pickle, or of JSON.
-
-    Raises:
-        Pickled: it is pickled, and `pickles` are not to be read.
-        Refused: as `plain`.
-        ValueError: it is no JSON.
-    """
-    if not is_pickle(data):
-        return json.loads(data)
-    if not pickles:
-        raise Pickled
-    return plain(data)
-
-
-def _count(value: Any) -> None:
-    """Check how many values there are: a small pickle can name the same list a billion times.
-
-    Raises:
-        Refused: too many, or without end because a list contains itself.
-    """
-    count, rest = 0, [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, dict):
-            one = one.values()
-        elif not isinstance(one, (list, tuple, set, frozenset)):
-            continue
-        count += len(one)
-        if count > MOST:
-            raise Refused(f"its pickle has more than {MOST:,} values, or contains itself")
-        rest += one
-
-
-def inflated(data: bytes, limit: int) -> bytes:
-    """Return data without the compression of zlib or gzip, if it has one.
-
-    Raises:
-        Refused: it is broken, or larger than the limit.
-    """
-    if data[:1] not in (b"\x78", b"\x1f"):
-        return data
-    reader = zlib.decompressobj(wbits=47)  # either format
-    try:
-        found = reader.decompress(data, limit)
-    except zlib.error as error:
-        raise Refused(f"it cannot be decompressed ({error})") from error
-    if not reader.eof:
-        raise Refused(f"it has more than {limit:,} bytes")
-    return found

@@ -10,8 +10,8 @@ from bide.model.errors import BideError
 from bide.model.limits import MAX_PAGE, check_whole
 from bide.model.replies import Counts
 from bide.model.times import LIMITS
-from bide.queue.move.steps import Ledger, Moved, Steps, is_marked, onto_itself
 from bide.queue.sync import Queue, check_blocking
+from bide.transfer.move.steps import Ledger, Moved, Steps, is_marked, onto_itself
 
 BATCH = 500
 """How many messages are in transit at a time."""

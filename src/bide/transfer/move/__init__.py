@@ -13,7 +13,7 @@ copy is deleted. A message with a mark in the source and no copy goes on with st
 deliver until step 1 and the target from step 4 on, so never both. Every step can be done twice.
 """
 
-from bide.queue.move.mover import Mover, move
-from bide.queue.move.steps import Moved
+from bide.transfer.move.mover import Mover, move
+from bide.transfer.move.steps import Moved
 
 __all__ = ["Moved", "Mover", "move"]

@@ -23,7 +23,7 @@ from bide.queue.results import in_bytes
 from bide.queue.sync import Queue, check_blocking
 
 if TYPE_CHECKING:
-    from bide.queue.foreign_redis import Entry, SortedSet
+    from bide.transfer.importing.foreign_redis import Entry, SortedSet
 
 Scores = Literal["auto", "s", "ms"]
 """What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
@@ -132,7 +132,7 @@ def load_sorted_set(
             raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
     check_whole(batch, "batch", 1, 10_000)
     check_redis(url)
-    from bide.queue.foreign_redis import SortedSet
+    from bide.transfer.importing.foreign_redis import SortedSet
 
     read = _Reader(key, scores, body, id_field, queue._builder.max_body)
     with closing(SortedSet(url, key)) as source:

@@ -9,14 +9,14 @@ import bide
 from bide import NewMessage
 from bide.model.commands import Configure, Put
 from bide.model.message import KEPT_FAILURES, Failure, Item
-from bide.queue.move import Mover
-from bide.queue.move.steps import MOVING
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
-from tests.queue.move.two_stores import Stores
+from bide.transfer.move import Mover
+from bide.transfer.move.steps import MOVING
 from tests.server.conftest import running
 from tests.start import START
+from tests.transfer.move.two_stores import Stores
 
 FIELDS = (
     "id", "data", "json", "due", "priority", "attempt", "attempts", "state", "expires", "group",

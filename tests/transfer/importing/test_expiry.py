@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import bide
-from bide.queue.takeover.transit import Transit
+from bide.transfer.importing.transit import Transit
 from tests.contrib.celery.conftest import Broker
-from tests.takeover.test_libraries import SOON, fill_arq, huey_of
+from tests.transfer.importing.test_libraries import SOON, fill_arq, huey_of
 
 HOUR = timedelta(hours=1)
 LONG_AGO = datetime.now(UTC) - HOUR

@@ -12,10 +12,10 @@ from bide.model.commands import Ack, Cancel, Claim, Command, Count, Find, Lease,
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Counts, Found, Outcomes
-from bide.queue.move import Mover
 from bide.queue.results import Audit
 from bide.testing.clock import FakeClock
-from tests.queue.move.two_stores import Killed, Stores
+from bide.transfer.move import Mover
+from tests.transfer.move.two_stores import Killed, Stores
 
 KINDS = [("memory", "memory"), ("sqlite", "sqlite")]
 HOUR = 3_600_000

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import struct
+import tracemalloc
 import uuid
 import zlib
 from collections.abc import Callable
@@ -12,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from bide.queue.takeover.source import Refused, inflated, plain
+from bide.transfer.importing.pickles import inflated, plain
+from bide.transfer.importing.source import Refused
 
 
 class Calls:
@@ -67,6 +70,29 @@ def test_lists_that_multiply_or_contain_themselves_are_refused() -> None:
 def test_what_is_broken_is_refused(data: bytes) -> None:
     with pytest.raises(Refused, match="its pickle cannot be read"):
         plain(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02]r" + struct.pack("<I", 100_000_000) + b".",
+        b"\x80\x02]p100000000\n.",
+        b"\x80\x02" + b"N0" * 600_000 + b"N.",
+    ],
+    ids=["a place far out", "the same as text", "many steps"],
+)
+def test_a_few_bytes_do_not_ask_for_much_memory(data: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(Refused, match="more than 1,000,000 steps"):
+        plain(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_a_length_beyond_the_end_is_refused_before_memory_is_asked_for() -> None:
+    with pytest.raises(Refused, match="cannot be read"):
+        plain(b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".")
 
 
 def test_what_inflates_without_end_is_refused() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import bide
-from bide.queue.takeover.run import Library
 from bide.testing import ScratchStore, WorkerFactory
+from bide.transfer.importing.run import Library
 from tests.contrib.celery.conftest import Broker
 
 MILLISECOND = timedelta(milliseconds=1)

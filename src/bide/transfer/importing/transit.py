@@ -17,7 +17,10 @@ from bide.model.message import Item
 from bide.queue.put_and_settle import outcomes_of
 from bide.queue.results import in_bytes
 from bide.queue.sync import Queue
-from bide.queue.takeover.source import Entry, Source
+from bide.transfer.importing.source import (
+    Entry,
+    Source,
+)
 
 LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""

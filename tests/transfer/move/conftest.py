@@ -5,7 +5,8 @@ import pytest
 
 import bide
 from bide.testing.clock import FakeClock
-from tests.queue.move.two_stores import Stores
+from tests.start import START
+from tests.transfer.move.two_stores import Stores
 
 _KINDS = [
     ("sqlite", "memory"),
@@ -13,6 +14,11 @@ _KINDS = [
     pytest.param(("memory", "memory"), marks=pytest.mark.full),
     pytest.param(("sqlite", "sqlite"), marks=pytest.mark.full),
 ]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
 
 
 @pytest.fixture(params=_KINDS, ids="-to-".join)

@@ -11,20 +11,20 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
 from bide.queue.results import in_parts
-from bide.queue.sorted_set import check_redis
 from bide.queue.sync import Queue, check_blocking
-from bide.queue.takeover.source import (
+from bide.transfer.importing.pickles import Pickled
+from bide.transfer.importing.sorted_set import check_redis
+from bide.transfer.importing.source import (
     MALFORMED,
     NOW,
     Elsewhere,
     Entry,
     Gone,
-    Pickled,
     Place,
     Refused,
     Source,
 )
-from bide.queue.takeover.transit import Ready, Transit
+from bide.transfer.importing.transit import Ready, Transit
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
 
@@ -119,7 +119,7 @@ def take_over(
     name = source_queue or kind.default
     if not name:
         raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
-    from bide.queue.foreign_redis import ForeignRedis
+    from bide.transfer.importing.foreign_redis import ForeignRedis
 
     with closing(ForeignRedis(url)) as redis:
         made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
@@ -137,8 +137,11 @@ def take_over(
 
 def _source_of(library: Library) -> type[Source]:
     """Return the class that reads a library's queues, imported only now."""
-    from bide.queue.takeover.arq_rq_bullmq import ArqSource, BullMQSource, RQSource
-    from bide.queue.takeover.celery_huey import CelerySource, HueySource
+    from bide.transfer.importing.arq import ArqSource
+    from bide.transfer.importing.bullmq import BullMQSource
+    from bide.transfer.importing.celery import CelerySource
+    from bide.transfer.importing.huey import HueySource
+    from bide.transfer.importing.rq import RQSource
 
     sources: dict[Library, type[Source]] = {
         "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,

@@ -9,9 +9,9 @@ import pytest
 import bide
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
-from bide.queue.foreign_redis import ForeignRedis
-from bide.queue.takeover.run import Library
-from bide.queue.takeover.source import Entry
+from bide.transfer.importing.foreign_redis import ForeignRedis
+from bide.transfer.importing.run import Library
+from bide.transfer.importing.source import Entry
 from tests.contrib.celery.conftest import Broker
 
 IDS = [f"job-{number}" for number in range(5)]
@@ -122,7 +122,7 @@ def test_a_second_run_at_the_same_time_is_refused(
 ) -> None:
     fill_rq(broker)
     broker.client.set("bide:import:rq:default:run", "another")
-    monkeypatch.setattr("bide.queue.takeover.transit.PATIENCE", 0)
+    monkeypatch.setattr("bide.transfer.importing.transit.PATIENCE", 0)
     with pytest.raises(bide.AlreadyMoving, match="another import takes messages out of"):
         bide.take_over(orders, "rq", broker.store_url)
     assert orders.counts().sizes.total == 0
@@ -131,7 +131,7 @@ def test_a_second_run_at_the_same_time_is_refused(
 def test_a_run_whose_right_lapsed_stops(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.queue.takeover.transit import Transit
+    from bide.transfer.importing.transit import Transit
 
     fill_rq(broker)
     take = Transit.take
@@ -150,7 +150,7 @@ def test_a_run_whose_right_lapsed_stops(
 def test_a_run_that_stalls_puts_nothing_that_another_run_has_put(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.queue.takeover.transit import Transit
+    from bide.transfer.importing.transit import Transit
 
     fill_rq(broker)
     done = Counter[str]()
@@ -184,7 +184,7 @@ def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bi
 def test_an_id_that_is_put_in_between_goes_back_to_the_source(
     library: Library, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.queue.takeover.transit import Transit
+    from bide.transfer.importing.transit import Transit
 
     FILLS[library](broker)
     before = {key: broker.client.dump(key) for key in broker.client.scan_iter()}
@@ -206,7 +206,7 @@ def test_an_id_that_the_queue_had_until_just_now(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses the message, and the one that it has ends before this one is back."""
-    from bide.queue.takeover.transit import Transit
+    from bide.transfer.importing.transit import Transit
 
     fill_rq(broker)
     find, back = bide.Queue._find_all, Transit._back

@@ -10,6 +10,6 @@ No transaction spans the source and the store, so each message goes in steps:
 A run that dies leaves entries in the hash. The next run goes on with step 2 for these.
 """
 
-from bide.queue.takeover.run import TakenOver, take_over
+from bide.transfer.importing.run import TakenOver, take_over
 
 __all__ = ["TakenOver", "take_over"]

@@ -13,10 +13,10 @@ import redis
 import bide
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
-from bide.queue.foreign_redis import SortedSet
+from bide.transfer.importing.foreign_redis import SortedSet
 from tests.servers import RedisServer
 
-DOCS = Path(__file__).parents[2] / "docs" / "howto" / "sorted-set.md"
+DOCS = Path(__file__).parents[3] / "docs" / "howto" / "sorted-set.md"
 KEY = "delayed"
 MOMENT = 1_900_000_000  # Unix seconds, in 2030
 _numbers = itertools.count()
