@@ -133,7 +133,10 @@ def test_a_forwarder_that_dies_at_any_step_neither_loses_nor_doubles(
     for steps in itertools.count():
         with bide.Queue(f"q{steps}", store) as orders:
             for number in range(3):
-                assert orders.put(number, id=f"m{number}", on_conflict=conflict, within=shop)
+                assert (
+                    orders.put(number, id=f"m{number}", on_conflict=conflict, within=shop).state
+                    == "pending"
+                )
             shop.commit()
             done = forward_and_die(orders, url, steps)
             put = orders.counts().flow.put
@@ -161,9 +164,9 @@ def test_a_row_that_was_executed_leaves_a_later_message_alone(
         with bide.Queue(f"q{steps}", store) as orders:
             orders.put("first", id="a", delay=60)
             if verb == "cancel":
-                assert orders.cancel("a", within=shop)
+                assert orders.cancel("a", within=shop).state == "pending"
             else:
-                assert orders.reschedule("a", delay=120, within=shop)
+                assert orders.reschedule("a", delay=120, within=shop).state == "pending"
             shop.commit()
             done = forward_and_die(orders, url, steps)
             if steps in (0, 1):  # the store has not heard of it, or has, but nobody knows
@@ -192,10 +195,13 @@ def test_several_queues_and_commands_in_a_batch(store: str, url: str, shop: Any)
         ):
             orders.put(0, id="old", delay=60)
             for number in range(2):
-                assert orders.put(number, id=f"m{number}", within=shop)
-                assert mails.put(number, id=f"m{number}", on_conflict="replace", within=shop)
-            assert orders.cancel("old", within=shop)
-            assert orders.cancel("nowhere", within=shop)
+                assert orders.put(number, id=f"m{number}", within=shop).state == "pending"
+                assert (
+                    mails.put(number, id=f"m{number}", on_conflict="replace", within=shop).state
+                    == "pending"
+                )
+            assert orders.cancel("old", within=shop).state == "pending"
+            assert orders.cancel("nowhere", within=shop).state == "pending"
             shop.commit()
             done = forward_and_die(orders, url, steps)
             acked(orders)

@@ -23,9 +23,9 @@ def test_what_happens_to_one_message_happens_in_its_order(
     orders: bide.Queue, url: str, shop: Any
 ) -> None:
     for number in range(5):
-        assert orders.put(number, id="a", delay=60, within=shop)
-        assert orders.cancel("a", within=shop)
-    assert orders.put("last", id="a", delay=60, within=shop)
+        assert orders.put(number, id="a", delay=60, within=shop).state == "pending"
+        assert orders.cancel("a", within=shop).state == "pending"
+    assert orders.put("last", id="a", delay=60, within=shop).state == "pending"
     shop.commit()
     forward(orders, url)
     (message,) = orders.scan()
@@ -38,9 +38,9 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
     orders: bide.Queue, url: str, shop: Any
 ) -> None:
     orders.put(0, id="there", delay=60)
-    assert orders.put(1, id="there", within=shop)
-    assert orders.cancel("nowhere", within=shop)
-    assert orders.put(2, id="new", within=shop)
+    assert orders.put(1, id="there", within=shop).state == "pending"
+    assert orders.cancel("nowhere", within=shop).state == "pending"
+    assert orders.put(2, id="new", within=shop).state == "pending"
     shop.commit()
     forward(orders, url)
     assert {message.id: message.body for message in orders.scan()} == {"there": 0, "new": 2}
@@ -54,7 +54,7 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
 def test_a_batch_is_bounded_in_bytes_too(orders: bide.Queue, url: str, shop: Any) -> None:
     for size in (3, 4, 9, 1):  # MB; a row has its body in base64
         big = bide.Queue("orders", orders._url, max_body=10_000_000)
-        assert big.put("x" * (size * 700_000), id=str(size), within=shop)
+        assert big.put("x" * (size * 700_000), id=str(size), within=shop).state == "pending"
         big.close()
     shop.commit()
     with closing(table_of(url)) as table:
@@ -95,14 +95,14 @@ def test_one_forwards_and_when_it_stops_another_goes_on(
         assert first.run_once() is False
     running = threading.Thread(target=first.run)
     running.start()
-    assert orders.put(1, within=shop)
+    assert orders.put(1, within=shop).state == "pending"
     shop.commit()
     (delivery,) = orders.claim(wait=BOUND)
     delivery.ack()
     first.stop()
     running.join(BOUND)
     assert not running.is_alive()
-    assert orders.put(2, within=shop)
+    assert orders.put(2, within=shop).state == "pending"
     shop.commit()
     forward(orders, url)
     assert [message.body for message in orders.scan()] == [2]
@@ -119,7 +119,7 @@ def test_a_running_forwarder_hears_of_a_commit(
     running.start()
     try:
         for number in range(30):
-            assert orders.put(number, within=shop)
+            assert orders.put(number, within=shop).state == "pending"
             shop.commit()
             (delivery,) = orders.claim(wait=BOUND)
             assert delivery.body == number
@@ -133,15 +133,17 @@ def test_two_transactions_of_one_message_have_an_order(orders: bide.Queue, datab
     """The second waits for the commit of the first, so that numbers are in commit order."""
     table_of(database).close()
     with connected(database) as first, connected(database) as second:
-        assert orders.put(1, id="a", delay=60, within=first)
+        assert orders.put(1, id="a", delay=60, within=first).state == "pending"
 
         def later() -> None:
-            assert orders.cancel("a", within=second)
+            assert orders.cancel("a", within=second).state == "pending"
             second.commit()
 
         cancelling = threading.Thread(target=later)
         cancelling.start()
-        assert orders.put(2, id="other", delay=60, within=first)  # nobody else waits
+        assert (
+            orders.put(2, id="other", delay=60, within=first).state == "pending"
+        )  # nobody else waits
         cancelling.join(0.05)
         assert cancelling.is_alive()
         first.commit()
@@ -158,8 +160,8 @@ def test_transactions_of_a_queue_with_settings_do_not_wait(database: str) -> Non
         connected(database) as second,
     ):
         second.execute("SET lock_timeout = '10s'")
-        assert kept.put(1, within=first)
-        assert kept.put(2, within=second)
+        assert kept.put(1, within=first).state == "pending"
+        assert kept.put(2, within=second).state == "pending"
         second.commit()
         assert rows(second, columns="command::json ->> 'command'") == [("configure",), ("put",)]
 
@@ -182,7 +184,7 @@ def test_a_user_without_rights(orders: bide.Queue, database: str) -> None:
                 app.rollback()
                 owner.execute("GRANT INSERT ON bide_outbox TO app")
                 owner.commit()
-                assert orders.put(1, within=app)
+                assert orders.put(1, within=app).state == "pending"
                 app.commit()
         finally:
             owner.execute("DROP OWNED BY app; DROP ROLE app")
@@ -194,7 +196,7 @@ def test_a_user_without_rights(orders: bide.Queue, database: str) -> None:
 def test_what_the_queue_keeps_goes_along(redis_url: Any, url: str, shop: Any) -> None:
     with bide.Queue("kept", redis_url(), keep="1d") as kept:
         for number in range(3):
-            assert kept.put(number, within=shop)
+            assert kept.put(number, within=shop).state == "pending"
         shop.commit()
         with closing(table_of(url)) as table:
             forwarder = Forwarder(lambda: table_of(url), kept._lane)
@@ -220,7 +222,7 @@ def test_the_database_goes_away_and_comes_back(
     try:
         with connected(database) as shop:
             for number in range(2):
-                assert orders.put(number, within=shop)
+                assert orders.put(number, within=shop).state == "pending"
                 shop.commit()
                 (delivery,) = orders.claim(wait=BOUND)
                 delivery.ack()

@@ -1,6 +1,7 @@
 """Every library writes to the outbox of its database, in its transaction."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 
 import pytest
@@ -36,10 +37,10 @@ def test_a_message_is_in_the_store_after_the_commit(
         outcome = orders.put(
             {"ü\0": 1}, id="a", delay="30m", headers={"h": "\0"}, within=user.within
         )
-        assert (outcome.done, outcome.state) == (True, "pending")
+        assert outcome.state == "pending"
         many = orders.put_many([b"\0\xff", bide.NewMessage(2, id="b", delay=9)], within=user.within)
         assert [each.state for each in many] == ["pending"] * 2
-        assert orders.reschedule("b", delay="2h", within=user.within)
+        assert orders.reschedule("b", delay="2h", within=user.within).state == "pending"
         forward(orders, url)
         assert list(orders.scan()) == []
         user.commit()
@@ -56,6 +57,29 @@ def test_a_message_is_in_the_store_after_the_commit(
     assert orders.counts().flow.put == 3
 
 
+@pytest.mark.parametrize("ask", [bool, lambda outcome: outcome.done], ids=["bool", "done"])
+def test_a_pending_outcome_is_neither_true_nor_false(
+    ask: Callable[[bide.Outcome], bool], orders: bide.Queue, file: str
+) -> None:
+    """The store has not been asked: "true" would call a message cancelled that a worker holds."""
+    table_of(file).close()
+    with sqlite3.connect(file.removeprefix("sqlite:///")) as shop:
+        outcomes = [
+            orders.cancel("never-put", within=shop),
+            orders.reschedule("never-put", delay="1h", within=shop),
+            orders.put(1, id="a", within=shop),
+            orders.put(1, id="b", on_conflict="raise", within=shop),
+            *orders.put_many([2], within=shop),
+        ]
+    for outcome in outcomes:
+        assert outcome.state == "pending"
+        with pytest.raises(
+            bide.OutcomePending, match=f"{outcome.id} is pending.*neither true nor false.*within="
+        ):
+            ask(outcome)
+    assert str(outcomes[0]) == "never-put is pending"
+
+
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_the_same_for_event_loops(
     name: str, redis_url: Callable[[], str], request: pytest.FixtureRequest
@@ -68,8 +92,10 @@ def test_the_same_for_event_loops(
         async with bide.AsyncQueue("orders", store) as orders:
             await user.begin()
             assert (await orders.put(1, id="a", within=user.within)).state == "pending"
-            assert await orders.cancel("a", within=user.within)
-            assert await orders.put(2, id="b", within=user.within)
+            cancelled = await orders.cancel("a", within=user.within)
+            with pytest.raises(bide.OutcomePending):
+                bool(cancelled)
+            assert (await orders.put(2, id="b", within=user.within)).state == "pending"
             await user.commit()
         await user.close()
 

@@ -102,7 +102,10 @@ def test_a_forwarder_that_is_killed_neither_loses_nor_doubles(
                     some = list(range(number, number + chance.randrange(1, 5)))
                     number = some[-1] + 1
                     named = [bide.NewMessage(n, id=f"m{n}") for n in some]
-                    assert all(orders.put_many(named, within=shop))
+                    assert all(
+                        outcome.state == "pending"
+                        for outcome in orders.put_many(named, within=shop)
+                    )
                     if chance.random() < 0.8:
                         shop.commit()
                         committed.update(some)
@@ -158,7 +161,7 @@ def test_a_worker_forwards_too(file: str, tmp_path: Path, redis_url: Callable[[]
             bide.Queue("orders", store) as orders,
             closing(sqlite3.connect(tmp_path / "shop.db")) as shop,
         ):
-            assert orders.put("hello", within=shop)
+            assert orders.put("hello", within=shop).state == "pending"
             shop.commit()
             done = threading.Event()
             while not (tmp_path / "done").exists() and worker.poll() is None:

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
     "InvalidArgument", "LeaseLost", "NotAStore", "NotAcked", "NotEmpty", "NotEnded",
-    "NotRemembered", "NothingToUndo", "OutcomeUnknown", "SchemaTooNew", "StoreBusy", "StoreCorrupt",
-    "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable", "Unsupported",
-    "WrongConnection", "WrongContext",
+    "NotRemembered", "NothingToUndo", "OutcomePending", "OutcomeUnknown", "SchemaTooNew",
+    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
+    "Unsupported", "WrongConnection", "WrongContext",
 ]  # fmt: skip
 
 
@@ -64,6 +64,13 @@ class NotEmpty(BideError):
 
 class Empty(BideError):
     """No message was due within the `wait` of `take`."""
+
+
+class OutcomePending(BideError):
+    """An outcome was asked for true or false, but the command waits in an outbox or for a commit.
+
+    Only the store knows whether the message exists or is held, and it has not been asked yet.
+    """
 
 
 class WrongConnection(BideError):

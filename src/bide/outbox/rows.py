@@ -216,11 +216,11 @@ def pending(command: cmd.Command) -> Reply:
     """Return the reply to a command that waits."""
     match command:
         case cmd.Put():
-            return Outcomes([Outcome(i.id, True, "pending", i.at) for i in command.items])
+            return Outcomes([Outcome(i.id, False, "pending", i.at) for i in command.items])
         case cmd.Reschedule():
-            return Outcomes([Outcome(id, True, "pending", command.at) for id in command.ids])
+            return Outcomes([Outcome(id, False, "pending", command.at) for id in command.ids])
         case cmd.Cancel():
-            return Outcomes([Outcome(id, True, "pending") for id in command.ids])
+            return Outcomes([Outcome(id, False, "pending") for id in command.ids])
     assert isinstance(command, cmd.Configure)
     return Settings(False, command.keep or 0)
 

@@ -119,9 +119,10 @@ class Changes(PutAndSettle):
             within: as for `put`.
 
         Returns:
-            By id an `Outcome`: true if the message is gone for good, else it says where it is. By
-            group or span, how many were cancelled, 1,000 in each commit; with `undo`, 500, and
-            the number has the token to take it back.
+            By id an `Outcome`: true if the message is gone for good, else it says where it is;
+            through an outbox it is pending: neither true nor false. By group or span, how many were
+            cancelled, 1,000 in each commit; with `undo`, 500, and the number has the token to take
+            it back.
         """
         if id is not None:
             _check_no_rule(group, after, before, dry_run)

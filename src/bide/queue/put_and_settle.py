@@ -76,10 +76,11 @@ class PutAndSettle(BaseQueue):
                 never to later than this after the first put since the id was free. If a worker
                 holds the message, what you put follows it when the lease ends (debounce).
             within: your connection to the store's own database; the message joins its transaction.
+                If the store is elsewhere, the put waits in an outbox in that database.
 
         Returns:
             The outcome: `id`, `due`, and whether it was stored; if not, the state of the message
-            that exists.
+            that exists. Through an outbox it is pending: neither true nor false.
 
         Raises:
             InvalidArgument: an argument is invalid; the error names it, the reason and the fix.

@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def must_be_new(outcome: Outcome) -> Outcome:
-    """Return the outcome of a put.
+    """Return the outcome of a put; one that is pending in an outbox is not known to be new.
 
     Raises:
         AlreadyExists: the id exists.
     """
-    if outcome.done:
+    if outcome.state == "pending" or outcome.done:
         return outcome
     raise AlreadyExists(
         f"{outcome}; nothing was stored. Use another id, or on_conflict='keep' or 'replace'"

@@ -51,9 +51,9 @@ class Queue(OfSettings, bide.Queue):
     - Else, if `bide.contrib.django.outbox` is installed, they are written to the outbox.
     - Else they are done right after the commit; a process that dies in between loses them.
 
-    In the last two cases the outcome's `state` is "pending". With `within=False` a call is done at
-    once and survives a rollback. Outside of a transaction every call is done at once. Changes
-    with `undo=True`, `undo` and `load` are refused in a transaction.
+    In the last two cases the outcome's `state` is "pending", and it is neither true nor false. With
+    `within=False` a call is done at once and survives a rollback. Outside of a transaction every
+    call is done at once. Changes with `undo=True`, `undo` and `load` are refused in a transaction.
 
     Args:
         name: of the queue.
