@@ -70,7 +70,7 @@ def test_cancel_a_span_of_time(run: Bide, orders: bide.Queue) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "1"],
+        [], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "4000000000"],
         ["--group", "g", "--if-version", "0123456789abcdef"],
     ],
 )  # fmt: skip
@@ -87,8 +87,25 @@ def test_reschedule_moves(run: Bide, orders: bide.Queue) -> None:
     message = orders.get("a")
     assert message is not None
     assert message.due == 4_000_000_000_000
-    assert run("reschedule", "orders", "a", "--delay", "0", "--if-due", "1").exit_code == 1
+    assert run("reschedule", "orders", "a", "--delay", "0", "--if-due", "4000000001").exit_code == 1
     assert run("reschedule", "orders", "b", "--delay", "0").exit_code == 1
+
+
+def test_a_year_is_no_time(run: Bide, orders: bide.Queue) -> None:
+    """As Unix seconds, 2027 was in 1970: all messages are due after that."""
+    orders.put(1, id="a", delay="1h")
+    for option in ("--after", "--before"):
+        result = run("cancel", "orders", option, "2027")
+        assert result.exit_code == 2
+        text = " ".join(result.stderr.split())
+        assert "'2027' is 1970-01-01T00:33:47.000Z in Unix seconds" in text
+        assert "for a year write 2027-01-01T00:00Z see" in text
+    assert orders.get("a") is not None
+    assert run("put", "orders", "1", "--at", "60").exit_code == 2
+    late = run("put", "orders", "1", "--delay", "1893456000")
+    assert late.exit_code == 2
+    assert "looks like a time in Unix seconds" in " ".join(late.stderr.split())
+    assert orders.counts().flow.put == 1
 
 
 def test_reschedule_needs_a_moment(run: Bide) -> None:

@@ -39,7 +39,7 @@ ON_A_QUEUE = [
     ["dead", "purge", "ordrs", "--all", "--yes"],
     ["revive", "ordrs", "--all"],
     ["cancel", "ordrs", "a"],
-    ["cancel", "ordrs", "a", "b", "--if-due", "1"],
+    ["cancel", "ordrs", "a", "b", "--if-due", "4000000000"],
     ["cancel", "ordrs", "--group", "g"],
     ["cancel", "ordrs", "--group", "g", "--dry-run"],
     ["undo", "ordrs", "01kb2n8m7dzz4r6y0t5v9x3h1q"],

@@ -70,7 +70,7 @@ def test_times_in_a_pipe_are_in_utc(shell: Shell, orders: bide.Queue) -> None:
     orders.configure(history="1h", keep="1h")
     orders.put(1, id="a", at=4_000_000_000)
     lines = (
-        "bide cancel orders a --if-due 5", "bide put orders 1 --id a 2>&1 >/dev/null",
+        "bide cancel orders a --if-due 4000000001", "bide put orders 1 --id a 2>&1 >/dev/null",
         "bide cancel orders a >/dev/null; bide get orders a 2>&1",
     )  # fmt: skip
     cancelled, kept, gone = (shell(line, TZ="Asia/Shanghai").stdout for line in lines)

@@ -223,7 +223,7 @@ def test_in_a_pipe_it_looks_once(run: Bide, orders: bide.Queue) -> None:
 def test_once_as_json(run: Bide, orders: bide.Queue) -> None:
     orders.put("due")
     orders.claim()
-    orders.put("later", at=1)
+    orders.put("later", at=0)
     found = json.loads(run("top", "--once", "--json").output)
     (queue,), (worker,) = found["queues"], found["workers"]
     assert (queue["queue"], queue["ready"], queue["leased"], queue["put"]) == ("orders", 1, 1, 2)

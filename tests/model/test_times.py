@@ -1,12 +1,14 @@
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
+import pendulum
 import pytest
+from freezegun import freeze_time
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.model.errors import InvalidArgument
-from bide.model.times import LATEST, format_duration, milliseconds, to_datetime, unix
+from bide.model.times import EARLIEST, LATEST, format_duration, milliseconds, to_datetime, unix
 
 
 @pytest.mark.parametrize(
@@ -16,7 +18,8 @@ from bide.model.times import LATEST, format_duration, milliseconds, to_datetime,
         (timedelta(0), 0), (timedelta(days=1), 86_400_000), (timedelta(microseconds=1999), 2),
         ("250ms", 250), ("30s", 30_000), ("30m", 1_800_000), ("1h30m", 5_400_000),
         ("7d", 604_800_000), ("2w", 1_209_600_000), ("1.5h", 5_400_000), (" 1h 30m ", 5_400_000),
-        ("0s", 0), ("1 s", 1000), (LATEST / 1000, LATEST),
+        ("0s", 0), ("1 s", 1000), (978_307_199, 978_307_199_000),
+        (timedelta(milliseconds=LATEST), LATEST), ("1750000000s", 1_750_000_000_000),
     ],
 )  # fmt: skip
 def test_durations(duration: Any, ms: int) -> None:
@@ -80,7 +83,7 @@ def test_errors_name_the_argument() -> None:
 @pytest.mark.parametrize(
     ("moment", "ms"),
     [
-        (0, 0), (1.5, 1500), (LATEST / 1000, LATEST),
+        (0, 0), (1_893_456_000.5, 1_893_456_000_500), (LATEST / 1000, LATEST),
         (datetime(1970, 1, 1, tzinfo=UTC), 0),
         (datetime(2030, 1, 1, tzinfo=UTC), 1_893_456_000_000),
         (datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 1_893_456_000_000),
@@ -89,6 +92,67 @@ def test_errors_name_the_argument() -> None:
 )  # fmt: skip
 def test_times(moment: Any, ms: int) -> None:
     assert unix(moment) == ms
+
+
+@pytest.mark.parametrize("seconds", [978_307_200, 1_793_000_060.5, LATEST // 1000])
+def test_a_time_given_as_a_duration_is_recognised(seconds: float) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"delay=.* looks like a time in Unix seconds, .*; for a time use at="
+    ):
+        milliseconds(seconds)
+    with pytest.raises(InvalidArgument, match=r"expires=.* looks like a time.*; give a length"):
+        milliseconds(seconds, "expires")
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (2027, r"for a year write 2027-01-01T00:00Z \(in Python datetime\(2027, 1, 1, tzinfo=UTC"),
+        (1970.0, "for a year write 1970-01-01T00:00Z"),
+        (20_270_101, "write a time with its date"),
+        (60, "or use delay= for seconds from now"),
+        (0.001, "or use delay= for seconds from now"),
+        (978_307_199.999, "write a time with its date"),
+    ],
+)
+def test_a_number_before_2001_is_no_time(number: float, fix: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"at={number} is .* before 2001 .*{fix}"):
+        unix(number)
+    with pytest.raises(InvalidArgument, match=f"after={number} is .* before 2001 ") as refused:
+        unix(number, "after")
+    assert "delay=" not in str(refused.value)
+
+
+def test_times_before_2001_that_are_no_mistake() -> None:
+    assert unix(0) == unix(0.0) == 0
+    assert unix(978_307_200) == 978_307_200_000
+    assert unix(datetime(1999, 1, 1, tzinfo=UTC)) == 915_148_800_000
+
+
+def test_rounding_of_times() -> None:
+    """Up, so that nothing is early; down where something after a time is looked for."""
+    moment = datetime(2030, 1, 1, microsecond=1_999, tzinfo=UTC)
+    for given_time in (moment, moment.timestamp()):
+        assert unix(given_time) == 1_893_456_000_002
+        assert unix(given_time, rounding="down") == 1_893_456_000_001
+    assert unix(1_893_456_000.001, rounding="down") == 1_893_456_000_001
+
+
+def test_times_and_durations_of_pendulum() -> None:
+    """Its operators return differences and lengths that the standard library's cannot divide."""
+    moment = pendulum.datetime(2030, 1, 1, 2, 0, 0, 1_999, tz="Europe/Berlin")
+    assert unix(moment) == 1_893_459_600_002
+    assert milliseconds(pendulum.duration(days=1, microseconds=1_999)) == 86_400_002
+    assert milliseconds(pendulum.datetime(2030, 1, 2) - pendulum.datetime(2030, 1, 1)) == 86_400_000
+    with pytest.raises(InvalidArgument, match="is negative"):
+        milliseconds(pendulum.duration(days=-1, hours=1))
+    with pytest.raises(InvalidArgument, match="has no time zone"):
+        unix(pendulum.naive(2030, 1, 1))
+
+
+def test_times_of_freezegun() -> None:
+    with freeze_time("2030-01-01"):
+        assert unix(datetime.now(UTC)) == 1_893_456_000_000
 
 
 def test_a_naive_datetime_names_no_moment() -> None:
@@ -123,7 +187,7 @@ def test_a_moment_of_another_type_is_refused_by_name(moment: Any) -> None:
         unix(moment)
 
 
-@given(st.integers(0, LATEST))
+@given(st.integers(EARLIEST * 1000, LATEST))
 def test_a_moment_survives_the_way_to_a_datetime_and_back(ms: int) -> None:
     assert unix(to_datetime(ms)) == ms
     assert unix(ms / 1000) == ms
@@ -131,8 +195,9 @@ def test_a_moment_survives_the_way_to_a_datetime_and_back(ms: int) -> None:
 
 @given(st.integers(0, LATEST))
 def test_whole_milliseconds_survive_as_seconds_and_as_timedelta(ms: int) -> None:
-    assert milliseconds(ms / 1000) == milliseconds(timedelta(milliseconds=ms)) == ms
-    assert milliseconds(f"{ms}ms") == ms
+    assert milliseconds(timedelta(milliseconds=ms)) == milliseconds(f"{ms}ms") == ms
+    if ms < EARLIEST * 1000:
+        assert milliseconds(ms / 1000) == ms
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"at": math.nan}, "at=nan is not a finite number"),
     ({"at": START}, "looks like milliseconds, give seconds"),
     ({"at": -1}, "not between 1970 and 2100"),
+    ({"at": 2027}, "at=2027 is 1970-01-01T00:33:47.000Z .* before 2001 .* for a year write 2027-"),
+    ({"delay": START // 1000}, "looks like a time in Unix seconds, .* for a time use at="),
+    ({"expires": START // 1000}, "looks like a time in Unix seconds, .* give a length"),
     (
         {"at": "tomorrow"},
         "at cannot be a str; give an aware datetime, as datetime.fromisoformat",
@@ -202,11 +205,15 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.ack([], iter([])), "results must be a list of 0: one result"),
         (lambda q: q.ack([], "ab"), "results must be a list of 0: one result"),
         (lambda q: q.put(1, at=10**400), "at=10+ is not between 1970 and 2100; that looks like"),
+        (lambda q: q.cancel(after=2027), "after=2027 is .* before 2001"),
+        (lambda q: q.cancel("a", if_due=2027), "if_due=2027 is .* before 2001"),
+        (lambda q: q.reschedule("a", at=2027), "at=2027 is .* before 2001"),
+        (lambda q: q.purge(state="dead", before=2027), "before=2027 is .* before 2001"),
         (lambda q: q.revive(["a"], delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(66)],
+    ids=[f"call {number}" for number in range(70)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

@@ -19,7 +19,7 @@ def full(orders: Any, clock: FakeClock) -> Any:
     orders.put(b"\x00\xff", id="bytes", expires="1h", headers={"h": "v"}, attempts=1)
     orders.put("dead", id="dead", attempts=5)
     orders.put("tried", id="tried", attempts=5)
-    orders.put("held", id="held", attempts=5, at=2)
+    orders.put("held", id="held", attempts=5, at=1_000_000_002)
     (held,) = orders.claim(1, lease="1h")
     assert held.id == "held"
     by_id = {delivery.id: delivery for delivery in orders.claim(3)}

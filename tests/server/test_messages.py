@@ -316,11 +316,11 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
 
 def test_a_list_by_due_time_has_pages_in_every_state(client: Client) -> None:
     for number in range(4):
-        client.post(f"{Q}/messages", {"body": number, "at": 1_000 + number})
+        client.post(f"{Q}/messages", {"body": number, "at": 1_000_000_000 + number})
     client.post(f"{Q}/claim", {"count": 2})
     seen, cursor = [], ""
     while True:
-        page = client.get(f"{Q}/messages?before=5000&limit=1{cursor}").json
+        page = client.get(f"{Q}/messages?before=1000005000&limit=1{cursor}").json
         seen += [message["body"] for message in page["messages"]]
         if "cursor" not in page:
             break

@@ -19,7 +19,23 @@ def test_it_is_later_than_a_time_and_in_the_zone() -> None:
     assert following == datetime(2026, 10, 25, 9, tzinfo=BERLIN)
     assert following - due.astimezone(UTC) == timedelta(hours=25)  # clocks were put back
     assert following.tzinfo == BERLIN
-    assert bide.next_time(0.5, every="15m") == datetime(1970, 1, 1, 0, 15, tzinfo=UTC)
+    assert bide.next_time(0, every="15m") == datetime(1970, 1, 1, 0, 15, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("rule", [{"cron": "* * * * *"}, {"every": "1m"}], ids=str)
+@pytest.mark.parametrize(
+    ("second", "minute"),
+    [(59.999999, 1), (59.9991, 1), (60, 2), (60.0009, 2), (60.001, 2)],
+)
+def test_no_tick_is_left_out_next_to_a_time(
+    rule: dict[str, str], second: float, minute: int
+) -> None:
+    """A time less than a millisecond before a tick is before it."""
+    eleven = datetime(2019, 1, 14, 11, tzinfo=UTC)
+    after = eleven + timedelta(seconds=second)
+    expected = eleven + timedelta(minutes=minute)
+    assert bide.next_time(after, **rule) == expected
+    assert bide.next_time(after.timestamp(), **rule) == expected
 
 
 def test_by_default_it_is_later_than_now() -> None:

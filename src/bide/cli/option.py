@@ -50,7 +50,10 @@ def time(
 
 def moment(name: str, help: str) -> Decorator:
     """Take a time."""
-    return click.option(name, type=read_moment, metavar="DATETIME", help=help)
+    what = name.removeprefix("--").replace("-", "_")
+    return click.option(
+        name, type=lambda text: read_moment(text, what), metavar="DATETIME", help=help
+    )
 
 
 def text(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Decorator:

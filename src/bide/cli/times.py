@@ -15,6 +15,8 @@ from bide.model.times import LATEST, format_duration, milliseconds, unix
 _WITH_NAME = re.compile(r"(.*\d)\s*[ \[]([A-Za-z][\w/+-]+)\]?")
 """A time and the name of a zone: behind a space, or in brackets as RFC 9557 has it."""
 
+_IN_PYTHON = re.compile(r" \(in Python .*\)")
+
 
 def when(ms: int) -> str:
     """Return a time for people, and how far it is from now.
@@ -47,8 +49,12 @@ def read_duration(value: str | float, what: str) -> float:
     return ms / 1000
 
 
-def read_moment(value: str | float) -> float:
+def read_moment(value: str | float, what: str) -> float:
     """Read a time, ISO 8601 with an offset or the name of a zone, or Unix seconds.
+
+    Args:
+        value: what the user wrote.
+        what: the name of the option, as the argument in Python is called.
 
     Returns:
         Unix seconds.
@@ -57,12 +63,12 @@ def read_moment(value: str | float) -> float:
         click.BadParameter: it is neither, has no zone, or its zone skips it or has it twice.
     """
     number = _number(value)
+    moment = _as_datetime(number) if isinstance(number, str) else number
     try:
-        return unix(_as_datetime(number) if isinstance(number, str) else number) / 1000
-    except InvalidArgument:
-        raise click.BadParameter(
-            f"{value!r} is not between 1970 and 2100; a number counts seconds, not milliseconds"
-        ) from None
+        return unix(moment, what) / 1000
+    except InvalidArgument as error:
+        why = _IN_PYTHON.sub("", str(error).removeprefix(f"{what}={moment!r} "))
+        raise click.BadParameter(f"{value!r} {in_options(why)}") from None
 
 
 def _as_datetime(text: str) -> datetime:
@@ -77,7 +83,7 @@ def _as_datetime(text: str) -> datetime:
             "Unix seconds"
         ) from None
     if not 1970 <= moment.year <= 2100:
-        raise InvalidArgument
+        raise click.BadParameter(f"{text!r} is not between 1970 and 2100")
     if moment.tzinfo is not None:
         if zone is not None and moment.astimezone(zone).utcoffset() != moment.utcoffset():
             raise click.BadParameter(f"{text!r} has another offset than its zone at that time")

@@ -6,7 +6,6 @@ from typing import Literal, TypeVar
 import msgspec
 
 from bide.model.ended import End
-from bide.model.errors import OutcomePending
 from bide.model.message import Failure, Message, State
 from bide.model.times import to_datetime
 
@@ -23,11 +22,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """
 
     id: str
-    _done: bool = msgspec.field(name="done")
+    done: bool
+    """Whether the message was changed as asked."""
     state: State | Literal["pending", "forwarded"] | None = None
     """Its state now; `None`: there is no such message; "pending": the command waits in an outbox or
-    for a commit (`within=`), and the store has not answered; "forwarded": its row of an outbox was
-    executed before (`Origin`)."""
+    for a commit (`within=`), and to ask whether it was done raises `OutcomePending`; "forwarded":
+    its row of an outbox was executed before (`Origin`)."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None
@@ -37,21 +37,6 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     successor: int | None = None
     """The due time of the successor (see `Message.successor`) that a put has stored, or a cancel
     removed, of a leased message."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the message was changed as asked.
-
-        Raises:
-            OutcomePending: nobody knows yet, because the state is "pending".
-        """
-        if self.state == "pending":
-            raise OutcomePending(
-                f"{self}: the store has not answered, so the outcome is neither true nor false. "
-                "Read outcome.state, or look the message up after it was forwarded; to get the "
-                "store's answer, call without within="
-            )
-        return self._done
 
     def __bool__(self) -> bool:
         return self.done

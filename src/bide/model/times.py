@@ -5,7 +5,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -13,6 +13,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DURATION_TEXT
 
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: a later time is taken for a mistake
+EARLIEST = 978_307_200
+"""2001-01-01 00:00 UTC in Unix seconds. A smaller number is no time, but a year or a delay; a delay
+that is not smaller is a time."""
 _FAR = 20 * 365 * 86_400_000
 """Delays up to this length, in milliseconds, end before 2100; longer ones are checked."""
 
@@ -27,7 +30,7 @@ Ms = Annotated[int, Meta(ge=0, le=LATEST)]
 """A time and a duration in milliseconds, as commands have them."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_MS = timedelta(milliseconds=1)
+_US = timedelta(microseconds=1)
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])\s*")
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
 
@@ -40,14 +43,14 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         what: the name of the argument, for the error.
 
     Raises:
-        InvalidArgument: it is negative, not finite, not of one of these forms, or longer than 130
-            years.
+        InvalidArgument: it is negative, not finite, not of one of these forms, longer than 130
+            years, or a plain number that looks like a time.
 
     Example:
         >>> milliseconds("1h30m"), milliseconds(0.25), milliseconds(timedelta(days=1))
         (5400000, 250, 86400000)
     """
-    if type(duration) is int:  # as most are
+    if type(duration) is int and duration < EARLIEST:  # as most are
         ms = duration * 1000
     elif isinstance(duration, str):
         # The length first: the cache and the pattern must not see long texts.
@@ -60,9 +63,13 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
             )
         ms = found
     elif isinstance(duration, timedelta):
-        ms = duration // _MS + bool(duration % _MS)
+        # Subclasses redefine the operators: pendulum's cannot be divided by a timedelta.
+        ms = -(-_whole_us(timedelta.total_seconds(duration), what) // 1000)
     else:
-        ms = _whole_ms(duration, what, "seconds, a timedelta, or a string such as '30m'")
+        ms = -(
+            -_whole_us(duration, what, "seconds, a timedelta, or a string such as '30m'") // 1000
+        )
+        _refuse_time(duration, what)
     if 0 <= ms <= LATEST:
         return ms
     if ms < 0:
@@ -72,10 +79,22 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
 
 
-def _whole_ms(seconds: float, what: str, forms: str = "") -> int:
-    """Return whole milliseconds, rounded up so that nothing is early.
+def _refuse_time(seconds: float, what: str) -> None:
+    """Refuse Unix seconds as a duration: `delay=time.time() + 60` would be due in 2083."""
+    if EARLIEST <= seconds <= LATEST // 1000:
+        fix = "for a time use at=" if what == "delay" else "give a length"
+        raise InvalidArgument(
+            f"{what}={seconds!r} looks like a time in Unix seconds, "
+            f"{iso(round(seconds * 1000))}, but it is a length of "
+            f"{seconds / (365.25 * 86_400):.0f} years; {fix}, or write such a length in weeks, "
+            "as '2000w'"
+        )
 
-    To microseconds first: 1.1 seconds are 1,100.0000000000002 ms in floating point.
+
+def _whole_us(seconds: float, what: str, forms: str = "") -> int:
+    """Return whole microseconds, from which callers round to milliseconds.
+
+    1.1 seconds are 1,100.0000000000002 ms in floating point, and must not be 1,101.
 
     Args:
         seconds: a number.
@@ -87,8 +106,8 @@ def _whole_ms(seconds: float, what: str, forms: str = "") -> int:
     if isinstance(seconds, float) and not math.isfinite(seconds * 1000):
         raise InvalidArgument(f"{what}={seconds!r} is not a finite number of seconds")
     if abs(seconds) > LATEST:  # the caller refuses it
-        return round(seconds * 1000)
-    return -(-round(seconds * 1_000_000) // 1000)
+        return round(seconds * 1000) * 1000
+    return round(seconds * 1_000_000)
 
 
 @lru_cache(maxsize=512)
@@ -97,23 +116,28 @@ def _parse(text: str) -> int | None:
     if not _WHOLE.fullmatch(unsigned):
         return None
     seconds = sum(float(n) * _UNITS[unit] / 1000 for n, unit in _PART.findall(unsigned))
-    ms = _whole_ms(seconds, "duration")
+    ms = -(-_whole_us(seconds, "duration") // 1000)
     return ms if unsigned == text.lstrip() else -ms
 
 
-def unix(moment: Moment, what: str = "at") -> int:
-    """Return a time in Unix milliseconds, rounded up: a message is never early.
+def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = "up") -> int:
+    """Return a time in Unix milliseconds.
 
     Args:
         moment: an aware `datetime`, or Unix seconds.
         what: the name of the argument, for the error.
+        rounding: "up" so that a message is never early; "down" for a time after which something
+            is looked for, so that nothing within its millisecond is left out.
 
     Raises:
-        InvalidArgument: the datetime is naive, or the time is before 1970 or after 2100.
+        InvalidArgument: the datetime is naive, the time is before 1970 or after 2100, or a number
+            is not 0 and a time before 2001: then it is a year or a delay.
 
     Example:
         >>> unix(datetime(2030, 1, 1, tzinfo=UTC))
         1893456000000
+        >>> unix(1_900_000_000.0001), unix(1_900_000_000.0001, rounding="down")
+        (1900000000001, 1900000000000)
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None or moment.utcoffset() is None:
@@ -121,16 +145,34 @@ def unix(moment: Moment, what: str = "at") -> int:
                 f"{what}={moment.isoformat(sep=' ')} has no time zone; add "
                 "one: datetime(..., tzinfo=UTC), datetime.now(UTC), or .astimezone() for local time"
             )
-        since = moment - _EPOCH
-        ms = since // _MS + bool(since % _MS)
+        # Subclasses redefine the operators: pendulum's difference is none of the standard library.
+        us = datetime.__sub__(moment, _EPOCH) // _US
     else:
         forms = "an aware datetime, as datetime.fromisoformat(...) reads it, or Unix seconds"
-        ms = _whole_ms(moment, what, forms)
+        us = _whole_us(moment, what, forms)
+        if 0 < moment < EARLIEST:
+            raise _too_early(moment, what)
+    ms = -(-us // 1000) if rounding == "up" else us // 1000
     if not 0 <= ms <= LATEST:
         looks = ms > LATEST and not isinstance(moment, datetime)
         hint = "; that looks like milliseconds, give seconds" if looks else ""
         raise InvalidArgument(f"{what}={moment!r} is not between 1970 and 2100{hint}")
     return ms
+
+
+def _too_early(seconds: float, what: str) -> InvalidArgument:
+    """Return the error for a number that is in the last century as Unix seconds."""
+    if 1970 <= seconds <= 2100:
+        year = int(seconds)
+        fix = f"for a year write {year}-01-01T00:00Z (in Python datetime({year}, 1, 1, tzinfo=UTC))"
+    else:
+        fix = "write a time with its date (in Python a datetime with a time zone)"
+        if what == "at":
+            fix += ", or use delay= for seconds from now"
+    return InvalidArgument(
+        f"{what}={seconds!r} is {iso(int(seconds * 1000))} in Unix seconds; times before 2001 are "
+        f"taken for a mistake: {fix}"
+    )
 
 
 def when(delay: Duration | None, at: Moment | None) -> tuple[int | None, int]:

@@ -12,7 +12,13 @@ import msgspec
 
 from bide.engines.port import DbApi, Guest, RemoteGuest
 from bide.model import commands as cmd
-from bide.model.errors import AccessDenied, InvalidArgument, NotEmpty, WrongConnection
+from bide.model.errors import (
+    AccessDenied,
+    InvalidArgument,
+    NotEmpty,
+    OutcomePending,
+    WrongConnection,
+)
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
@@ -212,15 +218,36 @@ def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]
     return found
 
 
+class PendingOutcome(Outcome, frozen=True, gc=False):
+    """The outcome of a command that the store has not answered: it waits in an outbox.
+
+    It is neither true nor false: `bool(outcome)` and `outcome.done` raise `OutcomePending`.
+    """
+
+    @classmethod
+    def of(cls, id: str, due: int | None = None) -> "PendingOutcome":
+        """Return the outcome for a message, with its due time if the command sets one."""
+        return cls(id, False, "pending", due)
+
+    @property  # type: ignore[misc]  # to read the field is what must not work
+    def done(self) -> bool:
+        """Raise `OutcomePending`: only the store knows it."""
+        raise OutcomePending(
+            f"{self}: the store has not answered, so the outcome is neither true nor false. Read "
+            "outcome.state, or look the message up after it was forwarded; to get the store's "
+            "answer, call without within="
+        )
+
+
 def pending(command: cmd.Command) -> Reply:
     """Return the reply to a command that waits."""
     match command:
         case cmd.Put():
-            return Outcomes([Outcome(i.id, False, "pending", i.at) for i in command.items])
+            return Outcomes([PendingOutcome.of(item.id, item.at) for item in command.items])
         case cmd.Reschedule():
-            return Outcomes([Outcome(id, False, "pending", command.at) for id in command.ids])
+            return Outcomes([PendingOutcome.of(id, command.at) for id in command.ids])
         case cmd.Cancel():
-            return Outcomes([Outcome(id, False, "pending") for id in command.ids])
+            return Outcomes([PendingOutcome.of(id) for id in command.ids])
     assert isinstance(command, cmd.Configure)
     return Settings(False, command.keep or 0)
 

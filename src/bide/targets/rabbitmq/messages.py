@@ -21,7 +21,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.limits import MAX_AMQP_HEADERS, MAX_BODY
 from bide.model.message import Item, Message
-from bide.model.times import LATEST, milliseconds, unix
+from bide.model.times import EARLIEST, LATEST, milliseconds, unix
 from bide.targets.amqp import LONGEST, Address
 
 TEXTS = {
@@ -297,6 +297,14 @@ def due_of(headers: Mapping[str, Any]) -> tuple[int | None, int]:
     if number is None or number > LATEST:
         raise InvalidArgument(f"{name}={str(value)[:80]!r} must be milliseconds, up to 2100")
     whole = max(0, round(number))
+    if name == "x-delay" and whole >= EARLIEST * 1000:
+        raise InvalidArgument(
+            f"x-delay={whole} looks like a time in Unix milliseconds; for a time send bide-at"
+        )
+    if name == "x-opt-delivery-time" and 0 < whole < EARLIEST * 1000:
+        raise InvalidArgument(
+            f"x-opt-delivery-time={whole} is before 2001; it must be Unix milliseconds"
+        )
     return (None, whole) if name == "x-delay" else (whole, 0)
 
 

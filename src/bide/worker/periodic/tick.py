@@ -68,5 +68,5 @@ def next_time(
     from bide.worker.periodic.recurrence import recurrence  # most programs need none
 
     rule = recurrence(cron, every, timezone)
-    start = time.time_ns() // 1_000_000 if after is None else unix(after, "after")
+    start = time.time_ns() // 1_000_000 if after is None else unix(after, "after", rounding="down")
     return to_datetime(rule.after(start)).astimezone(rule.zone)
