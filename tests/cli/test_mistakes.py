@@ -169,7 +169,6 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
         ("help", "there is no command 'help'\n       see 'bide --help'"),
         ("token lst", "there is no command 'lst'; did you mean 'list'?"),
         ("token", "Missing command.\n       see 'bide token --help'"),
-        ("--url sqlite:///x.db queues", "see 'bide --help'"),
         ("put orders 1 --delay=-5", "'-5' is negative; for now give 0, for a time in the past "
          "use --at"),
         ("ack orders a abc", "'abc' is not a token; the token is the second column"),
@@ -298,3 +297,66 @@ def test_an_error_of_a_url_names_the_url(
     done = CliRunner().invoke(main, arguments, env={"BIDE_URL": None, **environment})
     assert told in done.stderr
     assert done.exit_code == 2
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("word", ["ls", "list", "status", "stats"])
+def test_words_of_other_programs_list_the_queues(run: Bide, word: str) -> None:
+    assert run(word).stdout == run("queues").stdout
+    assert run(word, "--json").stdout == run("queues", "--json").stdout
+
+
+@pytest.mark.usefixtures("filled")
+def test_words_of_other_programs_put_and_show_messages(run: Bide) -> None:
+    assert run("add", "orders", "1", "--id", "new").exit_code == 0
+    assert run("enqueue", "orders", "1", "--id", "newer").exit_code == 0
+    assert run("show", "orders", "newer").stdout == run("get", "orders", "newer").stdout
+    assert "Usage: bide worker" in run("run", "--help").stdout
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("rm", "cancel"), ("remove", "cancel"), ("clear", "purge"), ("flush", "purge"),
+        ("requeue", "revive"),
+    ],
+)  # fmt: skip
+def test_words_with_more_than_one_meaning_do_nothing_and_name_the_commands(
+    run: Bide, word: str, named: str
+) -> None:
+    result = run(word, "orders", "a")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr.startswith(f"error: there is no command {word!r}; {named} ")
+    assert run("get", "orders", "a").exit_code == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_options_may_stand_before_the_command(url: str) -> None:
+    def shell(*arguments: str) -> Result:
+        return CliRunner().invoke(main, arguments)
+
+    queues = shell("queues", "--url", url, "--json")
+    assert queues.exit_code == 0
+    assert shell("--url", url, "--json", "queues").stdout == queues.stdout
+    assert shell(f"--url={url}", "ls", "--json").stdout == queues.stdout
+    dead = shell("dead", "list", "orders", "--json", "--url", url)
+    assert dead.exit_code == 0
+    assert shell("--json", "--url", url, "dead", "list", "orders").stdout == dead.stdout
+    assert shell("--json", "--url", url, "dead", "orders").stdout == dead.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense", "queues"], ["--yes", "counts", "orders"]])
+def test_an_option_before_a_command_that_has_none_such_is_refused(
+    run: Bide, arguments: list[str]
+) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert f"No such option {arguments[0]!r}" in result.stderr
+    assert f"{arguments[1]} --help'" in result.stderr
+
+
+def test_options_without_a_command_are_an_error() -> None:
+    result = CliRunner().invoke(main, ["--json"])
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "No such option '--json'" in result.stderr

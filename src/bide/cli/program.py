@@ -48,6 +48,22 @@ POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
 """The commands that need signals and locks that Windows does not have."""
 
 
+ALIASES = {
+    "add": "put", "enqueue": "put", "list": "queues", "ls": "queues", "run": "worker",
+    "show": "get", "stats": "queues", "status": "queues",
+}  # fmt: skip
+"""What other programs call a command of bide. None of these deletes anything."""
+
+NAMED_ELSEWHERE = {
+    "clear": "purge deletes the messages of a state, delete an empty queue",
+    "flush": "purge deletes the messages of a state, delete an empty queue",
+    "remove": "cancel deletes messages, delete an empty queue",
+    "requeue": "revive returns dead letters, release ends the lease of a worker",
+    "rm": "cancel deletes messages, delete an empty queue",
+}
+"""Words of other programs with more than one meaning here, and what to write instead."""
+
+
 class Group(click.Group):
     """A command with subcommands: its help shows the whole first sentence of each."""
 
@@ -65,6 +81,7 @@ class Group(click.Group):
 
             near = get_close_matches(given, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; {NAMED_ELSEWHERE[given]}" if given in NAMED_ELSEWHERE else hint
             raise click.UsageError(f"there is no command {given!r}{hint}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         ctx.meta[errors.COMMAND] = command
@@ -94,6 +111,27 @@ class ListGroup(Group):
 
 class Program(Group):
     """The group of all commands. A command's file is imported when the command is called."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Accept options of a command in front of its name: they belong behind it."""
+        if ctx.resilient_parsing:  # as where a shell completes a line
+            return super().parse_args(ctx, args)
+        options, rest = _leading_options(args)
+        if not options or not rest:
+            return super().parse_args(ctx, args)
+        path = [rest[0]]
+        command = self.get_command(ctx, ALIASES.get(rest[0], rest[0]))
+        while isinstance(command, click.Group) and rest[len(path) :]:
+            command = command.commands.get(rest[len(path)])
+            if command is not None:
+                path.append(rest[len(path)])
+        return super().parse_args(ctx, [*path, *options, *rest[len(path) :]])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name, or by a word of other programs for it."""
+        return super().resolve_command(ctx, [ALIASES.get(args[0], args[0]), *args[1:]])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help."""
@@ -151,6 +189,20 @@ class Program(Group):
         sys.exit(code if isinstance(code, int) else errors.DONE)
 
 
+def _leading_options(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide a command line into the options before the command, and the rest.
+
+    Of those that stand there, only --url takes a value; the program's own stay where they are.
+    """
+    count = 0
+    while count < len(args) and args[count].startswith("-") and args[count] not in _OWN_OPTIONS:
+        count += 2 if args[count] == "--url" else 1
+    return list(args[:count]), list(args[count:])
+
+
+_OWN_OPTIONS = ("--", "-h", "--help", "--version")
+
+
 @click.command(
     cls=Program,
     invoke_without_command=True,
@@ -174,7 +226,7 @@ def main(ctx: click.Context) -> None:
     """A delay queue: messages that bide their time.
 
     --url names the store, else the environment variable BIDE_URL, else it is the file bide.db in
-    this folder. Options follow the name of the command; its --help has examples.
+    this folder. The --help of a command has its options and examples.
 
     \b
     Example:
