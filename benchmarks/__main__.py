@@ -10,6 +10,8 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.compare import add_options
+from benchmarks.compare import main as compare
 from benchmarks.figure import Figure
 
 SETS = {
@@ -32,12 +34,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure bide against the raw limits here."
     )
-    sets = "; ".join(f"{name}: {what}" for name, what in SETS.items())
-    parser.add_argument("set", choices=SETS, help=sets)
-    parser.add_argument("--json", action="store_true", help="one JSON object a figure and line")
-    parser.add_argument("--only", metavar="WORD", help="only measurements whose name has this word")
+    commands = parser.add_subparsers(dest="set", required=True, metavar="SET")
+    add_options(commands.add_parser("compare", help="this tree beside an older one, in turns"))
+    for name, what in SETS.items():
+        command = commands.add_parser(name, help=what)
+        command.add_argument("--json", action="store_true", help="one JSON object a figure")
+        command.add_argument("--only", metavar="WORD", help="only measurements with this word")
     chosen = parser.parse_args()
     logging.getLogger("bide").setLevel(logging.ERROR)  # servers without a disk are meant here
+    if chosen.set == "compare":
+        return compare(chosen)
     module = importlib.import_module("benchmarks." + chosen.set.replace("-", "_"))
     table = _table(chosen.set)
     met: list[bool | None] = []

@@ -10,20 +10,17 @@ from pathlib import Path
 import bide
 from benchmarks.core.store import BODY, folder, queue_in, random_dues, raw_store, raw_write
 from benchmarks.figure import Figure, paired
+from benchmarks.raw import insert_one
 from bide.model.identity import new_id
 
 __all__ = ["MEASUREMENTS"]
-
-INSERT = "INSERT INTO message (queue, id, due, body) VALUES (1, ?, ?, ?)"
 
 
 def _raw_single(connection: sqlite3.Connection, count: int) -> float:
     ids = [new_id() for _ in range(count)]
     start = time.perf_counter()
     for id in ids:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(INSERT, (id, 1_800_000_000_000, BODY))
-        connection.execute("COMMIT")
+        insert_one(connection, id)
     return count / (time.perf_counter() - start)
 
 
@@ -117,9 +114,7 @@ def _locked(connection: sqlite3.Connection, threads: int, each: int) -> float:
     def produce() -> None:
         for _ in range(each):
             with lock:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute(INSERT, (new_id(), 1_800_000_000_000, BODY))
-                connection.execute("COMMIT")
+                insert_one(connection, new_id())
 
     workers = [threading.Thread(target=produce) for _ in range(threads)]
     start = time.perf_counter()

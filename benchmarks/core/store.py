@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import bide
+from benchmarks.raw import BODY, raw_store
 from bide.model.identity import new_ids
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "raw_write",
 ]
 
-BODY = "x" * 254  # 256 bytes with the quotes of its JSON
 WEEK = 7 * 86_400
 
 RATE, SECONDS = 200, 8
@@ -43,19 +43,6 @@ def folder() -> Iterator[Path]:
 def queue_in(path: Path, name: str = "work") -> bide.Queue:
     """Open a queue on a file of its own."""
     return bide.Queue(name, f"sqlite:///{path / 'bide.db'}")
-
-
-def raw_store(path: Path) -> sqlite3.Connection:
-    """Make a table with two indices, as a queue of one's own would have."""
-    connection = sqlite3.connect(path / "raw.db", isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(
-        "CREATE TABLE message (seq INTEGER PRIMARY KEY, queue INTEGER, id TEXT, due INTEGER, body)"
-    )
-    connection.execute("CREATE UNIQUE INDEX by_id ON message (queue, id)")
-    connection.execute("CREATE INDEX by_due ON message (queue, due)")
-    return connection
 
 
 def raw_write(connection: sqlite3.Connection, dues: Sequence[int]) -> None:
