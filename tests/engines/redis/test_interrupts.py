@@ -11,7 +11,7 @@ import pytest
 
 import bide
 from bide.engines.redis.claim import _Claiming
-from bide.engines.redis.connection import Connection
+from bide.engines.redis.wire import Exchange, Wire
 from bide.model.commands import Claim, Put
 from bide.model.message import Item
 from tests.engines.redis.conftest import Open, until
@@ -42,9 +42,9 @@ def _interrupting(real: Callable[..., Any], *, before: bool) -> Callable[..., An
 
 
 PLACES = {
-    "before it is sent": (Connection, "post", True),
-    "after it is sent": (Connection, "post", False),
-    "after it is answered": (Connection, "receive", False),
+    "before it is sent": (Wire, "begin", True),
+    "after it is sent": (Wire, "begin", False),
+    "after it is answered": (Exchange, "answers", False),
     "while the answer is read": (_Claiming, "reply", True),
 }
 
@@ -68,19 +68,19 @@ def test_an_interrupted_claim_gives_its_messages_back(
 def test_an_interrupted_claim_of_many_gives_all_of_them_back(
     url: str, monkeypatch: pytest.MonkeyPatch, query: str, trip: int
 ) -> None:
-    real, trips = Connection.receive, 0
+    real, trips = Exchange.answers, 0
 
-    def receive(connection: Connection, count: int) -> list[Any]:
+    def answers(exchange: Exchange) -> list[Any]:
         nonlocal trips
         trips += 1
         if trips == trip:
             signal.raise_signal(signal.SIGINT)
-        return real(connection, count)
+        return real(exchange)
 
     with bide.Queue("q", url + query) as queue:
         queue.put_many(range(2_400))
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "receive", receive)
+            patched.setattr(Exchange, "answers", answers)
             with pytest.raises(KeyboardInterrupt):
                 queue.claim(3_000)
         assert [delivery.attempt for delivery in queue.claim(2_400)] == [1] * 2_400
@@ -105,7 +105,7 @@ def test_the_answer_to_an_interrupted_put_answers_nothing_else(
     queue: bide.Queue, monkeypatch: pytest.MonkeyPatch, *, before: bool
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Connection, "receive", _interrupting(Connection.receive, before=before))
+        patched.setattr(Exchange, "answers", _interrupting(Exchange.answers, before=before))
         with pytest.raises(KeyboardInterrupt):
             queue.put("third", id="c")
     assert not queue.put("another", id="c").done
@@ -115,7 +115,7 @@ def test_the_answer_to_an_interrupted_put_answers_nothing_else(
 INTERRUPTED = """
 import _thread, operator
 from functools import partial
-from bide.engines.redis.connection import pack
+from bide.engines.redis.wire import pack
 
 calls = [_thread.interrupt_main, partial(pack, ("WAIT", 1, 1000))]
 try:

@@ -48,14 +48,14 @@ def test_a_large_put_is_told_truly_while_another_process_makes_its_queue(
     assert only is not None
     send = only.exchange
 
-    def exchange(packed: bytes, count: int) -> list[Any]:
+    def exchange(packed: bytes, labels: Sequence[bytes]) -> list[Any]:
         if packed.count(b"FCALL") < 2:
-            return send(packed, count)
+            return send(packed, labels)
         monkeypatch.undo()
         behind = packed.rindex(b"*", 0, packed.rindex(b"FCALL"))
-        answers = send(packed[:behind], count - 1)
+        answers = send(packed[:behind], labels[:-1])
         ask(second, put("other"))
-        return answers + send(packed[behind:], 1)
+        return answers + send(packed[behind:], labels[-1:])
 
     monkeypatch.setattr(only, "exchange", exchange)
     assert all(outcome.done for outcome in ask(first, put(*IDS)).outcomes)

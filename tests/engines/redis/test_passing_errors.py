@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -237,14 +237,14 @@ def test_what_was_refused_is_not_done_after_what_follows_it(
     admin, only = server.client(), engine._sender.nodes.only
     assert only is not None
 
-    def exchange(packed: bytes, count: int) -> list[Any]:
+    send = only.exchange
+
+    def exchange(packed: bytes, labels: Sequence[bytes]) -> list[Any]:
         second = packed.rindex(b"*", 0, packed.rindex(b"FCALL"))
         admin.config_set("min-replicas-to-write", 1)
-        only.post(packed[:second])
-        first = only.receive(1)
+        first = send(packed[:second], labels[:1])
         admin.config_set("min-replicas-to-write", 0)
-        only.post(packed[second:])
-        return first + only.receive(count - 1)
+        return first + send(packed[second:], labels[1:])
 
     monkeypatch.setattr(only, "exchange", exchange)
     with pytest.raises(PartlyDone) as raised:

@@ -1,32 +1,20 @@
-"""One connection to a server: opening it, pipelines, and what happens when it breaks."""
+"""A connection to a server that has the scripts and was found fit for bide."""
 
 from typing import Any
 
-import hiredis
 from redis import exceptions as raised
 
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server, warn
-from bide.engines.redis.faults import Refusal, no_connection, translate
+from bide.engines.redis.faults import Refusal, is_of_network, no_connection, origin, translate
 from bide.engines.redis.layout import LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
+from bide.engines.redis.wire import Lost, Wire, pack
 from bide.model.errors import SchemaTooNew, StoreUnavailable
-
-_BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
-"""What ends a connection; the third: what came was not said by Redis."""
 
 _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 """A server that takes no library for one of these may have it, from another client."""
-
-
-def pack(command: tuple[Arg, ...]) -> bytes:
-    """Return a command as it goes to the server."""
-    if int in map(type, command):
-        # An interrupt while hiredis takes the text of a number would end the process.
-        command = tuple([str(part) if type(part) is int else part for part in command])
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-    return packed
 
 
 def check_layout(version: bytes | None, shown: str) -> None:
@@ -45,11 +33,7 @@ def check_layout(version: bytes | None, shown: str) -> None:
     )
 
 
-class Lost(Exception):
-    """The connection broke; its cause is what broke it, in the same words."""
-
-
-class Connection:
+class Connection(Wire):
     """A connection to a server that has the scripts and was found fit for bide.
 
     Args:
@@ -68,17 +52,14 @@ class Connection:
     ) -> None:
         self._settings = settings
         self.address = address
-        self.open = True
         self.refusal: Refusal | None = None
         """Why the server did not take the library, which it may have all the same."""
         self._run = ""
         """The run of the server, if that and the number of the connection are known."""
-        self._client: Any = settings.kind(**settings.arguments_at(address))
-        self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
         self._shown = settings.shown_at(address)
+        client = settings.kind(**settings.arguments_at(address))
         try:
-            self._client.connect()  # type: ignore[no-untyped-call]
-            self.socket: Any = self._client._sock
+            super().__init__(client)
             self._examine()
             if lost is not None and lost._run and lost._run == self._run:
                 self.ask("CLIENT", "KILL", "ID", lost._number)  # this user may not be allowed to
@@ -87,15 +68,9 @@ class Connection:
             cause = error.__cause__ if isinstance(error, Lost) else error
             if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
                 raise
+            if not is_of_network(cause):
+                raise origin(cause) from None
             raise no_connection(cause, self._shown, shown_address(address)) from cause
-
-    def ask(self, *command: Arg) -> Any:
-        """Send one command and return what comes back, a refusal as a value.
-
-        Raises:
-            Lost: the connection broke, or the server was silent for too long.
-        """
-        return self.exchange(pack(command), 1)[0]
 
     def demand(self, *command: Arg) -> Any:
         """Send one command and return what comes back.
@@ -111,78 +86,11 @@ class Connection:
             raise translate(answer, self._shown)
         return answer
 
-    def exchange(self, packed: bytes, count: int) -> list[Any]:
-        """Send so many commands, and return what comes back of them, refusals as values.
-
-        Raises:
-            Lost: the connection broke, or the server was silent for too long.
-        """
-        self.post(packed)
-        return self.receive(count)
-
-    def post(self, packed: bytes) -> None:
-        """Send commands. What comes back is to be received before anything else is sent.
-
-        Raises:
-            Lost: the connection broke.
-        """
-        with self:
-            self.socket.sendall(packed)
-
-    def receive(self, count: int) -> list[Any]:
-        """Return what comes back of so many commands, refusals as values.
-
-        Raises:
-            Lost: the connection broke, or the server was silent for too long.
-        """
-        answers: list[Any] = []
-        with self:
-            while len(answers) < count:
-                answer = self._reader.gets()
-                if answer is False:
-                    self._read()
-                    continue
-                if type(answer) is Refusal and answer.word == "LOADING":
-                    raise raised.BusyLoadingError(str(answer))
-                answers.append(answer)
-        return answers
-
-    def heard(self) -> list[Any]:
-        """Return what the server says unasked; wait until it says something.
-
-        Raises:
-            Lost: the connection broke.
-        """
-        with self:
-            self._read()
-        return list(iter(self._reader.gets, False))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.open = False
-        self._client.disconnect()
-
-    def __enter__(self) -> None:
-        """Begin to send or to receive."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close the connection after an error or interrupt: half a command may be on its way."""
-        if error is not None:
-            self.close()
-        if isinstance(error, _BROKEN):
-            raise Lost(str(error)) from error
-
-    def _read(self) -> None:
-        data = self.socket.recv(65536)
-        if not data:
-            raise raised.ConnectionError("Connection closed by server.")
-        self._reader.feed(data)
-
     def _examine(self) -> None:
         """Check that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
         packed = pack(("INFO", "default")) + pack(("CLIENT", "ID")) + pack(("GET", VERSION))
-        info, number, version = self.exchange(packed, 3)
+        info, number, version = self.exchange(packed, [b""] * 3)
         if isinstance(info, Refusal):
             raise info
         facts = dict(
@@ -205,7 +113,7 @@ class Connection:
         library = load_library()
         asked: tuple[Arg, ...] = ("FCALL", library.functions["rights"], 0, *library.commands)
         packed = pack(("FUNCTION", "LOAD", library.text)) + pack(asked)
-        answer, missing = self.exchange(packed, 2)
+        answer, missing = self.exchange(packed, [b""] * 2)
         if isinstance(answer, Refusal) and "already exists" not in str(answer):
             if answer.word not in _LATER:
                 raise answer

@@ -19,7 +19,6 @@ from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
-from bide.engines.redis.transport import Request
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities
 from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
@@ -67,8 +66,6 @@ class RedisEngine:
         self._sender = Sender(settings, self._lane, self._lose)
         self._sender.open()
         self._shards = ShardMap(self._sender, settings.shards)
-        self._interrupted: list[tuple[Call, Request]] = []
-        """Claims whose replies no caller got, because of an interrupt."""
 
     def execute(
         self, commands: Sequence[cmd.Command], now: int | None = None, identities: Identities = None
@@ -84,14 +81,10 @@ class RedisEngine:
             outcomes: list[Result] = []
             for _, part in groupby(commands, lambda command: isinstance(command, _TELLING)):
                 outcomes += self._execute(list(part), now)
-        except BaseException as error:
-            if not isinstance(error, Exception):  # an interrupt
-                # Answers that are still on their way must not be read by the next call.
-                self._sender.nodes.lose_all()
-                self._interrupted += self._sender.claims
+        except BideError:
+            self._sender.claims.clear()
             raise
-        finally:
-            self._sender.claims.clear()  # what they brought may be large
+        self._sender.claims.clear()  # what they brought may be large
         if any(map(isinstance, outcomes, repeat(BideError))):
             errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
             alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1
@@ -119,17 +112,21 @@ class RedisEngine:
     # Executing.
 
     def _give_back(self, now: int | None) -> None:
-        """Release what was claimed for no caller; where that fails, the leases expire later."""
+        """Release what an interrupted call has claimed.
+
+        Where that fails, the leases expire later.
+        """
+        interrupted = self._sender.claims
         # First of all: another call would take the place of a reply.
-        answers = [self._sender.again(request) for _, request in self._interrupted]
+        answers = [self._sender.again(request) for _, request in interrupted]
         for answer in answers:
-            call, _ = self._interrupted[0]
+            call, _ = interrupted[0]
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]
                 script, args = script_of(cmd.Retry(call.queue, [], release=True))
                 self._sender.send([call._replace(script=script, args=args, rows=rows)], now)
-            del self._interrupted[0]
+            del interrupted[0]
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Result]:
         """Execute commands, in one pipeline what can be; return what came of each."""

@@ -140,6 +140,25 @@ def is_away(error: StoreError) -> bool:
     return isinstance(cause, away) and not isinstance(origin(cause), refused)
 
 
+_NETWORK = ("redis", "socket", "ssl", "gevent", "eventlet")
+"""Packages whose code raises what the network does, beside that of this engine."""
+
+
+def is_of_network(error: BaseException) -> bool:
+    """Tell whether the network or a server caused an error, and not a signal handler.
+
+    A handler may raise the same kinds, such as a `TimeoutError` of a time limit: its code, and not
+    that which sends and receives, is the last in the traceback.
+    """
+    trace = origin(error).__traceback__
+    if trace is None:
+        return True
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    module: str = trace.tb_frame.f_globals.get("__name__", "")
+    return module.startswith("bide.engines.redis.") or module.partition(".")[0] in _NETWORK
+
+
 def origin(error: BaseException) -> BaseException:
     """Return the error that was the first of a chain."""
     while error.__cause__ is not None or isinstance(error.__context__, OSError):

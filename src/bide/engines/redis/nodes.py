@@ -105,7 +105,7 @@ class Nodes:
 
     def _ask_nodes(self) -> list[Address | None]:
         """Ask one node after the other for the map of the cluster."""
-        there = [address for address, each in self._connections.items() if each.open]
+        there = [address for address, each in self._connections.items() if each.usable]
         # Those that are away fail soon.
         for address in dict.fromkeys((*there, *(self._settings.cluster or ()), *self.masters)):
             try:
@@ -135,7 +135,9 @@ class Nodes:
                 thread, so that no caller waits for it.
         """
         found = self._connections.get(address)
-        if found is None or not found.open:
+        if found is None or not found.usable:
+            if found is not None:
+                found.close()  # an interrupt has left answers on it
             found = self._connections[address] = self._connect(address, found)
         if self.masters == {address} and not (self._many or self.doubtful):
             self.only = found

@@ -15,11 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.connection import Connection, Lost, pack
+from bide.engines.redis.connection import Connection
 from bide.engines.redis.layout import CHANNEL
 from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
+from bide.engines.redis.wire import Lost, pack
 from bide.model.ended import end_of
 from bide.model.errors import StoreError
 
@@ -146,7 +147,7 @@ class RedisNotifier:
                 self._leave(address)
             elif silent >= HEARTBEAT:
                 try:
-                    connection.post(pack(("PING",)))
+                    connection.tell(pack(("PING",)))
                 except Lost:
                     self._leave(address)
 

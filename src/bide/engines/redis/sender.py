@@ -14,8 +14,7 @@ import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CHANGING, Call, load_library
-from bide.engines.redis.connection import Lost, check_layout, pack
-from bide.engines.redis.faults import Refusal
+from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
@@ -31,7 +30,6 @@ _HURRIED = ("peek", "claim", "make")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class Sender(Transport):
@@ -55,7 +53,7 @@ class Sender(Transport):
         self.listens = False
         """Whether the caller receives what is published to its channel."""
         self.claims: list[tuple[Call, Request]] = []
-        """Calls of claims since the engine cleared this."""
+        """Calls of claims whose replies no caller has got yet: the engine clears this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
         """By queue and shard: the number of its last change, in a list of one."""
         self._on_lost = on_lost
@@ -117,22 +115,13 @@ class Sender(Transport):
         """
         requests = [self._prepare(call, place, now) for place, call in enumerate(calls)]
         both = zip(calls, requests, strict=True)
-        self.claims += [one for one in both if one[0].script == "claim"]
+        self.claims += [each for each in both if each[0].script == "claim"]
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # the usual case: one server, which answers
-            try:
-                packed = b"".join([pack(request.command) for request in requests])
-                answers = only.exchange(packed, len(requests))
-            except Lost as lost:
-                self._lose(only, requests, lost)
-            else:
-                if Refusal not in set(map(type, answers)):
-                    for request, answer in zip(requests, answers, strict=True):
-                        request.answer, request.done = answer, True
-                    self._since.clear()
-                    return self._decoded(calls, answers)
-                self._take(only, requests, answers)
-        return self._decoded(calls, self.execute(requests))
+            self._exchange(only, requests)
+        answers = self.execute(requests)
+        self._note_changes(calls, answers)
+        return answers
 
     def again(self, request: Request) -> Any:
         """Return what a call answered; send it again if that is not known.
@@ -141,20 +130,15 @@ class Sender(Transport):
         """
         request.again = not request.done
         (answer,) = self.execute([request])
-        if type(answer) is list and type(answer[0]) is bytes:
-            answer[0] = _decode(answer[0])
         return answer
 
-    def _decoded(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
-        """Return decoded answers; the numbers of changes show whether the store lost some."""
+    def _note_changes(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
+        """Read from the numbers of changes whether the store has lost some."""
         changes: dict[tuple[str, int], tuple[int, int]] = {}
-        for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
-            if type(answer) is list:
-                head = answer[0] = _decode(answer[0])
-            elif type(answer) is bytes:
-                head = answers[place] = _decode(answer)
-            else:  # an error, or nothing
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, StoreError):
                 continue
+            head = answer[0] if type(answer[0]) is list else answer
             shard = call.queue, call.shard
             highest, made = changes.get(shard, (0, 0))
             changes[shard] = max(head[1], highest), made + (call.script in CHANGING)
@@ -166,19 +150,19 @@ class Sender(Transport):
             known, last[0] = last[0], change
             if known and change < known + made:
                 self._on_lost(shard[0], known + made - change)
-        return answers
 
     def _prepare(self, call: Call, place: int, now: int | None) -> Request:
         """Return a call as it is sent, at a place in its pipeline."""
         slot, names, replay = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
+        number = next(self._numbers)
         head = (
-            f"{next(self._numbers) if writes else ''} {self._lifetime} {call.shards} "
-            f"{self._lane if self.listens else ''} {'' if now is None else now}"
+            f"{number if writes else ''} {self._lifetime} {call.shards} "
+            f"{self._lane if self.listens else ''} {'' if now is None else now} {number}"
         )
         command = (
             "FCALL", self._library.functions[call.script], str(len(names) + 1), *names,
             replay + b"%d" % place, head, _encode(call.args), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
-        return Request(slot if self.clustered else 0, command, writes, hurried)
+        return Request(slot if self.clustered else 0, command, writes, hurried, b"%d " % number)

@@ -1,14 +1,15 @@
 """Sentinels: servers that watch a group of others, and know which of them is the master now."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions as raised
 
 from bide.engines.redis.dangers import of_sentinels, warn
-from bide.engines.redis.faults import is_away, no_connection
+from bide.engines.redis.faults import Refusal, is_away, is_of_network, no_connection, origin
+from bide.engines.redis.wire import Lost, Wire, pack
 from bide.model.errors import StoreError, StoreUnavailable
 
 PATIENCE = 1.0
@@ -22,6 +23,61 @@ Address = tuple[str, int]
 _log = logging.getLogger("bide.redis")
 
 
+_WHOLE = (
+    "port", "num-other-sentinels", "quorum", "config-epoch", "down-after-milliseconds",
+    "failover-timeout",
+)  # fmt: skip
+"""What sentinels tell in whole numbers, of what is of interest here."""
+
+
+class Sentinel:
+    """One sentinel.
+
+    Args:
+        place: its address, for errors.
+        connect: returns a client of redis-py that is not connected yet.
+    """
+
+    def __init__(self, place: str, connect: Callable[[], Any]) -> None:
+        self.place = place
+        self._connect = connect
+        self._idle: list[Wire] = []
+
+    def ask(self, *commands: tuple[str, ...]) -> list[Any]:
+        """Return what the sentinel answers, on a connection that is this call's alone until then.
+
+        Raises:
+            RedisError: there is no connection, or it broke.
+            OSError: the same.
+            Refusal: the sentinel refuses one of the commands.
+        """
+        packed = b"".join([pack(command) for command in commands])
+        while True:
+            try:
+                wire, used = self._idle.pop(), True
+            except IndexError:
+                wire, used = Wire(self._connect()), False
+            if wire.inherited:
+                wire.close()
+                continue
+            try:
+                answers = wire.exchange(packed, [b""] * len(commands))
+            except Lost as lost:
+                if used and not isinstance(lost.__cause__, (raised.TimeoutError, TimeoutError)):
+                    continue  # it was closed while it was idle
+                raise (lost.__cause__ or lost) from None
+            self._idle.append(wire)
+            for answer in answers:
+                if isinstance(answer, Refusal):
+                    raise answer
+            return answers
+
+    def close(self) -> None:
+        """Close what is idle; the next question opens a connection again."""
+        while self._idle:
+            self._idle.pop().close()
+
+
 @dataclass(eq=False)
 class Sentinels:
     """The sentinels of a group of servers, which name its master."""
@@ -30,8 +86,8 @@ class Sentinels:
     """The URL without its passwords."""
     name: str
     """Their name of the group."""
-    clients: list[tuple[str, Any]]
-    """Their addresses, and a client of each that decodes texts; one that answers is enough."""
+    members: list[Sentinel]
+    """One that answers is enough."""
     _epoch: int = 0
     _silent: int = 0
 
@@ -66,12 +122,12 @@ class Sentinels:
 
     def doubt(self) -> None:
         """Prefer another sentinel the next time: the last answer was of no use."""
-        self.clients = [*self.clients[1:], self.clients[0]]
+        self.members = [*self.members[1:], self.members[0]]
 
     def close(self) -> None:
         """Close the connections; the next question opens them again."""
-        for _, client in self.clients:
-            client.connection_pool.disconnect(inuse_connections=False)
+        for sentinel in self.members:
+            sentinel.close()
 
     def look(self) -> frozenset[Address]:
         """Return where the master is, as far as sentinels know."""
@@ -93,27 +149,37 @@ class Sentinels:
         """
         answers: list[dict[str, Any]] = []
         troubles: list[StoreError] = []
-        for place, client in self.clients:
+        for sentinel in self.members:
             try:
-                answers.append(self._ask(client))
-            except (raised.RedisError, OSError) as error:
-                trouble = no_connection(error, f"{self.shown}: {place}", "this sentinel")
+                answers.append(self._ask(sentinel))
+            except (raised.RedisError, OSError, Refusal) as error:
+                if not is_of_network(error):
+                    raise origin(error) from None
+                shown = f"{self.shown}: {sentinel.place}"
+                trouble = no_connection(error, shown, "this sentinel")
                 trouble.__cause__ = error
                 troubles.append(trouble)
         epoch = max([facts["config-epoch"] for facts in answers], default=0)
-        if epoch < self._epoch and len(answers) < len(self.clients):
+        if epoch < self._epoch and len(answers) < len(self.members):
             return [], troubles  # the others do not know of the last fail-over
         self._epoch = epoch  # if all agree on a lower one, they were set up again
         return [facts for facts in answers if facts["config-epoch"] == epoch], troubles
 
-    def _ask(self, client: Any) -> dict[str, Any]:
+    def _ask(self, sentinel: Sentinel) -> dict[str, Any]:
         """Return what a sentinel says of the group."""
-        facts: dict[str, Any] = client.sentinel_master(self.name)
+        state, named = sentinel.ask(
+            ("SENTINEL", "MASTER", self.name),
+            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name),
+        )
+        words = [word.decode(errors="replace") for word in state]
+        facts: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
+        facts |= {name: int(facts[name]) for name in _WHOLE}
         # The one that leads a failover says there where the old master is, until all others follow
         # the new one.
-        named = client.sentinel_get_master_addr_by_name(self.name)  # `None`: it has forgotten it
-        if named not in (None, _address(facts)):
-            facts |= {"ip": named[0], "port": named[1], "is_sdown": False, "is_odown": False}
+        if named is not None:  # it has forgotten it
+            host, port = named[0].decode(errors="replace"), int(named[1])
+            if (host, port) != _address(facts):
+                facts |= {"ip": host, "port": port, "flags": "master"}
         return facts
 
 
@@ -122,4 +188,4 @@ def _address(facts: Mapping[str, Any]) -> Address:
 
 
 def _is_down(facts: Mapping[str, Any]) -> bool:
-    return bool(facts["is_sdown"] or facts["is_odown"])
+    return not {"s_down", "o_down"}.isdisjoint(facts["flags"].split(","))

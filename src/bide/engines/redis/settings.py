@@ -1,14 +1,14 @@
 """What a URL says about a server, and how to connect to it."""
 
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, unquote
 
 import msgspec
-from redis import ConnectionPool, Redis
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from bide.engines.redis.layout import SHARDS
-from bide.engines.redis.sentinel import PATIENCE, Address, Sentinels
+from bide.engines.redis.sentinel import PATIENCE, Address, Sentinel, Sentinels
 from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
@@ -143,14 +143,13 @@ def _sentinels(
     arguments = {
         **usual, **(_tls(chosen) if asked == "yes" else {}),
         "username": chosen.get("sentinel_user"), "password": chosen.get("sentinel_password"),
-        "decode_responses": True, "encoding_errors": "replace",
     }  # fmt: skip
     form = "the sentinels as {}://host:26379,host:26379/master-name"
-    clients = []
-    for host, port in _hosts(parts, 26379, form):
-        pool = ConnectionPool(kind, host=host, port=port, **arguments)
-        clients.append((f"{host}:{port}", Redis(connection_pool=pool)))
-    return Sentinels(shown, unquote(name), clients), db
+    members = [
+        Sentinel(f"{host}:{port}", partial(kind, host=host, port=port, **arguments))
+        for host, port in _hosts(parts, 26379, form)
+    ]
+    return Sentinels(shown, unquote(name), members), db
 
 
 def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:

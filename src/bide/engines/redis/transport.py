@@ -8,12 +8,13 @@ from typing import Any
 
 from redis.exceptions import BusyLoadingError
 
-from bide.engines.redis.connection import Connection, Lost, pack
+from bide.engines.redis.connection import Connection
 from bide.engines.redis.faults import Refusal, has_run, is_away, passes, translate
 from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
+from bide.engines.redis.wire import Lost, pack
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
 BACK_MS = 300
@@ -35,6 +36,8 @@ class Request:
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
+    label: bytes = b""
+    """With what the answer begins; empty for a command of the server's own."""
     answer: Any = None
     again: bool = False
     """It may have arrived before."""
@@ -104,20 +107,37 @@ class Transport:
                 request.answer = Refusal(text)
             else:
                 groups.setdefault(address, []).append(request)
-        posted = [sent for each in groups.items() if (sent := self._post(*each)) is not None]
-        for connection, due in posted:
+        # What is asked about servers is asked first: nothing else is sent while answers are due.
+        reached = [self._connect(*each) for each in groups.items()]
+        exchanges = []
+        for connection, due in filter(None, reached):
             try:
-                self._take(connection, due, connection.receive(len(due)))
+                exchange = connection.begin(_packed(due), [request.label for request in due])
             except Lost as lost:
                 self._lose(connection, due, lost)
-        for connection, due in posted:  # all has been read: connections can be used
+            else:
+                exchanges.append((connection, exchange, due))
+        for connection, exchange, due in exchanges:
+            try:
+                self._take(connection, due, exchange.answers())
+            except Lost as lost:
+                self._lose(connection, due, lost)
+        for connection, _, due in exchanges:
             if due[-1].command[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
 
-    def _post(
+    def _exchange(self, connection: Connection, due: Sequence[Request]) -> None:
+        """Send commands to a server, and take in what it answers."""
+        try:
+            labels = [request.label for request in due]
+            self._take(connection, due, connection.exchange(_packed(due), labels))
+        except Lost as lost:
+            self._lose(connection, due, lost)
+
+    def _connect(
         self, address: Address, group: Sequence[Request]
     ) -> tuple[Connection, list[Request]] | None:
-        """Send what a server is asked; return the connection, and whose answers are due there.
+        """Return the connection to a server, and which commands go there now, if any.
 
         The last one is WAIT, if anything has to reach replicas.
         """
@@ -138,11 +158,6 @@ class Transport:
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
             due.append(Request(group[0].slot, ("WAIT", wanted, max(1, int(longest))), False, False))
-        try:
-            connection.post(b"".join([request.packed() for request in due]))
-        except Lost as lost:
-            self._lose(connection, due, lost)
-            return None
         return connection, due
 
     def _take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
@@ -255,6 +270,10 @@ class Transport:
             f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
             "back, or ask for fewer"
         )
+
+
+def _packed(requests: Sequence[Request]) -> bytes:
+    return b"".join([request.packed() for request in requests])
 
 
 def _left(requests: Sequence[Request]) -> list[Request]:

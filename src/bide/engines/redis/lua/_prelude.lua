@@ -17,7 +17,7 @@
 --     to an earlier place in its set; the last ones, for scans that are under way
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
---   1 five words, some of which may be empty:
+--   1 six words, some of which may be empty:
 --     mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
 --              reply to the first one; empty: it only reads
 --     seconds  for how long it finds it
@@ -25,8 +25,10 @@
 --              also, and a change of settings, if this shard is not there
 --     lane     whose waiting claims are woken over a channel; empty: this lane does not listen
 --     now      Unix milliseconds, or empty: the clock of the server
+--     number   of this call on its connection
 --   2 arguments, an array in MessagePack: the parameters of each function; what follows is said there
--- Replies are in MessagePack, and so is the head of those that bring records. They begin with [now, change:
+-- Replies are in MessagePack, behind the number of the call and a blank, by which the caller knows that it
+-- reads the reply to this call; of those that bring records, so is the head. They begin with [now, change:
 -- the number of the last change of this shard. Numbers grow by one with each call that changes something,
 -- so a smaller one than before tells that changes were lost.
 --
@@ -131,6 +133,10 @@ local function finish(...)
   return remember(answer(...))
 end
 
+local define
+do
+local NUMBER
+
 -- Begins a call; returns its reply if the call ends here.
 local function begin(keys, args, reads)
   if not call then prepare() end
@@ -138,7 +144,8 @@ local function begin(keys, args, reads)
   META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
   local again
-  again, MARK, SECONDS, SHARDS, LANE, given = match(args[1], '^(%??)(%d*) (%d+) (%d+) (%S*) (%d*)$')
+  again, MARK, SECONDS, SHARDS, LANE, given, NUMBER =
+    match(args[1], '^(%??)(%d*) (%d+) (%d+) (%S*) (%d*) (%d+)$')
   tally, replayed, died, now, part, actor, advanced = {}, nil, {}, tonumber(given), 0, nil, false
   local known = again ~= '' and call('GET', TRY)
   if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
@@ -167,14 +174,22 @@ local function begin(keys, args, reads)
   if MARK ~= '' and has('h') then forget_ends() end
 end
 
+-- Returns a reply with the number of its call before it; an error has none.
+local function numbered(reply)
+  if type(reply) == 'string' then return NUMBER .. ' ' .. reply end
+  if reply[1] then reply[1] = NUMBER .. ' ' .. reply[1] end
+  return reply
+end
+
 -- Makes a function of the library; `reads`: the numbers of META that it needs beside those of all.
-local function define(name, flags, reads, body)
+function define(name, flags, reads, body)
   redis.register_function {
     function_name = NAME .. '_' .. name, flags = flags,
     callback = function(keys, args)
-      return begin(keys, args, reads) or body(unpack(cmsgpack.unpack(args[2]), 1, 10))
+      return numbered(begin(keys, args, reads) or body(unpack(cmsgpack.unpack(args[2]), 1, 10)))
     end,
   }
+end
 end
 
 -- rights: which of some commands the user may not use; without one of them, functions would end halfway.

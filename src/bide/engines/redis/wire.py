@@ -1,0 +1,207 @@
+"""A connection to a Redis server that nobody can read out of step.
+
+Commands that were sent are an `Exchange`, and it alone reads their answers. Until it has read all
+of them, the connection sends nothing else: not after an error, nor after an exception of a signal
+handler, which may come anywhere. Answers of bide's functions name the call that they answer.
+"""
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import hiredis
+import msgspec
+from redis import exceptions as raised
+
+from bide.engines.redis.faults import Refusal, is_of_network
+from bide.engines.redis.layout import Arg
+
+_BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
+"""What ends a connection; the third: what came was not said by Redis."""
+
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Lost(Exception):
+    """The connection broke; its cause is what broke it, in the same words."""
+
+
+def pack(command: tuple[Arg, ...]) -> bytes:
+    """Return a command as it goes to the server."""
+    if int in map(type, command):
+        # An interrupt while hiredis takes the text of a number would end the process.
+        command = tuple([str(part) if type(part) is int else part for part in command])
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
+class Wire:
+    """A connection to a server.
+
+    Args:
+        client: what connects, of redis-py.
+
+    Raises:
+        Exception: what redis-py raises.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
+        self._owner: Exchange | None = None
+        """What has been sent and is not answered yet."""
+        self.open = True
+        try:
+            client.connect()
+        except BaseException:
+            self.close()
+            raise
+        self.socket: Any = client._sock
+
+    @property
+    def usable(self) -> bool:
+        """Whether commands can be sent: all that were sent before are answered."""
+        return self.open and self._owner is None
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it belongs to the process that forked this one."""
+        return bool(self._client.pid != os.getpid())
+
+    def begin(self, packed: bytes, labels: Sequence[bytes]) -> "Exchange":
+        """Send commands, whose answers are due then.
+
+        Args:
+            packed: the commands.
+            labels: with what the answer to each begins; empty for a command of the server's own.
+
+        Raises:
+            Lost: the connection broke, or answers to other commands are due on it.
+        """
+        with self:
+            if not self.usable or self._reader.has_data():
+                raise raised.ConnectionError("an earlier command was interrupted")
+            exchange = self._owner = Exchange(self, labels)
+            self.socket.sendall(packed)
+        return exchange
+
+    def exchange(self, packed: bytes, labels: Sequence[bytes]) -> list[Any]:
+        """Send commands and return what comes back, refusals as values. Arguments as of `begin`.
+
+        Raises:
+            Lost: the connection broke, the server was silent for too long or answered something
+                else, or answers to other commands are due.
+        """
+        return self.begin(packed, labels).answers()
+
+    def ask(self, *command: Arg) -> Any:
+        """Send one command of the server's own; return what comes back, a refusal as a value.
+
+        Raises:
+            Lost: see `exchange`.
+        """
+        return self.exchange(pack(command), (b"",))[0]
+
+    def tell(self, packed: bytes) -> None:
+        """Send a command of which the answer comes among what `heard` returns.
+
+        Raises:
+            Lost: the connection broke.
+        """
+        with self:
+            self.socket.sendall(packed)
+
+    def heard(self) -> list[Any]:
+        """Return what the server says unasked; wait until it says something.
+
+        Raises:
+            Lost: the connection broke.
+        """
+        with self:
+            self._read()
+        return list(iter(self._reader.gets, False))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        self._client.disconnect()
+
+    def __enter__(self) -> None:
+        """Begin to send or to receive."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection after an error: half a command may be on its way, or half an answer.
+
+        Raises:
+            Lost: the network or the server caused it, and not a signal handler.
+        """
+        if error is not None:
+            self.close()
+            if isinstance(error, _BROKEN) and is_of_network(error):
+                raise Lost(str(error)) from error
+
+    def _read(self) -> None:
+        data = self.socket.recv(65536)
+        if not data:
+            raise raised.ConnectionError("Connection closed by server.")
+        self._reader.feed(data)
+
+    def _next(self) -> Any:
+        """Return the next answer."""
+        while (answer := self._reader.gets()) is False:
+            self._read()
+        return answer
+
+
+class Exchange:
+    """Commands that were sent on a connection, which is theirs until all are answered."""
+
+    def __init__(self, wire: Wire, labels: Sequence[bytes]) -> None:
+        self._wire = wire
+        self._labels = labels
+
+    def answers(self) -> list[Any]:
+        """Return what comes back of the commands, refusals as values.
+
+        Raises:
+            Lost: see `Wire.exchange`.
+        """
+        wire = self._wire
+        with wire:
+            if wire._owner is not self or not wire.open:
+                raise raised.ConnectionError("the connection was closed")
+            answers = [_read(wire._next(), label) for label in self._labels]
+            wire._owner = None
+        return answers
+
+
+def _read(answer: Any, label: bytes) -> Any:
+    """Return an answer, that of a function decoded.
+
+    Raises:
+        RedisError: the server is loading its data, or it answers another command.
+    """
+    kind = type(answer)
+    if kind is Refusal:
+        if answer.word == "LOADING":
+            raise raised.BusyLoadingError(str(answer))
+        return answer
+    if not label:
+        return answer
+    head = answer[0] if kind is list and answer else answer
+    if type(head) is not bytes or not head.startswith(label):
+        raise raised.InvalidResponse("the server answered another command than the last one")
+    try:
+        decoded = _decode(head[len(label) :])
+    except msgspec.MsgspecError as error:
+        raise raised.InvalidResponse(f"the answer cannot be read: {error}") from error
+    if kind is not list:
+        return decoded
+    answer[0] = decoded
+    return answer
