@@ -161,6 +161,9 @@ MAX_ANSWER = 32 * MAX_BYTES
 """Bytes of an answer of a server to its `http://` client: the budget of a server's replies, with
 room for what else is in them and for messages larger than the budget."""
 
+MAX_INTERIM = 8
+"""Interim answers (1xx) of a server to its `http://` client before its answer."""
+
 MAX_EVENT_LINE = 16 * 1024 * 1024
 """Bytes of a line of an event stream that the `http://` client reads."""
 

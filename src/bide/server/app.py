@@ -109,7 +109,7 @@ async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
     if call.streams:  # the status was sent already: only the end can be sent
         await call.send({"type": "http.response.body"})
     else:
-        await send_whole(call.send, status, data, headers)
+        await send_whole(call.send, status, data, {**headers, **call.mark})
     return status, problem.kind.name
 
 

@@ -1,5 +1,6 @@
 """A call: one request to one operation, and its answer."""
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from bide.engines.http.connection import MARK
 from bide.lane.steps import Steps, arun_steps
 from bide.model.body import parse
 from bide.model.commands import Command
@@ -29,6 +31,8 @@ from bide.server.operation import JSON, Answer, Operation
 from bide.server.problem import UNREADABLE, Problem, invalid, of_decoding
 from bide.server.service import Service
 from bide.targets.http.records import Records
+
+_MARK = re.compile(rb"[!-~]{1,64}")
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -73,6 +77,12 @@ class Call:
         """Return a header by its name in lower case; of several, the last."""
         value = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """The header field of the answer that names the request, if the client has named it."""
+        given = self._headers.get(MARK, b"")
+        return {MARK.decode(): given.decode()} if _MARK.fullmatch(given) else {}
 
     @property
     def token(self) -> str | None:
@@ -272,6 +282,7 @@ class Call:
         """Begin a stream as the answer."""
         self.streams = True
         headers = {"content-type": kind, "cache-control": "no-store", "x-accel-buffering": "no"}
+        headers |= self.mark
         await self.send(_beginning(200, headers))
 
     def shown(self, message: Message) -> wire.MessageOut:
@@ -288,7 +299,7 @@ class Call:
         content = answer.content
         data = content if isinstance(content, bytes) else msgspec.json.encode(content)
         self.carried(len(data))
-        headers = {"content-type": answer.kind, **answer.headers}
+        headers = {"content-type": answer.kind, **answer.headers, **self.mark}
         await send_whole(self.send, answer.status, data, headers)
 
 

@@ -6,18 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 import bide
-from bide.engines.http import address_of, connection
-from bide.engines.http.connection import Address
+from bide.engines.http.channel import Channel
 from bide.engines.http.engine import HttpEngine
-from bide.engines.http.events import AGAIN, DENIED, EventStream, HttpNotifier
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
 from bide.model.commands import Count, Find, Put
@@ -66,11 +62,13 @@ class Script:
             self.hung_up.release()
 
     def _answer(self, connection: socket.socket, stream: Any) -> bool:
-        head = b""
+        head, mark = b"", b""
         while not head.endswith(b"\r\n\r\n"):
             if not (line := stream.readline()):
                 return False
             head += line
+            if line.startswith(b"bide-request: "):
+                mark = line
         self.heads.append(head.decode())
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         stream.read(int(length or 0))
@@ -80,7 +78,7 @@ class Script:
         status, data = answer
         is_last = self.hang_up  # before the answer, behind which the test says it of the next one
         connection.sendall(
-            b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data
+            b"HTTP/1.1 %d X\r\n%bContent-Length: %d\r\n\r\n" % (status, mark, len(data)) + data
         )
         return not is_last
 
@@ -203,7 +201,9 @@ def has_heard_the_end(engine: Engine) -> bool:
     assert isinstance(engine, HttpEngine)
     assert engine._connection is not None
     poll = select.poll()
-    poll.register(engine._connection._http.sock, select.POLLIN)
+    opened = engine._connection._channel
+    assert opened is not None
+    poll.register(opened._socket, select.POLLIN)
     return bool(poll.poll(20_000))
 
 
@@ -222,7 +222,7 @@ def test_a_connection_that_the_server_closed_is_opened_again(
 def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
     script: Script, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.engines.http.connection.readable", lambda descriptor, seconds: False)
+    monkeypatch.setattr(Channel, "is_idle", True)
     script.hang_up = True
     script.then(200, {"replies": [], "now": 5})
     assert engine.execute([], 5) == []
@@ -236,16 +236,16 @@ def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
 def test_after_an_interrupt_the_next_request_has_a_connection_of_its_own(
     script: Script, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: HTTPConnection) -> None:
+    def interrupted(_: Channel) -> None:
         raise KeyboardInterrupt
 
     for _ in range(2):
         script.then(200, {"replies": [], "now": 5})
     with monkeypatch.context() as patched:
-        patched.setattr(HTTPConnection, "getresponse", interrupted)
+        patched.setattr(Channel, "answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.execute([], 5)
-    monkeypatch.setattr("bide.engines.http.connection.readable", lambda descriptor, seconds: False)
+    monkeypatch.setattr(Channel, "is_idle", True)
     assert engine.execute([], 5) == []
 
 
@@ -297,104 +297,3 @@ def test_a_url_that_cannot_be_is_refused(url: str) -> None:
 def test_nobody_there() -> None:
     with pytest.raises(StoreUnavailable, match="is bide serve running"):
         opener("http://127.0.0.1:9")()
-
-
-def answering(head: bytes, piece: bytes, times: int) -> str:
-    """Return the URL of a server that answers one request with a head and many equal pieces."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def run() -> None:
-        with listening, listening.accept()[0] as accepted:
-            accepted.recv(65_536)
-            try:
-                accepted.sendall(head)
-                for _ in range(times):
-                    accepted.sendall(piece)
-                accepted.recv(1)  # until the client closes it
-            except OSError:
-                pass  # the client has heard enough
-
-    threading.Thread(target=run, daemon=True).start()
-    return f"http://127.0.0.1:{listening.getsockname()[1]}?timeout=20s"
-
-
-def test_an_answer_that_is_announced_too_long_is_not_read() -> None:
-    url = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n", b"x", 1)
-    with pytest.raises(StoreError, match="answered with more than 268,435,456 bytes"):
-        opener(url)()
-
-
-@pytest.mark.parametrize(
-    ("head", "piece"),
-    [
-        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536),
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            b"10000\r\n" + b"x" * 65_536 + b"\r\n",
-        ),
-    ],
-    ids=["until it closes", "chunked"],
-)
-def test_an_answer_without_end_is_read_up_to_a_bound(
-    head: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "MAX_ANSWER", 1 << 20)
-    with pytest.raises(StoreError, match="answered with more than 1,048,576 bytes"):
-        opener(answering(head, piece, 1_000))()
-
-
-def breaking_off(head: bytes) -> int:
-    """Return the port of a server that answers one request with a head and one byte of the body."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def run() -> None:
-        with listening, listening.accept()[0] as accepted:
-            accepted.recv(65_536)
-            accepted.sendall(head + b"{")
-
-    threading.Thread(target=run, daemon=True).start()
-    port: int = listening.getsockname()[1]
-    return port
-
-
-def test_an_answer_that_breaks_off_is_no_answer() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
-    with pytest.raises(StoreUnavailable, match="did not answer"):
-        opener(f"http://127.0.0.1:{breaking_off(head)}")()
-
-
-@pytest.mark.parametrize(("status", "seconds"), [(401, DENIED), (429, AGAIN), (503, AGAIN)])
-def test_a_server_that_refuses_the_token_is_asked_less_often(
-    script: Script, status: int, seconds: float
-) -> None:
-    class Pause(threading.Event):
-        lasted = 0.0
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.lasted = timeout or 0.0
-            self.set()
-            return True
-
-    script.answers[:] = [(status, b"{}")]
-    notifier = HttpNotifier(address_of(urlsplit(script.url))[0], 30)
-    notifier._closed = pause = Pause()
-    assert notifier.listen() == []
-    assert pause.lasted == seconds
-
-
-def test_a_refusal_of_the_events_that_breaks_off_is_a_refusal() -> None:
-    """Else a program would hear no hint any more until its end."""
-    head = b"HTTP/1.1 503 Away\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
-    events = EventStream(Address(False, "127.0.0.1", breaking_off(head), "", ""), "counts=0")
-    with pytest.raises(StoreUnavailable, match="it answered with status 503"):
-        events.next()
-
-
-def test_a_line_of_events_without_end_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bide.engines.http.events.MAX_EVENT_LINE", 1_000)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-    url = answering(head + b"x" * 10_000 + b"\nevent: put\ndata: 1\n", b"\n", 1)
-    events = EventStream(Address(False, "127.0.0.1", urlsplit(url).port, "", ""), "counts=0")
-    assert events.next() == ("put", b"1\n")
-    events.close()
-    events.drop()

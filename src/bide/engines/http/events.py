@@ -2,12 +2,13 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPException, HTTPResponse
 
 import msgspec
 
 from bide.engines.http.answers import refusal
+from bide.engines.http.channel import Answer, Lost, Silent, TooLong
 from bide.engines.http.connection import Address, Connection
 from bide.model.errors import AccessDenied, BideError, StoreUnavailable
 from bide.model.limits import MAX_EVENT_LINE
@@ -31,7 +32,7 @@ class EventStream:
         self._path = f"/v1/events?{query}"
         self._silence = silence
         self._connection = Connection(address, silence)
-        self._lines: HTTPResponse | None = None
+        self._lines: Iterator[bytes] | None = None
         self._closed = False
 
     def next(self) -> tuple[str, bytes]:
@@ -44,16 +45,18 @@ class EventStream:
         lines = self._lines or self._open()
         name, why = "", "has ended the stream of events"
         try:
-            while line := lines.readline(MAX_EVENT_LINE):
+            for line in lines:
                 if line.startswith(b"event: "):
                     name = line[7:].strip().decode()
                 elif line.startswith(b"data: "):
                     return name, line[6:]
-        except TimeoutError:
+        except Silent:
             why = f"has said nothing for {self._silence:g} s"
-        except (OSError, HTTPException, ValueError, AttributeError) as error:
-            # ValueError, AttributeError: another thread has closed it while this one was reading
+        except (Lost, UnicodeDecodeError) as error:
             why = f"is gone: {error}"
+        except BaseException:  # an interrupt within a line
+            self.drop()
+            raise
         self.drop()
         raise StoreUnavailable(f"{self._address.shown} {why}")
 
@@ -65,22 +68,40 @@ class EventStream:
     def close(self) -> None:
         """End a `next` that waits with an error; any thread may call this."""
         self._closed = True
-        self._connection.shutdown()
+        self._connection.end()
 
-    def _open(self) -> HTTPResponse:
+    def _open(self) -> Iterator[bytes]:
         if self._closed:
             raise StoreUnavailable("this stream was closed")
-        lines = self._connection.stream(self._path, "text/event-stream")
-        if lines.status != 200:
-            answer = b""
-            with suppress(OSError, HTTPException):  # it breaks off: its status says enough
-                answer = self._connection.body(lines)
+        answer = self._connection.stream(self._path, "text/event-stream")
+        if answer.status != 200:
+            content = b""
+            with suppress(Lost, TooLong):  # it breaks off: its status says enough
+                content = answer.body()
             self.drop()
-            raise refusal(self._address, lines.status, answer)
-        self._lines = lines
+            raise refusal(self._address, answer.status, content)
+        self._lines = lines_of(answer)
         if self._closed:
-            self._connection.shutdown()
-        return lines
+            self._connection.end()
+        return self._lines
+
+
+def lines_of(answer: Answer) -> Iterator[bytes]:
+    """Yield the lines of a stream as they come; one that is too long in pieces.
+
+    Raises:
+        Lost: the stream breaks off, or nothing comes in time.
+    """
+    line = bytearray()
+    for piece in answer.pieces():
+        answer.channel.begin_wait()
+        line += piece
+        if b"\n" in piece:
+            *whole, line = line.split(b"\n")
+            yield from (bytes(one) + b"\n" for one in whole)
+        if len(line) > MAX_EVENT_LINE:
+            yield bytes(line)
+            line.clear()
 
 
 AGAIN = 1.0

@@ -1,0 +1,263 @@
+"""An open connection to a server, and answers on it: HTTP/1.1, as far as a client of bide needs it.
+
+`http.client` keeps the unfinished head of a request that was interrupted, sends head and body one
+by one, which takes a lone request twice as long, and bounds neither interim answers nor the time
+of a whole answer.
+"""
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+from bide.engines.waiting import watch
+from bide.model.limits import MAX_ANSWER, MAX_HEAD, MAX_INTERIM
+
+PACE = 1024 * 1024
+"""So many bytes of an answer have to come within each timeout."""
+
+_PIECE = 64 * 1024
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: .*)?", re.DOTALL)
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
+_NO_BODY = (204, 304)
+
+
+class Lost(Exception):
+    """There is no answer, or none that is HTTP. Nothing else on this channel can be trusted."""
+
+
+class Silent(Lost):
+    """Nothing came in time."""
+
+
+class TooLong(Exception):
+    """An answer is longer than `MAX_ANSWER`."""
+
+
+class Channel:
+    """An open connection. Whoever asks on it owns it until the answer is whole, or closes it.
+
+    Args:
+        connection: to the server.
+        timeout: seconds for a request to be sent, for the head of its answer to come, and for each
+            `PACE` bytes of it.
+    """
+
+    def __init__(self, connection: socket.socket, timeout: float) -> None:
+        self._socket = connection
+        self._timeout = timeout
+        self._received = bytearray()
+        self._readable = watch(connection.fileno())
+        self._deadline = 0.0
+        self._paced = 0  # bytes that have come since the deadline was set
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has come that was not asked for, such as the end of the connection."""
+        return not self._received and not self._readable()
+
+    def send(self, request: bytes) -> None:
+        """Send a request.
+
+        Raises:
+            Lost: it was not sent as a whole.
+        """
+        self._socket.settimeout(self._timeout)
+        self.begin_wait()
+        try:
+            self._socket.sendall(request)
+        except OSError as error:
+            if self._is_interrupt(error):
+                raise
+            raise _lost(error) from error
+
+    def answer(self) -> "Answer":
+        """Read the head of the answer to the request that was sent.
+
+        Raises:
+            Lost: none came in time, or what came is none.
+        """
+        self.begin_wait()
+        for _ in range(MAX_INTERIM + 1):
+            version, status, fields = self._head()
+            if status >= 200:
+                return Answer(self, status, fields, keeps=version == b"1")
+        raise Lost(f"it sent more than {MAX_INTERIM} interim answers")
+
+    def early_answer(self) -> "Answer | None":
+        """Return the answer that came while a request was sent, if one did."""
+        if not self._readable():
+            return None
+        try:
+            return self.answer()
+        except Lost:
+            return None
+
+    def end(self) -> None:
+        """Make another thread that reads see the end of the connection."""
+        try:  # not that of `ssl.SSLSocket`: it takes away what the other thread uses
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:  # it has ended already
+            pass
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    # For answers.
+
+    def begin_wait(self) -> None:
+        """Begin the timeout anew."""
+        self._deadline = time.monotonic() + self._timeout
+        self._paced = 0
+
+    def take(self, most: int | None) -> bytes:
+        """Return the next bytes, at least one; `b""` at the end of the connection."""
+        if not self._received and not self._receive():
+            return b""
+        piece = bytes(self._received[:most])
+        del self._received[:most]
+        return piece
+
+    def line(self, most: int = MAX_HEAD, end: bytes = b"\r\n") -> bytes:
+        """Return the next line, without its end."""
+        seen = 0
+        while (at := self._received.find(end, max(0, seen - len(end)))) < 0:
+            if (seen := len(self._received)) > most:
+                raise Lost(f"its answer has a line or a head of more than {most:,} bytes")
+            if not self._receive():
+                raise Lost("it closed the connection")
+        line = bytes(self._received[:at])
+        del self._received[: at + len(end)]
+        return line
+
+    def _head(self) -> tuple[bytes, int, dict[bytes, bytes]]:
+        """Read the head of an answer: its version, its status, and its fields."""
+        first, *lines = self.line(end=b"\r\n\r\n").split(b"\r\n")
+        if (status := _STATUS.fullmatch(first)) is None:
+            raise Lost(f"its answer is not HTTP/1.1: {first[:60]!r}")
+        fields: dict[bytes, bytes] = {}
+        for line in lines:
+            name, _, value = line.partition(b":")
+            name, value = name.lower(), value.strip()
+            fields[name] = b"%b, %b" % (fields[name], value) if name in fields else value
+        return status[1], int(status[2]), fields
+
+    def _receive(self) -> bool:
+        """Wait for more; return False at the end of the connection."""
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise Silent("no answer in time")
+        try:
+            self._socket.settimeout(left)
+            data = self._socket.recv(_PIECE)
+        except OSError as error:
+            if self._is_interrupt(error):
+                raise
+            raise _lost(error) from error
+        self._received += data
+        self._paced += len(data)
+        if self._paced >= PACE:
+            self.begin_wait()
+        return bool(data)
+
+    def _is_interrupt(self, error: OSError) -> bool:
+        """Whether a signal handler has raised a `TimeoutError`, too early for one of the socket."""
+        is_timeout = isinstance(error, TimeoutError) and error.errno is None
+        return is_timeout and time.monotonic() < self._deadline
+
+
+class Answer:
+    """An answer whose head was read.
+
+    Args:
+        channel: the rest of it comes there.
+        status: of the answer.
+        fields: of its head, with names in lower case.
+        keeps: whether its version keeps the connection for another request.
+    """
+
+    def __init__(
+        self, channel: Channel, status: int, fields: dict[bytes, bytes], *, keeps: bool
+    ) -> None:
+        self.channel = channel
+        self.status = status
+        self.fields = fields
+        self.length = self._announced()
+        """The bytes of its body; `None`: its end is not announced."""
+        self._chunked = b"transfer-encoding" in fields
+        closes = b"close" in fields.get(b"connection", b"").lower()
+        self.keeps = keeps and not closes and (self._chunked or self.length is not None)
+        """Whether the server takes another request on the connection."""
+        self._rest = b""
+
+    def _announced(self) -> int | None:
+        coding, length = map(self.fields.get, (b"transfer-encoding", b"content-length"))
+        if coding is not None and coding.lower() != b"chunked":
+            raise Lost(f"its answer has the transfer-encoding {coding[:60]!r}")
+        if self.status in _NO_BODY:
+            return 0
+        if coding is not None or length is None:
+            return None
+        if not _LENGTH.fullmatch(length):
+            raise Lost(f"its answer has the content-length {length[:60]!r}")
+        return int(length)
+
+    def body(self) -> bytes:
+        """Read the whole body.
+
+        Raises:
+            Lost: its end is missing.
+            TooLong: it has more than `MAX_ANSWER` bytes.
+        """
+        too_long = TooLong(f"more than {MAX_ANSWER:,} bytes")
+        if (self.length or 0) > MAX_ANSWER:
+            raise too_long
+        pieces, size = [], 0
+        for piece in self.pieces():
+            pieces.append(piece)
+            if (size := size + len(piece)) > MAX_ANSWER:
+                raise too_long
+        return b"".join(pieces)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body as it comes.
+
+        Raises:
+            Lost: its end is missing.
+        """
+        if self._chunked:
+            while size := self._size_of_chunk():
+                yield from self._exactly(size)
+                if self.channel.line():
+                    raise Lost("its answer has a chunk that is longer than announced")
+            while self.channel.line():  # fields behind the body
+                pass
+        elif self.length is not None:
+            yield from self._exactly(self.length)
+        else:
+            while piece := self.channel.take(None):
+                yield piece
+
+    def _exactly(self, size: int) -> Iterator[bytes]:
+        while size:
+            if not (piece := self.channel.take(size)):
+                raise Lost("it closed the connection within its answer")
+            size -= len(piece)
+            yield piece
+
+    def _size_of_chunk(self) -> int:
+        line = self.channel.line()
+        if (size := _CHUNK.fullmatch(line)) is None:
+            raise Lost(f"its answer has a chunk of the size {line[:60]!r}")
+        return int(size[1], 16)
+
+
+def _lost(error: OSError) -> Lost:
+    timed_out = isinstance(error, TimeoutError)
+    return Silent("no answer in time") if timed_out else Lost(words(error))
+
+
+def words(error: Exception) -> str:
+    """Return what went wrong, for an error of the network."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
