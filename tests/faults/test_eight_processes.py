@@ -16,4 +16,3 @@ def test_eight_processes_on_one_file_never_see_that_it_is_locked(tmp_path: Path)
     assert (flow.put, flow.acked) == (result.put, result.acked)
     assert result.put > 500
     assert result.acked > 500
-    assert result.longest < 15, "somebody waited for half of the time-out"

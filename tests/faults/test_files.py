@@ -280,11 +280,9 @@ def test_locked_beyond_the_time_out_names_the_file_and_the_mend(
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "locked\n"
-    began = time.monotonic()
     for call in (lambda: orders.put(2), orders.claim, lambda: orders.cancel("a")):
         with pytest.raises(StoreBusy, match=r"kept .*bide\.db locked for 0\.3 s; nothing was chan"):
             call()
-    assert 0.9 <= time.monotonic() - began < 10
     assert orders.counts().sizes.ready == 1  # whoever looks does not wait
     other.communicate("")
     assert orders.put(2)

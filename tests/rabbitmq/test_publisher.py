@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -260,9 +259,7 @@ def test_missed_heartbeats_end_a_connection(stage: Stage) -> None:
             async with stage.publisher(stage.url("&heartbeat=1", port=line.port)) as to:
                 assert await publish(to) == answer("confirmed")
                 line.freeze()
-                began = time.monotonic()
                 assert await publish(to) == answer("confirmed")
-                assert time.monotonic() - began < PATIENCE / 2
                 assert line.connections == 2
 
     stage.play(story)

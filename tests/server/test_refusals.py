@@ -2,7 +2,6 @@
 
 import gzip
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -76,10 +75,9 @@ def test_a_slip_is_told_with_what_there_is(
     assert "datetime" not in refused.problem["detail"]
 
 
-def test_a_name_full_of_places_is_refused_at_once(client: Client) -> None:
-    began = time.monotonic()
-    assert client.post(f"{Q}/messages", {" - at `$" * 10_000 + "\n": 1}).status == 400
-    assert time.monotonic() - began < 2  # of a pattern that looks behind each place: 7 s
+def test_a_name_full_of_places_is_refused(client: Client) -> None:
+    # A pattern that looks behind each place takes many times as long as the client waits.
+    assert client.post(f"{Q}/messages", {" - at `$" * 100_000 + "\n": 1}).status == 400
 
 
 def test_a_state_that_there_is_none_of_is_told_with_those_there_are(client: Client) -> None:

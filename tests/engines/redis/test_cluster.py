@@ -4,7 +4,6 @@ import itertools
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from bide.model.errors import (
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.cluster import RedisCluster, ask, eventually
 from tests.conformance.shards import conforms
+from tests.counting import count_calls
 from tests.engines.redis.spread import HOUR, SHARDS, ids, is_waited_for, one, put, slot
 from tests.servers import RedisServer, free_port
 
@@ -228,15 +228,17 @@ def test_a_shard_that_is_gone_does_not_stop_the_others(
             assert f"127.0.0.1:{dead.port}" in str(outcome)
         else:
             assert isinstance(outcome, Outcomes)
-    begin = time.monotonic()
-    for number in range(50):
-        id = f"o{number}"
-        if shard_of(id, SHARDS) in gone:
-            with pytest.raises(StoreError):
-                one(engine, put("q", id))
-        else:
-            assert one(engine, put("q", id)).outcomes[0]
-    assert time.monotonic() - begin < 10  # nobody waits for it again and again
+
+    def put_one_by_one() -> None:
+        for number in range(50):
+            id = f"o{number}"
+            if shard_of(id, SHARDS) in gone:
+                with pytest.raises(StoreError):
+                    one(engine, put("q", id))
+            else:
+                assert one(engine, put("q", id)).outcomes[0]
+
+    assert count_calls(put_one_by_one)["sleep"] <= 50  # nobody waits for it again and again
     with pytest.raises(StoreError):
         one(engine, Count("q"))
     with pytest.raises(StoreError, match="carried out for its other messages"):
@@ -265,11 +267,11 @@ def test_a_slot_that_is_halfway_between_two_nodes_does_not_stop_the_others(
     carry, end = redis_cluster.move(number, to)
     first, *_ = ask(owner, "CLUSTER", "GETKEYSINSLOT", number, 1)
     ask(owner, "MIGRATE", "127.0.0.1", to.port, first, 0, 5000)
-    begin = time.monotonic()
-    claimed = one(engine, Claim(queue, 100, HOUR, "w"))
+    claimed: list[Claimed] = []
+    calls = count_calls(lambda: claimed.append(one(engine, Claim(queue, 100, HOUR, "w"))))
     others = [id for id in ids(100) if shard_of(id, SHARDS) != 0]
-    assert sorted(message.id for message in claimed.messages) == others
-    assert time.monotonic() - begin < 30
+    assert sorted(message.id for message in claimed[0].messages) == others
+    assert calls["sleep"] < 5  # it does not wait for the minute of `reconnect`
     carry()
     end()
     assert one(engine, Claim(queue, 100, HOUR, "w")).messages
@@ -286,12 +288,14 @@ def test_a_node_that_refuses_changes_for_a_while_does_not_stop_the_others(
     patient = open_engine(f"{redis_cluster.url}?reconnect=60s")
     ask(refusing, "CONFIG", "SET", "min-replicas-to-write", 1)
     try:
-        begin = time.monotonic()
-        assert one(patient, put(queue, there[0])).outcomes
-        claimed = one(patient, Claim(queue, 100, HOUR, "w"))
-        assert {message.id for message in claimed.messages} >= set(there)
-        assert queue in one(patient, Queues("")).names
-        assert time.monotonic() - begin < 30
+
+        def work() -> None:
+            assert one(patient, put(queue, there[0])).outcomes
+            claimed = one(patient, Claim(queue, 100, HOUR, "w"))
+            assert {message.id for message in claimed.messages} >= set(there)
+            assert queue in one(patient, Queues("")).names
+
+        assert count_calls(work)["sleep"] < 15  # it does not wait for the minute of `reconnect`
         hasty = open_engine(f"{redis_cluster.url}?reconnect=50ms")
         with pytest.raises(StoreReadOnly, match="fewer replicas than its min-replicas-to-write"):
             one(hasty, put(queue, here))

@@ -21,6 +21,9 @@ from tests.servers import PATIENCE
 
 pytestmark = pytest.mark.process
 
+SILENCE = 4
+"""For so many seconds a node that is silent holds up who waits for its answer."""
+
 RUN = 6
 """So many in a row that come in time are no chance."""
 
@@ -36,11 +39,11 @@ def test_a_shard_that_is_silent_does_not_stop_the_others(
     there = [id for id in ids(100) if shard_of(id, SHARDS) not in gone]
     assert silent.process is not None
     silent.process.send_signal(signal.SIGSTOP)
-    begin = time.monotonic()
+    deadline = time.monotonic() + PATIENCE
     taken: list[str] = []
     claims = 0
-    while sorted(taken) != there or claims < 20:  # a node that is merely slow is passed over, too
-        assert time.monotonic() - begin < 10, taken  # not half a second or more for each
+    while sorted(taken) != there or claims < 200:  # a node that is merely slow is passed over, too
+        assert time.monotonic() < deadline, (claims, taken)  # it is not waited for each time
         taken += [message.id for message in one(engine, Claim("q", 5, HOUR, "w")).messages]
         claims += 1
     # Nor does it hold up one that comes later, whatever else there is on it.
@@ -63,7 +66,7 @@ def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
     there = {n for n in range(SHARDS) if cluster.owner(slot("q", n)) is not silent}
     putter = from_url(urlsplit(cluster.url))()
     one(putter, Configure("q"))
-    lane = Lane(opener(f"{cluster.url}?timeout=1s"))
+    lane = Lane(opener(f"{cluster.url}?timeout={SILENCE}s"))
     late: list[float] = []
     enough = threading.Event()
 
@@ -82,7 +85,7 @@ def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
     # At first it holds up a claim for as long as the time-out; then it is to hold up none.
     for id in (id for id in ids(1000) if shard_of(id, SHARDS) in there):
         assert time.monotonic() < deadline, late
-        if len(late) > RUN and max(late[-RUN:]) < 0.2:
+        if len(late) > RUN and max(late[-RUN:]) < SILENCE / 2:
             enough.set()
         one(putter, put("q", id, delay=50))
         thread.join(0.2)
