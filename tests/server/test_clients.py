@@ -112,7 +112,7 @@ def test_a_slow_reader_holds_up_nobody(client: Client) -> None:
     client.post(f"{Q}/put", {"messages": [{"body": body, "id": f"m{n}"} for n in range(20)]})
     head = f"GET {Q}/messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     slow = raw(client, b"")
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 10_000)  # most stays at the server
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)  # most stays at the server
     slow.sendall(head.encode())
     for _ in range(20):
         assert client.get("/healthz").status == 200
