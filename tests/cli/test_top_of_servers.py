@@ -131,7 +131,7 @@ def test_where_no_forecast_is_allowed_it_shows_the_counts(url: str, orders: bide
     orders.put(1, delay=60)
     reads = Tokens(orders._lane).create(None, ["read"])[0]
     app = App(Settings(store=url, auth="required", max_slow_reads=1))
-    with running(app) as port, app.service.slow_calls.one(None, ""):
+    with running(app) as port, app.service.gate.slow_calls.one(None, ""):
         env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
         result = CliRunner().invoke(main, ["top"], env=env)
     assert result.stdout.split("\t")[:3] == ["queue", "orders", "1"]

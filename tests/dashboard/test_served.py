@@ -1,5 +1,6 @@
 """The dashboard of `bide serve`: sessions and rights."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -261,7 +262,7 @@ def test_the_store_may_be_behind_a_server(served: Served) -> None:
     port = served.server().client.port
     access = Access(name="ann", actions=ACTIONS)
     app = Dashboard(f"http://127.0.0.1:{port}", lambda scope: access)
-    served.open.callback(app.store.close)
+    served.open.callback(lambda: asyncio.run(app.close()))
     visitor = Visitor(app)
     served.open.callback(visitor.close)
     for page in ("/", "/queue?queue=orders", "/message?queue=orders&id=order-42", "/dead",

@@ -319,10 +319,13 @@ ELSEWHERE = {
     "MAX_HEAD": "server/test_connection.py",
     "MAX_KEYS": "server/test_oidc.py",
     "MAX_PACKED": "server/test_packed_limits.py",
+    "MAX_REPLIES": "server/test_reply_budget.py",
+    "MAX_REPLIES_OF_NAMESPACE": "server/test_reply_budget.py",
     "MAX_SUBJECT": "server/test_oidc.py",
     "MAX_HINTS": "server/test_streams.py",
     "MAX_TALLIES": "server/test_shared_stats.py",
     "MAX_UNREAD": "server/test_connection_limits.py",
+    "WAITING_BYTES": "server/test_reply_budget.py",
     "STALLED": "server/test_connection_limits.py",
 }
 """Where other limits are tested."""

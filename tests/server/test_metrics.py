@@ -1,6 +1,5 @@
 """`/metrics`: the names of a worker's metrics, and figures of the server's own."""
 
-from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -11,6 +10,7 @@ from bide.model.replies import Counts, Flow, Sizes
 from bide.observing.metrics import claim_metrics, registry_of
 from bide.server.access.rights import OPEN, Caller
 from bide.server.app import App
+from bide.server.limits.gate import Visit
 from bide.server.routes import monitoring
 from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats
@@ -109,7 +109,7 @@ def test_what_the_server_knows_of_subscriptions_does_not_need_the_store(
             "shop": Known(Subscription(name="shop", queue="orders", url="http://s/"), Circuit())
         }
 
-    async def away(caller: Caller) -> NoReturn:
+    async def away(*_: object) -> NoReturn:
         raise StoreUnavailable("it is away")
 
     client = serve()
@@ -117,12 +117,12 @@ def test_what_the_server_knows_of_subscriptions_does_not_need_the_store(
     service = client.app.service
     monkeypatch.setattr(service.pushing, "known", known)
     with monkeypatch.context() as patch:
-        patch.setattr(service, "names", away)
+        patch.setattr(Visit, "execute", away)
         found = scrape(client)
     assert found["bide_store_up",] == 0
     assert found["bide_push_circuit", "closed", "shop"] == 1
     client.put(f"{Q}/messages/m", {"body": 1})
-    monkeypatch.setattr(service.pushing, "known", partial(away, OPEN))
+    monkeypatch.setattr(service.pushing, "known", away)
     assert scrape(client)["bide_queue_messages", "orders", "ready"] == 1
 
 

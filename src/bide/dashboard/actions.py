@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from bide.dashboard.pages.messages import error_kind, letters
-from bide.dashboard.pages.work import records_of
+from bide.dashboard.summary import summary_of
 from bide.dashboard.view import Page, Redirect, Refused, View
 from bide.lane.steps import arun_steps
 from bide.model import commands as cmd
@@ -58,13 +58,13 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
             raise Refused(403, "not-allowed", verb)
 
     await view.admit(command)
-    takes_back = view.store.lane.capabilities.takes_back
+    takes_back = view.store.capabilities.takes_back
     if takes_back and isinstance(command, Undo):  # the server decides by the token
         allow(cast("Verb", view.request.get("verb")))
 
     async def ask(step: cmd.Command) -> Reply:
         await view.admit(step)
-        return await view.store.lane.acall(step, view.store)
+        return await view.store.execute(step)
 
     return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
 
@@ -181,11 +181,12 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
         scan = cmd.Scan(full, None, where, limit=SHOWN, max_bytes=READ_BYTES)
         page = await view.store.ask(replies.Page, scan)
         first = [message for message in page.messages if message.state in ("delayed", "ready")]
+    shown = [summary_of(message, view.shown) for message in first]
     kept = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))
     return Page("confirm.html", {
-        "action": action, "queue": view.request.get("queue"), "first": first, "count": count,
+        "action": action, "queue": view.request.get("queue"), "first": shown, "count": count,
         "more": max(0, count - len(first)), "fields": kept, "most": BULK,
         "undoable": action in UNDOABLE, "back": _back(view),
     })  # fmt: skip
@@ -337,7 +338,7 @@ async def _delete(view: View, _: list[str]) -> Result:
 async def _subscription(view: View, _: list[str]) -> Result:
     mine, name = view.access.namespace, view.request.get("name")
     name = name if mine is None else f"{mine}/{name}"
-    records = records_of(view.store)
+    records = view.store.records
     known = await records.get(name)
     if known is None or view.access.caller.own(known.queue) is None:
         raise Refused(404, "not-found")

@@ -13,18 +13,24 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access, AccessFunction
 from bide.dashboard.actions import act
 from bide.dashboard.pages import PAGES
-from bide.dashboard.reading import StoreReader
+from bide.dashboard.reading import ReadLately, StoreReader
 from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
 from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
+from bide.engines.bounded_dict import BoundedDict
+from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_FORM, MAX_LOGIN_FORM
 from bide.server.access.admission import refuse_foreign_forms
 from bide.server.call import send_whole
+from bide.server.http.client_address import network_of
+from bide.server.limits.gate import CLIENT, Gate, Visit
+from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.request_bodies import Gone, LargeBodies, Receive
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
 from bide.server.problem import ClientText, Problem
+from bide.server.settings import Settings
 
 if TYPE_CHECKING:
     from bide.dashboard.served import Sessions
@@ -56,6 +62,9 @@ LONGEST = 8.0
 """Seconds that a page may wait for the store, less than htmx waits for the page; an action may take
 longer."""
 
+NAMESPACES = 64
+"""For how many namespaces it is kept what was read lately."""
+
 _log = logging.getLogger("bide.dashboard")
 
 
@@ -71,8 +80,8 @@ class Dashboard:
         clock: the clock of the store.
         sessions: identifies visitors by their login, instead of `access`.
         admit: refuses what is beyond a quota.
+        gate: what its requests pass; by default one of its own, with the default limits.
         address: returns the address of the client, for the log of actions; "" if it is unknown.
-        slow_reads: carries out forecasts and audits; by default its own.
         bodies: bounds the memory of forms, with all else that it counts; by default of forms alone.
     """
 
@@ -85,17 +94,20 @@ class Dashboard:
     sessions: "Sessions | None" = None
     admit: Admit | None = None
     address: Callable[[Any], str] = lambda scope: (scope.get("client") or ("",))[0]
-    slow_reads: SlowReads | None = None
+    gate: Gate | None = None
     bodies: LargeBodies = field(default_factory=lambda: LargeBodies(MAX_FORM))
 
     def __post_init__(self) -> None:
-        self.store = StoreReader(self.url, self.clock, self.slow_reads)
+        self._own_gate = None if self.gate is not None else _gate_of(self.url, self.clock)
+        self._lately: BoundedDict[str | None, ReadLately] = BoundedDict(NAMESPACES)
         self.hide = frozenset(name.lower() for name in self.hide)
         self._text = ClientText(self.url)
 
     async def close(self) -> None:
         """Let go of the store."""
-        await asyncio.to_thread(self.store.close)
+        if (gate := self._own_gate) is not None:
+            await asyncio.to_thread(gate.slow_reads.close)
+            await asyncio.to_thread(close_lane, gate.lane)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; ASGI calls this."""
@@ -108,15 +120,29 @@ class Dashboard:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"the dashboard serves HTTP alone, and this is {scope['type']!r}")
-        if (answer := await self.answer(scope, receive)) is not None:
-            await send_whole(send, *answer[:3])
+        visit = self.visit(scope)
+        try:
+            if (answer := await self.answer(scope, receive, visit)) is not None:
+                await send_whole(send, *answer[:3])
+        finally:
+            visit.close()
 
-    async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer | None:
+    def visit(self, scope: Mapping[str, Any]) -> Visit:
+        """Return the visit of a request; it ends with `Visit.close`."""
+        gate = self.gate or self._own_gate
+        assert gate is not None
+        client = (scope.get("extensions") or {}).get(CLIENT)
+        return gate.visit(network_of(self.address(scope)), client)
+
+    async def answer(
+        self, scope: Mapping[str, Any], receive: Receive, visit: Visit
+    ) -> Answer | None:
         """Return the answer to a request; `None` if the client has closed the connection.
 
         Args:
             scope: the ASGI scope of the request.
             receive: gives its body.
+            visit: executes the commands of the request, within its limits.
         """
         try:
             request = Request(scope, receive)
@@ -135,26 +161,33 @@ class Dashboard:
                     refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
                 page: Page | Redirect | None = await self._without_login(request)
                 if page is None:
-                    access, session = await self._visitor(request)
+                    access, session = await self._visitor(request, visit)
                     view = View(
-                        request, access, self.store, self.hide, self.admit, session,
+                        request, access, self._reader(visit), self.hide, self.admit, session,
                         self.action_log.path,
                     )  # fmt: skip
                     page = await self._page(view)
-            return self._rendered(request, view, page)
+            answer = self._rendered(request, visit, view, page)
+            if view is not None:
+                visit.carried(request.received + len(answer.content))
+            return answer
         except Gone:
             return None
         except Exception as error:  # noqa: BLE001  (it is logged, and other requests go on)
-            return self._rendered(request, view, self._refusal(request, error))
+            if isinstance(error, Problem) and error.kind.name == "rate-limited":
+                return _whole(error.kind.status, str(error).encode(), PLAIN, error.headers)
+            return self._rendered(request, visit, view, self._refusal(request, error))
         finally:
             self.bodies.grow(request.received, 0)
 
-    def _rendered(self, request: Request, view: View | None, page: Page | Redirect) -> Answer:
+    def _rendered(
+        self, request: Request, visit: Visit, view: View | None, page: Page | Redirect
+    ) -> Answer:
         """Return a page as HTML; without a view, it shows nothing of the store."""
         if isinstance(page, Redirect):
             return _redirect(page)
         language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
-        shown = view or View(request, Access(), self.store, self.hide)
+        shown = view or View(request, Access(), self._reader(visit), self.hide)
         context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
         headers = dict(NO_STORE)
         if page.status == 401 and request.header("sec-fetch-site") == "cross-site":
@@ -176,14 +209,26 @@ class Dashboard:
             return self.sessions.log_out(request)
         return await self.sessions.log_in(request)
 
-    async def _visitor(self, request: Request) -> tuple[Access, bool]:
-        """Return what a visitor may, and whether they have logged in."""
+    def _reader(self, visit: Visit) -> StoreReader:
+        """Return the store for one request."""
+        namespace = visit.caller.namespace
+        if (lately := self._lately.get(namespace)) is None:
+            lately = self._lately[namespace] = ReadLately(self.clock)
+        return StoreReader(self.url, self.clock, visit, lately)
+
+    async def _visitor(self, request: Request, visit: Visit) -> tuple[Access, bool]:
+        """Let a visitor in; return what it may, and whether it has logged in."""
         if self.sessions is not None:
-            return await self.sessions.visitor(request)
+            caller, session = await self.sessions.visitor(request)
+            visit.caller = caller
+            visit.admit()
+            return self.sessions.access_of(caller), session
         found = self.access(request.scope)
         access = await found if inspect.isawaitable(found) else found
         if access is None:
             raise Refused(403, "no-access")
+        visit.caller = access.caller
+        visit.admit()
         return access, False
 
     async def _page(self, view: View) -> Page | Redirect:
@@ -193,10 +238,7 @@ class Dashboard:
             await request.read_form(MAX_FORM, self.bodies)
             if request.path != "/do":
                 raise Refused(405, "not-found")
-            try:
-                return await act(view, lambda one: self._note(view, one))
-            finally:
-                self.store.recent.forget()
+            return await act(view, lambda one: self._note(view, one))
         if (page := PAGES.get(request.path)) is None:
             raise Refused(404, "not-found")
         return await page(view)
@@ -226,7 +268,9 @@ class Dashboard:
         return Page("error.html", {"status": status, "title": title, "detail": detail}, status)
 
     def _note(self, view: View, done: Act) -> None:
-        """Log an action with its author."""
+        """Log an action with its author; what was read before it is read again."""
+        if done.result != "forbidden" and done.act != "audit":
+            view.store.recent.forget()
         access, request = view.access, view.request
         client = self.address(request.scope)
         self.action_log.write(
@@ -237,6 +281,13 @@ class Dashboard:
             done.act, access.name or "a visitor", client or "?", done.queue, done.messages,
             done.result,
         )  # fmt: skip
+
+
+def _gate_of(url: str, clock: Clock) -> Gate:
+    """Return the gate of a dashboard that is mounted in another application."""
+    lane, defaults = open_lane(url, clock), Settings()
+    slow_calls = LongCalls("slow reads", "limit of readers", defaults.max_slow_reads)
+    return Gate(lane, SlowReads(lane), slow_calls, defaults.max_body)
 
 
 def _redirect(to: Redirect, status: int = 303) -> Answer:

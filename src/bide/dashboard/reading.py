@@ -8,18 +8,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access
+from bide.dashboard.redaction import Redaction
+from bide.dashboard.summary import Summary, summary_of
 from bide.engines.bounded_dict import BoundedDict
+from bide.engines.port import Capabilities
 from bide.engines.registry import is_server
-from bide.lane.lane import Lane
-from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps
-from bide.model.commands import Command, Explain, Forecast, Queues, Scan
+from bide.model.commands import Command, Explain, Forecast, Queues
 from bide.model.identity import check_prefix, is_listed
 from bide.model.replies import Explained, Forecasted, Names, Reply, expect
 from bide.observing.explanation import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
-from bide.queue.search import Query, SearchPage, search_steps
-from bide.server.limits.slow_reads import SlowReads, is_slow
+from bide.queue.search import PAGE_BYTES, Query, search_steps
+from bide.server.limits.gate import Visit
+from bide.server.problem import Problem
+from bide.targets.http.records import Records
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
@@ -134,6 +137,15 @@ class Glance(NamedTuple):
         return self.samples[-2] if len(self.samples) > 1 else None
 
 
+class Listed(NamedTuple):
+    """What a search has found so far; see `SearchPage`."""
+
+    messages: list[Summary]
+    searched: int
+    total: int | None
+    cursor: str | None
+
+
 class _History:
     """The samples of one selection of queues."""
 
@@ -142,51 +154,63 @@ class _History:
         self.workers = RecentWorkers()
 
 
-class StoreReader:
-    """The store, and what was read of it lately.
+class ReadLately:
+    """What was read of a store lately, for all visitors of one namespace.
 
     Args:
-        store: its URL.
         clock: the store's clock.
-        slow_reads: carries out forecasts and audits; by default its own.
     """
 
-    def __init__(
-        self, store: str, clock: Clock = SYSTEM_CLOCK, slow_reads: SlowReads | None = None
-    ) -> None:
-        self.url = store
-        self.clock = clock
-        self.lane: Lane = open_lane(store, clock)
-        self._owns_slow_reads = slow_reads is None
-        self._slow_reads = slow_reads or SlowReads(self.lane)
+    def __init__(self, clock: Clock) -> None:
         self.recent = Recent(clock)
-        self._histories: BoundedDict[object, _History] = BoundedDict(VIEWS)
+        self.histories: BoundedDict[object, _History] = BoundedDict(VIEWS)
+
+
+class StoreReader:
+    """The store, as one request reaches it.
+
+    Args:
+        url: the URL of the store.
+        clock: the store's clock.
+        visit: the request, which executes the commands.
+        lately: what was read for other requests of the namespace.
+    """
+
+    def __init__(self, url: str, clock: Clock, visit: Visit, lately: ReadLately) -> None:
+        self.url = url
+        self.clock = clock
+        self.execute = visit.execute
+        self.recent = lately.recent
+        self._visit = visit
+        self._histories = lately.histories
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do."""
+        return self._visit.gate.lane.capabilities
 
     @property
     def remote(self) -> bool:
         """Whether the store is behind a server, which keeps subscriptions and heartbeats."""
         return is_server(self.url)
 
+    @property
+    def records(self) -> Records:
+        """The subscriptions of the store."""
+        return Records(self._visit.gate.lane, self.clock)
+
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command, and return its reply."""
-        slow = is_slow(command) and not isinstance(command, Scan)  # a page of a scan is small
-        execute = self._slow_reads.read if slow else self.lane.acall
-        return expect(kind, await execute(command, self))
-
-    def close(self) -> None:
-        """Let go of the store."""
-        if self._owns_slow_reads:
-            self._slow_reads.close()
-        close_lane(self.lane)
+        return expect(kind, await self.execute(command))
 
     async def run(self, steps: Steps[T]) -> T:
         """Execute each command of some steps; return their result."""
-        return await arun_steps(steps, lambda command: self.lane.acall(command, self))
+        return await arun_steps(steps, self.execute)
 
     async def explain(self, queue: str, id: str) -> Explained:
         """Return the facts that explain the state of a message."""
         facts = await self.ask(Explained, Explain(queue, id))
-        steps = look_further(queue, id, facts, around=self.lane.capabilities.shared)
+        steps = look_further(queue, id, facts, around=self.capabilities.shared)
         return await self.run(steps)
 
     async def names(self, access: Access, prefix: str = "", *, own: bool = False) -> list[str]:
@@ -238,7 +262,8 @@ class StoreReader:
     async def forecast(self, queues: Sequence[str], bucket: int, buckets: int) -> Forecasted | None:
         """Return when the messages of some queues fall due, counted together.
 
-        Returns `None` while that is still being counted: a later call gets it.
+        Returns `None` while that is still being counted, or while the visitor's namespace has too
+        many slow reads under way: a later call gets it.
         """
 
         async def read() -> Forecasted:
@@ -251,15 +276,26 @@ class StoreReader:
                 return await self.recent.get(key, FORECAST_EVERY, read)
         except TimeoutError:
             return None
+        except Problem as problem:
+            if problem.kind.name != "too-many-open":
+                raise
+            return None
 
     async def search(
-        self, queues: Sequence[tuple[str, str]], query: Query, cursor: str, limit: int, **more: Any
-    ) -> SearchPage:
-        """Read messages until a page is full; at most so many that the store does not notice.
+        self, queues: Sequence[tuple[str, str]], query: Query, cursor: str, limit: int,
+        shown: Redaction, **more: Any,
+    ) -> Listed:  # fmt: skip
+        """List messages until a page is full; at most so many that the store does not notice.
 
-        The arguments are those of `search_steps`.
+        The arguments are those of `search_steps`, and what the visitor may see of bodies.
         """
-        ordered, start = self.lane.capabilities.ids_ordered, cursor or None
-        return await self.run(
-            search_steps(queues, query, start, limit, SEARCHED, ids_ordered=ordered, **more)
-        )
+        ordered, start = self.capabilities.ids_ordered, cursor or None
+        steps = search_steps(queues, query, start, limit, SEARCHED, ids_ordered=ordered, **more)
+        await self._visit.hold(PAGE_BYTES)
+        if query == Query(state=query.state):  # the first messages of a state
+            page = await self.run(steps)
+        else:
+            with self._visit.slowly():
+                page = await self.run(steps)
+        summaries = [summary_of(message, shown) for message in page.messages]
+        return Listed(summaries, page.searched, page.total, page.cursor)

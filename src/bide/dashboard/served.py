@@ -19,7 +19,7 @@ from bide.model.commands import Command
 from bide.model.errors import AccessDenied
 from bide.model.undoing import Bulk, Undo
 from bide.server.access.admission import refuse_foreign_hosts
-from bide.server.access.rights import Caller
+from bide.server.access.rights import OPEN, Caller
 from bide.server.access.tokens import Token
 from bide.server.problem import Problem
 from bide.server.serve import SESSION_KEY, main
@@ -43,16 +43,15 @@ class Sessions:
         self._service = service
         self._key = key
 
-    async def visitor(self, request: Request) -> tuple[Access, bool]:
-        """Return what a visitor may, and whether a session says so.
+    async def visitor(self, request: Request) -> tuple[Caller, bool]:
+        """Return who visits, and whether a session says so.
 
         Raises:
             Refused: the visitor must show a token.
-            AccessDenied: the token has no right to read.
             Problem: the host is not this machine, and no tokens are asked for.
         """
         if (cookie := request.cookie(COOKIE)) and (caller := await self._caller(cookie)):
-            return Access.of(caller), True
+            return caller, True
         admission = self._service.admission
         if not admission.asks:
             try:
@@ -60,8 +59,16 @@ class Sessions:
             except Problem:
                 raise Refused(401, "login") from None
             refuse_foreign_hosts(request.scope, request.header("host"))
-            return Access(actions=ACTIONS, log=True), False
+            return OPEN, False
         raise Refused(401, "login")
+
+    def access_of(self, caller: Caller) -> Access:
+        """Return what a caller may see and do.
+
+        Raises:
+            AccessDenied: the token has no right to read.
+        """
+        return Access(actions=ACTIONS, log=True) if caller is OPEN else Access.of(caller)
 
     async def log_in(self, request: Request) -> Redirect:
         """Begin a session with the token of a form.
@@ -138,7 +145,7 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
     return Dashboard(
         service.settings.store, lambda scope: None, service.settings.dashboard_hide,
         service.action_log, service.clock, sessions=Sessions(service, key), admit=admit,
-        address=service.addresses.of, slow_reads=service.slow_reads, bodies=service.large_bodies,
+        address=service.addresses.of, gate=service.gate, bodies=service.large_bodies,
     )  # fmt: skip
 
 

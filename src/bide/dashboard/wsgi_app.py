@@ -111,7 +111,11 @@ async def _answer(dashboard: Dashboard, scope: dict[str, Any], body: bytes | Non
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return await dashboard.answer(scope, receive) or CUT_SHORT
+    visit = dashboard.visit(scope)
+    try:
+        return await dashboard.answer(scope, receive, visit) or CUT_SHORT
+    finally:
+        visit.close()
 
 
 WsgiAccessFunction = Callable[[WSGIEnvironment], Access | None]

@@ -99,6 +99,16 @@ STALLED = 30.0
 MAX_UNREAD = 256 * 1024 * 1024
 """Bytes of answers that a process keeps for clients which have not read them."""
 
+MAX_REPLIES = 64 * 1024 * 1024
+"""Bytes of messages that replies under way may take in a process, before they become answers. In
+memory, a byte takes up to four: as message, as part of the answer, and in between."""
+
+MAX_REPLIES_OF_NAMESPACE = 16 * 1024 * 1024
+"""Bytes of these that the replies of one namespace may take."""
+
+WAITING_BYTES = MAX_BODY
+"""Bytes of the messages that a waiting claim gets at most; a single message may be larger."""
+
 MAX_DISCARDED = 1024 * 1024
 """Bytes of a refused request that are discarded before the connection is reset."""
 

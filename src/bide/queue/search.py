@@ -21,7 +21,10 @@ READ = 200
 """How many messages one command reads."""
 
 READ_BYTES = 2 << 20
-"""How many bytes of messages one command reads. A page reads `MAX_BYTES`, and then some."""
+"""How many bytes of messages one command reads."""
+
+PAGE_BYTES = MAX_BYTES + READ_BYTES
+"""How many bytes of messages are read for a page at most, and then one message of any size."""
 
 ASKED = 500
 """How many commands a page costs at most, however many queues there are."""

@@ -13,7 +13,8 @@ from bide.model.errors import BideError
 from bide.model.limits import MAX_URL
 from bide.server.access.admission import refuse_pages
 from bide.server.access.rights import OPEN
-from bide.server.call import Call, Scope, Send, send_whole
+from bide.server.call import Call, Scope, Send, send_whole, visit_of
+from bide.server.limits.gate import Visit
 from bide.server.limits.request_bodies import Gone, Receive
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
@@ -95,10 +96,10 @@ async def _admit(call: Call) -> None:
     """Authenticate the caller, and refuse what it has no right to."""
     admission, needed = call.service.admission, call.operation.right
     if needed is not None:
-        call.caller = await admission.caller(call.token, call.client)
+        call.visit.caller = await admission.caller(call.token, call.client)
         if needed:
             call.caller.need(needed)
-        call.service.quotas.may_carry(call.caller.namespace)
+        call.visit.admit()
     if not admission.asks:
         refuse_pages(call)
 
@@ -116,7 +117,7 @@ async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
 class Pages(Protocol):
     """The dashboard."""
 
-    async def answer(self, scope: Scope, receive: Receive) -> Answer | None:
+    async def answer(self, scope: Scope, receive: Receive, visit: Visit) -> Answer | None:
         """Answer a request; `root_path` is the path of the pages. `None`: the client has gone."""
 
     async def close(self) -> None:
@@ -212,12 +213,17 @@ class App:
         """Let the dashboard answer a request, and log the request."""
         began, status = time.perf_counter(), 499
         root = scope.get("root_path", "") + DASHBOARD
-        reply = await pages.answer({**scope, "root_path": root}, receive)
-        if reply is not None:
-            status = reply.status
-            await send_whole(send, *reply[:3])
-        took, address = time.perf_counter() - began, self.service.addresses.of(scope)
-        log_request(scope["method"], path, status, took, "dashboard", address, OPEN)
+        address = self.service.addresses.of(scope)
+        visit = visit_of(self.service, scope, address)
+        try:
+            reply = await pages.answer({**scope, "root_path": root}, receive, visit)
+            if reply is not None:
+                status = reply.status
+                await send_whole(send, *reply[:3])
+        finally:
+            visit.close()
+        took = time.perf_counter() - began
+        log_request(scope["method"], path, status, took, "dashboard", address, visit.caller)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Open and close the store for an ASGI server that is not bide's own."""

@@ -14,22 +14,22 @@ import msgspec
 from bide.engines.http.connection import MARK
 from bide.lane.steps import Steps, arun_steps
 from bide.model.body import parse
-from bide.model.commands import Command
-from bide.model.identity import actor_of
+from bide.model.commands import Command, Queues
+from bide.model.identity import actor_of, is_listed
 from bide.model.limits import MAX_QUERY
 from bide.model.message import Message
-from bide.model.replies import Found, Page, Reply, expect
+from bide.model.replies import Found, Names, Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
-from bide.server.access.rights import OPEN, Caller
+from bide.server.access.rights import Caller
 from bide.server.http.client_address import network_of
+from bide.server.limits.gate import CLIENT, Visit
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.request_bodies import Receive, check_json, read_body, unless_gone
-from bide.server.limits.slow_reads import is_slow
 from bide.server.logs import Act
 from bide.server.operation import JSON, Answer, Operation
 from bide.server.problem import UNREADABLE, Problem, invalid, of_decoding
-from bide.server.service import Service
+from bide.server.service import Service, own_names
 from bide.targets.http.records import Records
 
 _MARK = re.compile(rb"[!-~]{1,64}")
@@ -61,7 +61,6 @@ class Call:
     named: dict[str, str]
     receive: Receive
     send: Send
-    caller: Caller = field(default=OPEN, init=False)
     acts: list[Act] = field(default_factory=list, init=False)
     """The commands of a batch, for the action log."""
     streams: bool = field(default=False, init=False)
@@ -72,6 +71,12 @@ class Call:
         self.client = self.service.addresses.of(self.scope)
         """The client's address; "" on a Unix socket without a trusted proxy."""
         self._headers: dict[bytes, bytes] = dict(self.scope["headers"])
+        self.visit = visit_of(self.service, self.scope, self.client)
+
+    @property
+    def caller(self) -> Caller:
+        """Who sends the request."""
+        return self.visit.caller
 
     def header(self, name: str) -> str | None:
         """Return a header by its name in lower case; of several, the last."""
@@ -163,14 +168,15 @@ class Call:
         )
 
     def over(self) -> None:
-        """Free the memory counted for the body, and count the body as transferred."""
+        """Free the memory counted for the body and the replies, and count the body as carried."""
         self.service.large_bodies.grow(self._received, 0)
         self.carried(self._received)
+        self.visit.close()
 
     def carried(self, size: int) -> None:
         """Count bytes of the request or its answer, unless the operation needs no token."""
         if self.operation.right is not None:
-            self.service.quotas.carried(self.caller.namespace, size)
+            self.visit.carried(size)
 
     async def parameters(self) -> dict[str, Any]:
         """Return the arguments of the handler besides the call.
@@ -249,8 +255,19 @@ class Call:
 
     async def _execute(self, command: Command) -> Reply:
         await self.service.quotas.admit(self.caller, [command])
-        with self.counted(self.service.slow_calls) if is_slow(command) else nullcontext():
-            return await self.service.execute(command)
+        return await self.visit.execute(command)
+
+    async def names(self, prefix: str = "") -> list[str]:
+        """Return the caller's names of the queues that the caller may see.
+
+        Internal queues of bide are left out, unless the prefix is theirs.
+        """
+        reply = expect(Names, await self.visit.execute(Queues(self.caller.prefix(prefix))))
+        return [name for name in own_names(self.caller, reply.names) if is_listed(name, prefix)]
+
+    async def registers(self) -> list[str]:
+        """Return the registers of workers that may serve the caller's queues."""
+        return self.caller.registers(expect(Names, await self.visit.execute(Queues(""))).names)
 
     async def wait(
         self,
@@ -301,6 +318,18 @@ class Call:
         self.carried(len(data))
         headers = {"content-type": answer.kind, **answer.headers, **self.mark}
         await send_whole(self.send, answer.status, data, headers)
+
+
+def visit_of(service: Service, scope: Scope, address: str) -> Visit:
+    """Return the visit of a request.
+
+    Args:
+        service: the service that it visits.
+        scope: the ASGI scope of the request.
+        address: the client's address; "" if it is not known.
+    """
+    client = (scope.get("extensions") or {}).get(CLIENT)
+    return service.gate.visit(network_of(address), client)
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)

@@ -6,9 +6,10 @@ import os
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import TypeVar
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.engines.bounded_dict import BoundedDict
@@ -17,9 +18,8 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
-from bide.model.identity import is_listed
-from bide.model.limits import MAX_TALLIES
-from bide.model.replies import Claimed, Counts, Explained, Names, Reply, expect
+from bide.model.limits import MAX_BYTES, MAX_TALLIES, WAITING_BYTES
+from bide.model.replies import Claimed, Counts, Explained, Reply, expect
 from bide.model.undoing import is_records
 from bide.observing.explanation import look_further
 from bide.observing.heartbeat import Heartbeat, Report
@@ -28,8 +28,10 @@ from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
 from bide.server.access.tokens import LeaseSecrets, Tokens
 from bide.server.http.client_address import ClientAddress
+from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.open_calls import Claimers, EventFanout, LongCalls
 from bide.server.limits.quotas import Quotas
+from bide.server.limits.reply_budget import room_for
 from bide.server.limits.request_bodies import LargeBodies
 from bide.server.limits.slow_reads import SlowReads, Turns, is_slow, within_budget
 from bide.server.logs import ActionLog
@@ -39,8 +41,6 @@ from bide.server.shared_state import ServerStats, SharedState
 from bide.server.subscriptions.pushing import Pushing
 
 _log = logging.getLogger("bide.server")
-
-R = TypeVar("R", bound=Reply)
 
 MOST_UNDER_WAY = 5_000
 """Commands of batches that may be under way. The lane accepts twice as many without delay, so the
@@ -90,6 +90,11 @@ class Service:
             settings, self.lane, self.slow_reads, self.shared.usage,
             lambda: self.admission.asks, self.clock,
         )  # fmt: skip
+        self.gate = Gate(
+            self.lane, self.slow_reads,
+            LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads),
+            settings.max_body, self.quotas, lambda: self.admission.asks,
+        )  # fmt: skip
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
@@ -103,7 +108,6 @@ class Service:
         self.claimers = Claimers()
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
-        self.slow_calls = LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads)
         self.looks = Turns()
         """The turns of event streams that look at all their queues."""
         self.failed_look: tuple[float, StoreError] | None = None
@@ -128,30 +132,27 @@ class Service:
         await asyncio.to_thread(lambda: self.lane.capabilities)
         await self.admission.begin()
 
-    async def execute(self, command: Command) -> Reply:
-        """Execute a command and return its reply."""
-        execute = self.slow_reads.read if is_slow(command) else self.lane.acall
-        return await execute(command, self)
-
-    async def ask(self, kind: type[R], command: Command) -> R:
-        """Execute a command and return its reply, which must be of this kind."""
-        return expect(kind, await self.execute(command))
-
-    async def batch(
-        self, commands: Sequence[Command], slowly: Callable[[], AbstractContextManager[None]]
-    ) -> list[Reply | BaseException]:
+    async def batch(self, commands: Sequence[Command], visit: Visit) -> list[Reply | BaseException]:
         """Execute commands in order; return a reply or an error for each.
+
+        All replies share the room of one reply. If the client goes, the rest of a batch that only
+        reads is not executed.
 
         Args:
             commands: the commands.
-            slowly: returns a context that counts a slow read of the caller.
+            visit: the request.
         """
         in_order = not all(command.only_reads for command in commands)
+        room = sum(room_for(command, self.gate.largest) for command in commands)
+        if room:
+            await visit.hold(min(room, MAX_BYTES))
 
         async def execute(part: Sequence[Command]) -> list[Reply | BaseException]:
+            if not in_order:
+                visit.check()
             if len(part) == 1 and is_slow(part[0]):
                 try:
-                    with slowly():
+                    with visit.slowly():
                         return [await self.slow_reads.read(part[0], self)]
                 except Problem as problem:
                     return [StoreBusy(str(problem))]
@@ -172,16 +173,19 @@ class Service:
 
         return await within_budget(commands, execute, self.clock.now())
 
-    async def explained(self, queue: str, id: str | None, reply: Explained) -> Explained:
+    async def explained(
+        self, visit: Visit, queue: str, id: str | None, reply: Explained
+    ) -> Explained:
         """Add to the store's explanation of a message its possible workers, or how it ended.
 
         Args:
+            visit: the request.
             queue: the name of the queue in the store.
             id: the id of the message.
             reply: the reply of the store.
         """
         steps = look_further(queue, id, reply, around=True, present=self.claimers.listed())
-        return await arun_steps(steps, lambda command: self.lane.acall(command, self))
+        return await arun_steps(steps, visit.execute)
 
     async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
         """Return the leases that a caller settles, without secrets, for the store.
@@ -194,7 +198,13 @@ class Service:
         return await self.lease_secrets.checked(queue, leases, trusted=caller.may("admin"))
 
     async def wait(self, command: Command, seconds: float) -> Reply:
-        """Execute a command that waits: for messages, or for the end of one."""
+        """Execute a command that waits: for messages, or for the end of one.
+
+        Many may get their replies at the same moment, so these are small.
+        """
+        if isinstance(command, Claim | History):
+            most = min(command.max_bytes, WAITING_BYTES)
+            command = msgspec.structs.replace(command, max_bytes=most)
         longest = 0.0 if self.stopping.is_set() else self.settings.longest_wait
         return await self.lane.acall(command, self, min(seconds, longest))
 
@@ -228,24 +238,13 @@ class Service:
             for message in reply.messages:
                 tally.lateness.observe(max(0, reply.now - message.due) / 1000)
 
-    async def names(self, caller: Caller, prefix: str = "") -> list[str]:
-        """Return the caller's names of the queues that the caller may see.
-
-        Internal queues of bide are left out, unless the prefix is theirs.
-        """
-        found = await self.ask(Names, Queues(caller.prefix(prefix)))
-        return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
-
-    async def registers(self, caller: Caller) -> list[str]:
-        """Return the registers of workers that may serve a caller's queues."""
-        return caller.registers((await self.ask(Names, Queues(""))).names)
-
     async def counts(self, queue: str) -> Counts:
         """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
         if (now := time.monotonic()) >= self._counts_until:
             self._counts, self._counts_until = {}, now + COUNTS_AGE
         if (found := self._counts.get(queue)) is None:
-            found = self._counts[queue] = await self.ask(Counts, Count(queue))
+            found = expect(Counts, await self.lane.acall(Count(queue), self))
+            self._counts[queue] = found
         return found
 
     async def ready(self) -> str | None:

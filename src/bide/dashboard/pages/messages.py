@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from bide.dashboard.pages.queues import counts_of
-from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, StoreReader
+from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, Listed, StoreReader
+from bide.dashboard.summary import Summary, summary_of
 from bide.dashboard.view import Page, Refused, View
 from bide.model.commands import Find, History, Scan
 from bide.model.identity import check_name
@@ -15,7 +16,7 @@ from bide.model.replies import Ends, Found
 from bide.model.replies import Page as Scanned
 from bide.observing.explanation import Explanation
 from bide.queue.results import following
-from bide.queue.search import Query, SearchPage, query_of
+from bide.queue.search import Query, query_of
 
 POSSIBLE = {
     "delayed": ("reschedule", "edit", "cancel", "copy"),
@@ -33,7 +34,7 @@ async def message(view: View) -> Page:
     full, id = view.queue(), view.request.get("id")
     found = await view.store.ask(Found, Find(full, [check_name(id)]))
     one = found.messages[0]
-    ends = (await view.store.ask(Ends, History(full, id))).ends
+    ends = (await view.store.ask(Ends, History(full, id, max_bytes=READ_BYTES))).ends
     if one is None and not ends:
         raise Refused(404, "no-message", id)
     facts = await view.store.explain(full, id)
@@ -43,8 +44,11 @@ async def message(view: View) -> Page:
         return Page("ended.html", gone)
     return Page("message.html", {
         "explanation": Explanation(id, view.own(full), facts),
-        "queue": view.own(full), "message": one, "body": view.shown.body(one),
+        "queue": view.own(full), "body": view.shown.body(one),
         "editable": view.shown.editable(one), "headers": view.shown.headers(one),
+        "version": view.shown.version(one),
+        "message": msgspec.structs.replace(one, data=b"", headers=None, successor=None),
+        "successor": None if one.successor is None else one.successor.due(0),
         "size": size_of(one), "ends": ends,
         "actions": [action for action in POSSIBLE[one.state] if view.access.may(action)],
     })  # fmt: skip
@@ -66,14 +70,14 @@ async def search(view: View) -> Page:
     })  # fmt: skip
 
 
-async def _found(view: View, filters: dict[str, str]) -> SearchPage:
+async def _found(view: View, filters: dict[str, str]) -> Listed:
     query = _query(view, filters)
     if query.reads_bodies and not view.access.bodies:
         raise Refused(403, "not-allowed", "search in bodies and headers")
     listed = await view.store.names(view.access, filters["prefix"])
     names = [(view.own(full), full) for full in listed]
     page = await view.store.search(
-        names, query, view.request.get("cursor"), ROWS, seen=view.shown.redacted
+        names, query, view.request.get("cursor"), ROWS, view.shown, seen=view.shown.redacted
     )
     page.messages.sort(key=lambda message: message.due)
     return page
@@ -105,8 +109,8 @@ class Group(msgspec.Struct, frozen=True):
 
     kind: str
     count: int
-    first: Message
-    last: Message
+    first: Summary
+    last: Summary
 
 
 async def dead(view: View) -> Page:
@@ -146,9 +150,9 @@ async def _groups(store: StoreReader, queue: str, most: int) -> list[Group]:
         found: dict[str, Group] = {}
         async for letter in letters(store, queue, most):
             kind = error_kind(letter.error)
-            letter = msgspec.structs.replace(letter, data=b"null", json=True)  # bodies are large
-            group = found.get(kind, Group(kind, 0, letter, letter))
-            found[kind] = msgspec.structs.replace(group, count=group.count + 1, last=letter)
+            last = summary_of(letter)
+            group = found.get(kind, Group(kind, 0, last, last))
+            found[kind] = msgspec.structs.replace(group, count=group.count + 1, last=last)
         return sorted(found.values(), key=lambda group: -group.count)
 
     return await store.recent.get(("dead", queue, most), FORECAST_EVERY, read)

@@ -99,7 +99,7 @@ async def queue(view: View) -> Page:
     )  # fmt: skip
     own = view.own(full)
     cursor = request.get("cursor")
-    found = await view.store.search([(own, full)], query, cursor, ROWS, counts=False)
+    found = await view.store.search([(own, full)], query, cursor, ROWS, view.shown, counts=False)
     return Page("queue.html", {
         "queue": own, "counts": counts, "span": span, "chart": histogram(forecast, span),
         "tabs": TABS, "tab": tab, "filters": filters, "found": found,

@@ -3,15 +3,14 @@
 import asyncio
 from typing import Any
 
-from bide.dashboard.reading import FORECAST_EVERY, QUEUES, READ_BYTES, SAMPLE_EVERY, StoreReader
+from bide.dashboard.reading import FORECAST_EVERY, QUEUES, READ_BYTES, SAMPLE_EVERY
+from bide.dashboard.summary import Summary, summary_of
 from bide.dashboard.view import Page, View
 from bide.lane.steps import Steps
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
-from bide.model.message import Message
 from bide.model.replies import Page as Scanned
 from bide.server.subscriptions.subscription_wire import SubscriptionOut, shown
-from bide.targets.http.records import Records
 from bide.targets.http.subscription import masked
 from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
@@ -26,10 +25,12 @@ async def workers(view: View) -> Page:
     glance = await view.store.glance(view.access, after=view.request.get("after"))
     busy = [name for name in glance.names if glance.sample.queues[name].sizes.leased]
 
-    async def read() -> list[Message]:
+    async def read() -> list[Summary]:
         scans = [Scan(name, "leased", limit=HELD, max_bytes=READ_BYTES // 8) for name in busy]
-        pages = await asyncio.gather(*[view.store.ask(Scanned, scan) for scan in scans])
-        return [message for page in pages for message in page.messages]
+        found: list[Summary] = []
+        for scan in scans:
+            found += map(summary_of, (await view.store.ask(Scanned, scan)).messages)
+        return found
 
     held = await view.store.recent.get(("held", *busy), SAMPLE_EVERY, read)
     leased = sum(glance.sample.queues[name].sizes.leased for name in busy)
@@ -83,16 +84,11 @@ LISTED = 500
 """How many subscriptions a page lists."""
 
 
-def records_of(store: StoreReader) -> Records:
-    """Return the subscriptions of a store."""
-    return Records(store.lane, store.clock)
-
-
 async def subscriptions(view: View) -> Page:
     """Return the page of subscriptions."""
 
     async def read() -> list[SubscriptionOut]:
-        records = records_of(view.store)
+        records = view.store.records
         return await shown(records, await records.listed(), view.store.clock.now())
 
     if view.store.remote:  # its server keeps them

@@ -61,7 +61,7 @@ class Connection(Output):
         self._discarded = 0
         self._reading = True
         self._refusal: Refusal | None = None
-        self._last = self._ended = self._leaving = False
+        self._last = self._ended = self._leaving = self._lost = False
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection, unless a request begins earlier."""
         self._begin_head()
@@ -107,15 +107,15 @@ class Connection(Output):
             self._wait(self.server.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what is under way for this client."""
-        self._ended = True
+        """End what is under way for this client; until that has ended, the connection counts."""
+        self._ended = self._lost = True
         self._stop_timer()
         super().resume_writing()
-        for exchange in (self._current, *self._queue):
-            if exchange is not None:
-                exchange.lose()
         self._queue.clear()
-        self.server.leave(self)
+        if self._current is not None:
+            self._current.lose()
+        if self._current is None or not self._current.under_way:
+            self.server.leave(self)
 
     def resume_writing(self) -> None:
         """Continue with the waiting answer, or the next request; or close the connection."""
@@ -283,6 +283,11 @@ class Connection(Output):
         if self._queue and not self.write_paused and not self.transport.is_closing():
             self._start(self._queue.popleft())
             self._parse()
+
+    def ended(self, exchange: Exchange) -> None:
+        """Note that the task of a request has ended."""
+        if self._lost and exchange is self._current:
+            self.server.leave(self)
 
     def finished(self, exchange: Exchange) -> None:
         """Continue with the next request, or wait for one."""

@@ -13,6 +13,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from bide.model.limits import MAX_FIELDS, MAX_HEAD
+from bide.server.limits.gate import CLIENT
+from bide.server.limits.reply_budget import Present
 from bide.server.limits.request_bodies import LARGE
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class RequestHead:
             "http_version": version, "method": method, "scheme": "http",
             "path": path.decode("latin-1"), "raw_path": path, "query_string": query,
             "root_path": "", "headers": self.fields, "client": client, "server": server,
+            "extensions": {},
         }  # fmt: skip
 
 
@@ -129,7 +132,9 @@ class Exchange:
         self._expects = expects
         self._is_head = scope["method"] == "HEAD"
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
-        self._chunked = self._done = self._gone = self._read = False
+        self._chunked = self._done = self._read = False
+        self._client = Present()
+        scope["extensions"][CLIENT] = self._client
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.body = bytearray()
@@ -144,13 +149,14 @@ class Exchange:
     def start(self, app: "App") -> None:
         """Let the application answer."""
         self._task = self._connection.loop.create_task(self._run(app))
+        self._task.add_done_callback(lambda _: self._connection.ended(self))
 
     async def _run(self, app: "App") -> None:
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
             _log.exception("%s %s failed", self._scope["method"], self._scope["path"])
-        if self._done or self._gone:
+        if self._done or self._client.gone:
             return
         self.keep = False
         if self.started:
@@ -177,9 +183,17 @@ class Exchange:
         self._wake()
 
     def lose(self) -> None:
-        """Note that the client has gone, or that nothing more can be sent."""
-        self._gone = True
+        """Note that the client has gone, or that nothing more can be sent.
+
+        The request ends when it would wait, or before its next command that may have a large reply.
+        """
+        self._client.leave()
         self._wake()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the application's task goes on."""
+        return self._task is not None and not self._task.done()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -190,7 +204,7 @@ class Exchange:
     async def receive(self) -> dict[str, Any]:
         """Return the next part of the body, or that the client has gone."""
         connection = self._connection
-        while not (self._gone or self._done):
+        while not (self._client.gone or self._done):
             if not self._read and (self.body or self.complete):
                 data = bytes(self.body)
                 self.body.clear()
@@ -206,7 +220,7 @@ class Exchange:
 
     async def send(self, message: dict[str, Any]) -> None:
         """Write a part of the answer; the head waits for the first part of the body."""
-        if self._gone or self._done:
+        if self._client.gone or self._done:
             return
         if message["type"] == "http.response.start":
             self._head = message["status"], list(message.get("headers", ()))
@@ -214,7 +228,7 @@ class Exchange:
         connection = self._connection
         if connection.write_paused:
             await connection.drained()
-            if self._gone or self._done:
+            if self._client.gone or self._done:
                 return
         data, more = message.get("body", b""), message.get("more_body", False)
         pieces = []

@@ -43,7 +43,8 @@ SHARE = 20
 """A count is repeated after this many times its duration at the earliest."""
 
 CARRIED = 256 * 1024
-"""Bytes of requests and answers after which a process reports them to the others."""
+"""Bytes of requests and answers after which a process reports them to the others; earlier if a
+namespace may carry less in a tenth of a second."""
 
 ENDED = 256
 """About the number of bytes of a record in a history, without result and reasons."""
@@ -90,6 +91,8 @@ class Quotas:
     """What this process has counted at least once."""
     _carried: dict[str | None, int] = field(default_factory=dict, init=False)
     """Bytes of requests and answers that are not yet in `shared`."""
+    _report_at: dict[tuple[str | None, bool], float] = field(default_factory=dict, init=False)
+    """By namespace, and whether requests need tokens: from how many bytes on these are reported."""
     _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
     """The time until which a namespace is refused that transferred too much."""
 
@@ -227,10 +230,12 @@ class Quotas:
     def carried(self, namespace: str | None, size: int) -> None:
         """Count bytes of a request or an answer."""
         self._carried[namespace] = total = self._carried.get(namespace, 0) + size
-        if total < CARRIED:
+        if total < self._report_at.get((namespace, self.asks()), 0):
             return
         del self._carried[namespace]
-        if (rate := self.of(namespace).byte_rate) is None or self.shared.is_closed:
+        rate = self.of(namespace).byte_rate
+        self._report_at[namespace, self.asks()] = min(CARRIED, (rate or CARRIED * 10) / 10)
+        if rate is None or self.shared.is_closed:
             return
         with self.shared.of(namespace) as use:
             now = time.monotonic()

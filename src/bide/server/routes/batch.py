@@ -1,6 +1,5 @@
 """The batch endpoint: it takes the commands of stores, for the `http://` engine of bide."""
 
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -68,8 +67,7 @@ async def batch(call: Call) -> Answer:
         if composed:
             answers += [await _composed(call, command) for command in group]
         else:
-            slowly = partial(call.counted, service.slow_calls)
-            answers += await service.batch(list(group), slowly)
+            answers += await service.batch(list(group), call.visit)
     pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
     replies = [
         await _shown(call, await _completed(call, command, reply), pause)
@@ -93,7 +91,7 @@ async def _completed(call: Call, command: Any, reply: Any) -> Any:
             case _, Claimed() if service.admission.asks:
                 return await service.lease_secrets.signed(command.queue, reply)
             case cmd.Explain(), Explained():
-                return await service.explained(command.queue, command.id, reply)
+                return await service.explained(call.visit, command.queue, command.id, reply)
             case cmd.History(watch=True), Ends() if reply.state in PENDING:
                 service.watch(command)
     except BideError as error:

@@ -155,7 +155,7 @@ class _Stream:
     async def _look(self) -> None:
         """Send the counts of queues that have changed, and the workers."""
         service, caller = self._call.service, self._call.caller
-        names = await service.names(caller, self._query.prefix)
+        names = await self._call.names(self._query.prefix)
         now = service.clock.now()
         events: list[str] = []
         if self._query.workers:
@@ -174,6 +174,7 @@ class _Stream:
         events += self._subscribed(await service.pushing.known(), now)
         events.append(_event("tick", {"now": now}))
         await self._send("".join(events))
+        self._call.visit.let_go()
 
     def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
         """Yield the events of subscriptions whose state has changed."""
@@ -189,11 +190,10 @@ class _Stream:
                 yield _event("subscription", found)
 
     async def _sample(self, queues: list[str], now: int) -> Sample:
-        service = self._call.service
-        registers = await service.registers(self._call.caller)
-        present = service.claimers.listed()
+        registers = await self._call.registers()
+        present = self._call.service.claimers.listed()
         steps = take_sample(queues, registers, now / 1000, now, self._own, present)
-        return await arun_steps(steps, lambda command: service.lane.acall(command, service))
+        return await arun_steps(steps, self._call.visit.execute)
 
     def _named(self, sample: Sample) -> dict[str, Any]:
         """Return the workers, with the caller's names of queues."""

@@ -313,7 +313,8 @@ async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
     """
     queue, id = call.arguments.queue, check_name(call.part("id"))
     facts = await call.ask(Explained, Explain(queue, id))
-    found = Explanation(id, call.queue, await call.service.explained(queue, id, facts))
+    whole = await call.service.explained(call.visit, queue, id, facts)
+    found = Explanation(id, call.queue, whole)
     if facts.state is None and found.facts.end is None:
         raise Problem("not-found", found.sentence)
     sentence = found.in_language(query.language)

@@ -11,7 +11,7 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError, Unsupported
 from bide.model.identity import check_name
-from bide.model.replies import Counts, Outcomes
+from bide.model.replies import Counts, expect
 from bide.observing.metrics import Family, claim_metrics, registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
@@ -20,7 +20,6 @@ from bide.server.call import Call
 from bide.server.limits.usage import Usage
 from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
-from bide.server.service import Service
 from bide.server.shared_state import ServerStats
 from bide.targets.http.stats import Known, push_metrics
 
@@ -77,9 +76,9 @@ async def workers_of(call: Call) -> Workers:
 
     Those that serve queues of the token, with the messages that they handle.
     """
-    service = call.service
-    steps = list_workers(await service.registers(call.caller), service.clock.now(), call.caller.own)
-    return await arun_steps(steps, lambda command: service.lane.acall(command, service))
+    now = call.service.clock.now()
+    steps = list_workers(await call.registers(), now, call.caller.own)
+    return await arun_steps(steps, call.visit.execute)
 
 
 @workers(
@@ -102,7 +101,7 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     if not stops:
         raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
     for one in stops:
-        await call.service.ask(Outcomes, request_stop(call.caller.full(one), holder, call.actor))
+        await call.visit.execute(request_stop(call.caller.full(one), holder, call.actor))
     return Answer(202, Requested(holder))
 
 
@@ -127,15 +126,15 @@ async def metrics(call: Call) -> Answer:
 
     Those of the token's namespace, from all processes of the server together.
     """
-    with call.counted(call.service.slow_calls):
+    with call.visit.slowly():
         async with call.service.scrapes.one():
-            return Answer(200, await _exposition(call.service, call.caller), kind=EXPOSITION)
+            return Answer(200, await _exposition(call), kind=EXPOSITION)
 
 
 @route("usage", "GET", "/v1/usage", "read")
 async def usage(call: Call) -> Usage:
     """Show how much the namespace uses of its quotas."""
-    with call.counted(call.service.slow_calls):
+    with call.visit.slowly():
         return await call.service.quotas.usage(call.caller)
 
 
@@ -170,20 +169,23 @@ async def docs_script(call: Call) -> Answer:
     return Answer(200, static("try.js").encode(), safe, SCRIPT)
 
 
-async def _exposition(service: Service, caller: Caller) -> bytes:
+async def _exposition(call: Call) -> bytes:
     """Return the metrics of a caller's queues, and of all processes of the server together.
 
     Raises:
         InvalidArgument: prometheus_client is not installed.
     """
+    service, caller = call.service, call.caller
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
     found: list[Metric] = []
     known: Mapping[str, Known] = {}
     try:
-        names = await service.names(caller)
+        names = await call.names()
         # Read now: sums of other processes may be newer than cached counts.
-        counts = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
+        for name in names:
+            reply = await call.visit.execute(Count(caller.full(name)))
+            counts[name] = expect(Counts, reply)
         found += _of_usage(await service.quotas.usage(caller))
     except StoreError as error:
         failure = error

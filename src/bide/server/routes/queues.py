@@ -10,7 +10,7 @@ from bide.model.commands import Count, Delete
 from bide.model.message import Name, State
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
-from bide.queue.search import Query, query_of, search_steps
+from bide.queue.search import PAGE_BYTES, Query, query_of, search_steps
 from bide.queue.undoing import bulk_of, purge_part
 from bide.server import wire
 from bide.server.call import Call
@@ -101,7 +101,7 @@ async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
 
     Those that bide uses itself, such as `bide:move`, are listed only with the prefix `bide:`.
     """
-    return QueueNames(await call.service.names(call.caller, query.prefix))
+    return QueueNames(await call.names(query.prefix))
 
 
 @route("counts", "GET", QUEUE, "read")
@@ -225,16 +225,17 @@ async def search(call: Call, query: SearchQuery) -> SearchOut:
     given = {name: getattr(query, name) for name in Query.__struct_fields__}
     given["group"], given["after"], given["before"] = query.rule
     wanted = query_of(**given)
-    caller, service = call.caller, call.service
+    caller = call.caller
     if wanted.reads_bodies:
         caller.need("bodies")
-    names = [(name, caller.full(name)) for name in await service.names(caller, query.queue)]
+    names = [(name, caller.full(name)) for name in await call.names(query.queue)]
     steps = search_steps(
         names, wanted, query.cursor, query.limit, query.read,
-        ids_ordered=service.lane.capabilities.ids_ordered,
+        ids_ordered=call.service.lane.capabilities.ids_ordered,
     )  # fmt: skip
-    with call.counted(service.slow_calls):
-        page = await arun_steps(steps, service.execute)
+    await call.visit.hold(PAGE_BYTES)
+    with call.visit.slowly():
+        page = await arun_steps(steps, call.visit.execute)
     bodies = caller.may("bodies")
     own = {full: name for name, full in names}
     found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]

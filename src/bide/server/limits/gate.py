@@ -1,0 +1,197 @@
+"""The way in: each request of each face passes it, and reaches the store only through it.
+
+The API, the dashboard, metrics and event streams get a `Visit` per request. It counts the bytes
+that the request transfers, its slow reads, and the memory of its replies. A face has no other
+access to the store, so none is outside these limits.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bide.lane.lane import Lane
+from bide.model.commands import Command
+from bide.model.limits import MAX_HEADERS, MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE
+from bide.model.replies import Reply
+from bide.server.access.rights import OPEN, Caller
+from bide.server.limits.open_calls import LongCalls
+from bide.server.limits.quotas import Quotas
+from bide.server.limits.reply_budget import (
+    Client,
+    Present,
+    ReplyBudget,
+    room_for,
+    size_of_reply,
+)
+from bide.server.limits.request_bodies import Gone
+from bide.server.limits.slow_reads import SlowReads, is_slow
+
+CLIENT = "bide.client"
+"""The extension in the scope of a request with the `Client`; bide's own server has it."""
+
+
+@dataclass(eq=False)
+class Gate:
+    """What the requests of a process share.
+
+    Args:
+        lane: the lane to the store.
+        slow_reads: carries out slow reads.
+        slow_calls: limits them.
+        max_body: how many bytes a body may take.
+        quotas: limits the bytes that a namespace transfers; `None`: nothing does.
+        asks: returns whether requests need tokens: without, slow reads are not limited.
+    """
+
+    lane: Lane
+    slow_reads: SlowReads
+    slow_calls: LongCalls
+    max_body: int
+    quotas: Quotas | None = None
+    asks: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
+        self.replies = ReplyBudget(MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE)
+        self.largest = self.max_body + MAX_HEADERS
+        """How many bytes a message in a reply may take."""
+
+    def visit(self, network: str, client: Client | None = None) -> "Visit":
+        """Return the visit of a request; it ends with `Visit.close`.
+
+        Args:
+            network: the client's address or network; "" if it is not known.
+            client: tells when the client has gone; `None`: nothing does.
+        """
+        return Visit(self, network, client or Present())
+
+
+@dataclass(eq=False)
+class Visit:
+    """One request, from its admission to the end of its answer.
+
+    Args:
+        gate: the gate that it has passed.
+        network: the client's address or network.
+        client: tells when the client has gone.
+    """
+
+    gate: Gate
+    network: str
+    client: Client
+    caller: Caller = field(default=OPEN, init=False)
+    """Who sends the request; it has not been let in yet."""
+    _held: int = field(default=0, init=False)
+    """Bytes of the reply budget that the visit has taken."""
+    _floor: int = field(default=0, init=False)
+    """Bytes that it keeps until its end, whatever the replies take."""
+    _slow: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._reading = asyncio.Lock()
+        """Held while a reply of any size is read: a visit reads one at a time."""
+
+    def admit(self) -> None:
+        """Let the caller in, unless its namespace has transferred too many bytes.
+
+        Raises:
+            Problem: it has.
+        """
+        if self.gate.quotas is not None:
+            self.gate.quotas.may_carry(self.caller.namespace)
+
+    def carried(self, size: int) -> None:
+        """Count bytes of the request or its answer."""
+        if self.gate.quotas is not None:
+            self.gate.quotas.carried(self.caller.namespace, size)
+
+    def check(self) -> None:
+        """End the request if its client has gone.
+
+        Raises:
+            Gone: it has.
+        """
+        if self.client.gone:
+            raise Gone
+
+    async def execute(self, command: Command) -> Reply:
+        """Execute a command in the store, once there is room for its reply.
+
+        Raises:
+            Problem: there is no room, or the caller has too many slow reads under way.
+            Gone: the client has gone, and nothing was executed.
+        """
+        room = room_for(command, self.gate.largest)
+        if not room:
+            return await self._execute(command)
+        async with self._reading:
+            self.check()
+            await self._take(room)
+            reply = await self._execute(command)
+            if (size := size_of_reply(reply)) is not None:
+                self._keep(max(size, self._floor))
+            if self._closed:  # others share the result: see `bide.dashboard.reading.Recent`
+                self._keep(0)
+        return reply
+
+    async def hold(self, size: int) -> None:
+        """Hold room for all replies of this request together.
+
+        Raises:
+            Problem: there is no room.
+            Gone: the client has gone.
+        """
+        async with self._reading:
+            self.check()
+            await self._take(size)
+            self._floor = self._held
+
+    def let_go(self) -> None:
+        """Give the room back: what was read is needed no more."""
+        self._floor = 0
+        self._keep(0)
+
+    @contextmanager
+    def slowly(self) -> Iterator[None]:
+        """Count a slow read of the caller while the block runs, if requests need tokens.
+
+        Raises:
+            Problem: there are too many.
+        """
+        if self._slow or not self.gate.asks():
+            yield
+            return
+        with self.gate.slow_calls.one(self.caller.namespace, self.network):
+            self._slow = True
+            try:
+                yield
+            finally:
+                self._slow = False
+
+    def close(self) -> None:
+        """End the visit; what the client did not wait for counts as transferred."""
+        if self.client.gone:
+            self.carried(self._held)
+        self._closed = True
+        if not self._reading.locked():
+            self.let_go()
+
+    async def _execute(self, command: Command) -> Reply:
+        if not is_slow(command):
+            return await self.gate.lane.acall(command, self)
+        with self.slowly():
+            return await self.gate.slow_reads.read(command, self)
+
+    async def _take(self, size: int) -> None:
+        """Take room. The room that the visit has is given back first: two visits that each wait for
+        what the other one has would wait for ever."""
+        size = min(size, MAX_REPLIES_OF_NAMESPACE)
+        if size > self._held:
+            self._keep(0)
+            self._held = await self.gate.replies.take(self.caller.namespace, size, self.client)
+
+    def _keep(self, size: int) -> None:
+        if (spare := self._held - size) > 0:
+            self._held = size
+            self.gate.replies.give_back(self.caller.namespace, spare)

@@ -1,0 +1,197 @@
+"""The memory of replies: how many bytes of them may be under way, in a process and of a namespace.
+
+A request of 100 bytes may ask for 8 MiB of messages. So room for the largest possible reply is
+taken before the store is read, what the reply does not need is given back afterwards, and the rest
+once the request is over. Requests for which there is no room wait; of the namespaces that wait, one
+after the other gets room.
+"""
+
+import asyncio
+from collections import Counter, deque
+from contextlib import suppress
+from typing import Protocol
+
+from bide.model import commands as cmd
+from bide.model.limits import MAX_NAME
+from bide.model.message import size_of
+from bide.model.replies import Claimed, Found, Names, Page, Reply
+from bide.server.limits.request_bodies import Gone
+from bide.server.problem import Problem
+
+PATIENCE = 5.0
+"""Seconds that a request waits for room."""
+
+AROUND = 512
+"""About the number of bytes of a message in memory, beside its body, id, headers and failures."""
+
+FACTS = 64 * 1024
+"""Bytes of the facts that explain a message: its last failure, the workers of its queue."""
+
+NAMES = 256 * 1024
+"""Bytes of the names of a namespace's queues."""
+
+BUCKET = 48
+"""Bytes of a bucket of a forecast."""
+
+
+def room_for(command: cmd.Command, largest: int) -> int:
+    """Return how many bytes the reply of a command may take.
+
+    0 for commands whose replies are no larger than their requests.
+
+    Args:
+        command: the command.
+        largest: how many bytes a message may take; each reply may contain one.
+
+    Example:
+        >>> room_for(cmd.Find("q", ["a", "b"]), 1_000), room_for(cmd.Scan("q", limit=10_000), 1_000)
+        (2000, 8388608)
+    """
+    match command:
+        case cmd.Find():
+            count = len(command.ids)
+        case cmd.Scan():
+            count = command.limit
+        case cmd.Claim():
+            count = command.count
+        case cmd.History():
+            return max(command.max_bytes, FACTS)
+        case cmd.Explain():
+            return FACTS
+        case cmd.Queues():
+            return NAMES
+        case cmd.Forecast():
+            return BUCKET * command.buckets
+        case _:
+            return 0
+    return min(max(command.max_bytes, largest), count * largest)
+
+
+def size_of_reply(reply: Reply) -> int | None:
+    """Return about how many bytes a reply takes, `None` for one whose size is not known."""
+    match reply:
+        case Found() | Page() | Claimed():
+            there = [message for message in reply.messages if message is not None]
+            return AROUND * len(there) + sum(map(size_of, there))
+        case Names():
+            return sum(MAX_NAME if len(name) > MAX_NAME else len(name) for name in reply.names)
+    return None
+
+
+class Client(Protocol):
+    """What a request knows of its client."""
+
+    gone: bool
+    """Whether the client has closed the connection."""
+    waiting: "asyncio.Future[None] | None"
+    """What the request waits for; it gets `Gone` when the client closes the connection."""
+
+
+class Present:
+    """A client of which is known that it has gone once it has said so."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.waiting: asyncio.Future[None] | None = None
+
+    def leave(self) -> None:
+        """Note that the client has gone, and end the wait of its request."""
+        self.gone = True
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_exception(Gone())
+
+
+class ReplyBudget:
+    """Room for replies.
+
+    Args:
+        most: bytes of all namespaces together.
+        share: bytes of one namespace.
+    """
+
+    def __init__(self, most: int, share: int) -> None:
+        self._most = most
+        self._share = share
+        self.taken = 0
+        """Bytes that are taken."""
+        self._by_namespace: Counter[str | None] = Counter()
+        self._waiting: dict[str | None, deque[tuple[int, asyncio.Future[None]]]] = {}
+        """By namespace: the bytes that are wanted, in the order of arrival. The namespace that got
+        room last is the last one."""
+
+    async def take(self, namespace: str | None, size: int, client: Client) -> int:
+        """Take room, and return how much it is: the share of a namespace at most.
+
+        Args:
+            namespace: the namespace.
+            size: bytes.
+            client: the client, for which nothing waits once it has gone.
+
+        Raises:
+            Problem: there was no room for `PATIENCE` seconds.
+            Gone: the client has gone.
+        """
+        size = min(size, self._share)
+        queue = self._waiting.setdefault(namespace, deque())
+        entry = size, asyncio.get_running_loop().create_future()
+        queue.append(entry)
+        self._serve()
+        wait = entry[1]
+        if wait.done():
+            return size
+        client.waiting = wait
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await wait
+        except BaseException as error:
+            if wait.done() and not wait.cancelled() and wait.exception() is None:
+                self.give_back(namespace, size)  # it came together with the end of the wait
+            else:
+                with suppress(ValueError):  # `_serve` leaves out those that are done
+                    queue.remove(entry)
+                self._serve()
+            if isinstance(error, TimeoutError):
+                raise Problem(
+                    "overloaded",
+                    f"answers under way of the namespace {namespace or '(of the whole store)'} or "
+                    f"of the process take all their room; try again in a second, or ask for less "
+                    "at a time",
+                ) from None
+            raise
+        finally:
+            client.waiting = None
+        return size
+
+    def give_back(self, namespace: str | None, size: int) -> None:
+        """Give room back."""
+        self.taken -= size
+        self._by_namespace[namespace] -= size
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+        if self._waiting:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Give room to those that wait, namespace by namespace."""
+        served = True
+        while served:
+            served = False
+            for namespace, queue in list(self._waiting.items()):
+                while queue and queue[0][1].done():
+                    queue.popleft()
+                if not queue:
+                    del self._waiting[namespace]
+                    continue
+                size, wait = queue[0]
+                if self._by_namespace[namespace] + size > self._share:
+                    continue
+                if self.taken + size > self._most:
+                    return  # no smaller one of another namespace goes first, again and again
+                queue.popleft()
+                self.taken += size
+                self._by_namespace[namespace] += size
+                wait.set_result(None)
+                del self._waiting[namespace]
+                if queue:
+                    self._waiting[namespace] = queue
+                served = True
