@@ -35,6 +35,11 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
         """The part of the sender before the colon."""
         return self.sender.partition(":")[0]
 
+    @property
+    def name(self) -> str:
+        """The part of the sender behind the colon."""
+        return self.sender.partition(":")[2]
+
 
 Identities = Sequence[Identity | None] | None
 """One for each command of a batch. `None`: the command is not sent again under an identity."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bide.engines.port import Capabilities, Notifier
+from bide.engines.repetition import replies_of
 from bide.engines.sqlite.connection import (
     LOG_BYTES,
     OWNER_ONLY,
@@ -26,7 +27,7 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.model.command_identity import Identities
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
-from bide.model.errors import Closed, StoreCorrupt, StoreError, StoreFull
+from bide.model.errors import Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import State, size_of
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
@@ -62,7 +63,7 @@ class SqliteEngine:
         StoreError: the file cannot be a store; the error says why and what helps.
     """
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(remembers=True)
 
     def __init__(
         self,
@@ -93,47 +94,49 @@ class SqliteEngine:
     ) -> list[Reply]:
         """Execute the commands in one transaction, and reply when the disk has it."""
         connection = self._connection
-        replies: list[Reply] | None = None
+        outcomes: Sequence[Reply | OutcomeUnknown] | None = None
         try:
             if connection is None or time.monotonic() - self._checked > CHECK_EVERY:
                 connection = self._current()
                 self._room = 0
             if self._read_only:
-                return self._transact(connection, commands, now)
+                return replies_of(self._transact(connection, commands, now, identities))
             adds = bytes_added(commands)
             if adds >= self._room:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
             self._room -= adds
-            if len(commands) == 1 and type(commands[0]) is Put:
-                replies = self._put_one(connection, commands[0], now)
+            if len(commands) == 1 and type(commands[0]) is Put and identities is None:
+                outcomes = self._put_one(connection, commands[0], now)
             try:
-                replies = replies or self._transact(connection, commands, now)
+                outcomes = outcomes or self._transact(connection, commands, now, identities)
             except sqlite3.Error as error:
                 if adds or not isinstance(translate(error, self._path, 0), StoreFull):
                     raise
                 # The log may not grow. A checkpoint makes its space free again.
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
-                replies = self._transact(connection, commands, now)
+                outcomes = self._transact(connection, commands, now, identities)
         except sqlite3.Error as error:
             raise translate(error, self._path, self._timeout) from error
         if time.monotonic() >= self._next_hint:
-            self._send_hints(commands, replies)
-        return replies
+            self._send_hints(commands, outcomes)
+        return replies_of(outcomes)
 
     def _transact(
         self,
         connection: sqlite3.Connection,
         commands: Sequence[Command],
         now: int | None,
+        identities: Identities,
         *,
         repairs: bool = False,
-    ) -> list[Reply]:
+    ) -> Sequence[Reply | OutcomeUnknown]:
         """Execute the commands in one transaction, again if claims met unreadable messages.
 
         Args:
             connection: to the file.
             commands: to be executed.
             now: as for `execute`.
+            identities: as for `execute`.
             repairs: first make dead letters of the messages that claims could not read.
         """
         connection.text_factory = as_text if repairs else str
@@ -145,11 +148,11 @@ class SqliteEngine:
                 session = Session(connection, time.time_ns() / 1e6 if now is None else now)
                 for name in {one.queue for one in commands if repairs and isinstance(one, Claim)}:
                     repair(session, name)
-                replies = session.carry_out(commands)
+                outcomes = session.carry_out(commands, identities)
                 if not self._read_only:
                     session.save()
             self._ends = session.ends
-            return replies
+            return outcomes
         except BaseException as error:
             if not is_damage(error):
                 raise
@@ -159,7 +162,7 @@ class SqliteEngine:
                     "has written to bide's tables. Nothing was changed; look with bide scan, and "
                     "export what is there"
                 ) from error
-        return self._transact(connection, commands, now, repairs=True)
+        return self._transact(connection, commands, now, identities, repairs=True)
 
     def _put_one(
         self, connection: sqlite3.Connection, command: Put, now: int | None
@@ -253,13 +256,15 @@ class SqliteEngine:
                 ) from error
         return self._notifier
 
-    def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
+    def _send_hints(
+        self, commands: Sequence[Command], outcomes: Sequence[Reply | OutcomeUnknown]
+    ) -> None:
         """Send hints to the processes that listen: from when messages can be claimed."""
         if not os.path.exists(self._listeners):
             self._next_hint = time.monotonic() + CHECK_EVERY
             return
         wakes: dict[str, int] = {}
-        for command, reply in zip(commands, replies, strict=True):
+        for command, reply in zip(commands, outcomes, strict=True):
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
         wakes.update(dict.fromkeys(self._ends[:HINTED_ENDS], 0))

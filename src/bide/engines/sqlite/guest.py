@@ -53,7 +53,7 @@ class SqliteGuest:
                     migrate(connection.execute, self._path)
                 at = time.time_ns() / 1e6 if now is None else now
                 session = Session(cast("sqlite3.Connection", connection), at)
-                replies = session.carry_out(commands)
+                replies = cast("list[Reply]", session.carry_out(commands))
                 session.save()
             except BaseException:
                 with suppress(sqlite3.OperationalError):  # on a full disk SQLite rolls back all

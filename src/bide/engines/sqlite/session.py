@@ -13,9 +13,12 @@ from bide.engines.queue_rules import outcomes_of
 from bide.engines.record_store import RecordStore
 from bide.engines.sqlite.put import put_all, together
 from bide.engines.sqlite.queue_state import QueueState
+from bide.engines.sqlite.senders import Senders
 from bide.engines.sqlite.tables import SQL, empty, json_text
+from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Ack, Command, Lease, Put
 from bide.model.ended import end_of
+from bide.model.errors import OutcomeUnknown
 from bide.model.replies import Outcome, Outcomes, Reply
 
 
@@ -35,9 +38,48 @@ class Session(RecordStore[QueueState]):
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for."""
         self._queues: dict[str, QueueState] = {}
+        self._senders = Senders(self.run, self.now)
 
-    def carry_out(self, commands: Sequence[Command]) -> list[Reply]:
-        """Execute commands."""
+    def carry_out(
+        self, commands: Sequence[Command], identities: Identities = None
+    ) -> Sequence[Reply | OutcomeUnknown]:
+        """Execute commands, each with an identity once; return the outcome of each."""
+        if identities is None:
+            return self._carry_out(commands)
+        outcomes: dict[int, Reply | OutcomeUnknown] = {}
+        new: dict[int, Identity | None] = {}  # to be executed, together
+        under_way: set[tuple[str, int, int]] = set()  # of these
+
+        def execute_new() -> None:
+            replies = self._carry_out([commands[at] for at in new])
+            for (at, identity), reply in zip(new.items(), replies, strict=True):
+                outcomes[at] = reply
+                if identity is not None:
+                    self._senders.remember(identity, reply)
+            new.clear()
+            under_way.clear()
+
+        for at, identity in enumerate(identities):
+            if identity is not None:
+                command = identity.sender, identity.number, identity.place
+                if command in under_way:  # it was sent twice, and both have come together
+                    execute_new()
+                under_way.add(command)
+                try:
+                    kept = self._senders.recall(identity)
+                except OutcomeUnknown as unknown:
+                    outcomes[at] = unknown
+                    continue
+                if kept is not None:
+                    execute_new()
+                    outcomes[at] = self.answer_again(commands[at].queue, kept)
+                    continue
+            new[at] = identity
+        execute_new()
+        return [outcomes[at] for at in range(len(commands))]
+
+    def _carry_out(self, commands: Sequence[Command]) -> list[Reply]:
+        """Execute commands; consecutive puts of a kind together."""
         replies: list[Reply] = []
         for stores_new, run in groupby(commands, together):
             if stores_new is not None:
@@ -88,6 +130,7 @@ class Session(RecordStore[QueueState]):
 
     def save(self) -> None:
         """Write back what has changed in the rows of queues, with what single puts have added."""
+        self._senders.save()
         if not self._queues:
             return
         hours = self._single_puts

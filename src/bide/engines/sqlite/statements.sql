@@ -306,3 +306,24 @@ INSERT INTO bide_return (seq) VALUES (?);
 -- name: drop_old_returns
 DELETE FROM bide_return WHERE number <= (SELECT max(number) FROM bide_return) - ?;
 
+
+-- Commands that may be sent again.
+
+-- name: sender
+SELECT seq, number, answers, moment FROM bide_sender WHERE owner = ? AND name = ?;
+
+-- name: update_sender
+UPDATE bide_sender SET number = ?, answers = ? WHERE seq = ?;
+
+-- name: renew_sender
+UPDATE bide_sender SET moment = ? WHERE seq = ?;
+
+-- name: add_sender
+INSERT INTO bide_sender (owner, name, number, moment, answers) VALUES (?, ?, ?, ?, ?);
+
+-- name: forget_idle_senders
+DELETE FROM bide_sender WHERE moment < ?;
+
+-- name: forget_oldest_senders
+DELETE FROM bide_sender WHERE seq IN (
+  SELECT seq FROM bide_sender WHERE owner = ? ORDER BY moment DESC, seq DESC LIMIT -1 OFFSET ?);

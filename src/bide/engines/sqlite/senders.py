@@ -1,0 +1,104 @@
+"""What a store remembers of senders, in one transaction; see `bide.engines.repetition`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bide.engines.repetition import (
+    MAX_KEPT,
+    MAX_SENDERS,
+    SENDER_KEEP,
+    Answers,
+    Kept,
+    NotKept,
+    recall,
+    remember,
+)
+from bide.engines.sqlite.tables import SQL
+from bide.model.command_identity import Identity
+from bide.model.replies import Reply
+
+RENEWED = 60_000
+"""After so many milliseconds the moment of a sender is written again: an index has it."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[int, Kept]).decode
+
+
+class Senders:
+    """The senders of the commands of a transaction.
+
+    Args:
+        run: runs a statement in the transaction.
+        now: its time in milliseconds.
+    """
+
+    def __init__(self, run: Callable[..., Any], now: int) -> None:
+        self._run = run
+        self._now = now
+        self._answers: dict[str, Answers | None] = {}
+        """What is remembered of each sender, its commands of this transaction included."""
+        self._rows: dict[str, tuple[int, int]] = {}
+        """The row and the moment of those that were known before, by sender."""
+        self._changed: dict[str, Identity] = {}
+        """The last command of each sender of which something new is remembered."""
+
+    def recall(self, identity: Identity) -> Kept | None:
+        """Return the remembered answer of a command; `None`: execute it before the next commit.
+
+        Raises:
+            OutcomeUnknown: it must not be executed, and its answer is not known.
+        """
+        sender = identity.sender
+        if sender not in self._answers:
+            self._answers[sender] = self._load(identity)
+        answers = self._answers[sender]
+        kept = recall(identity, answers)
+        if answers is None or identity.number > answers.number:
+            self._answers[sender] = Answers(identity.number, {})
+        return kept
+
+    def _load(self, identity: Identity) -> Answers | None:
+        row = self._run(SQL.sender, (identity.owner, identity.name)).fetchone()
+        if row is None:
+            return None
+        seq, number, answers, moment = row
+        self._rows[identity.sender] = seq, moment
+        return Answers(number, _decode(answers))
+
+    def remember(self, identity: Identity, reply: Reply) -> None:
+        """Remember the reply of a command that was executed."""
+        earlier = self._answers[identity.sender]
+        answers = remember(identity, reply, earlier)
+        if answers is not earlier:
+            self._answers[identity.sender] = answers
+            self._changed[identity.sender] = identity
+
+    def save(self) -> None:
+        """Write what is new. For a new sender, forget those that are idle or too many."""
+        for sender, identity in self._changed.items():
+            answers = self._answers[sender]
+            assert answers is not None
+            if (row := self._rows.get(sender)) is not None:
+                seq, moment = row
+                self._run(SQL.update_sender, (answers.number, _bounded(answers), seq))
+                if moment <= self._now - RENEWED:
+                    self._run(SQL.renew_sender, (self._now, seq))
+                continue
+            self._run(SQL.forget_idle_senders, (self._now - SENDER_KEEP - RENEWED,))
+            values = answers.number, self._now, _bounded(answers)
+            self._run(SQL.add_sender, (identity.owner, identity.name, *values))
+            self._run(SQL.forget_oldest_senders, (identity.owner, MAX_SENDERS))
+
+
+def _bounded(answers: Answers) -> bytes:
+    """Return the answers of a batch as they are stored, the first that have room."""
+    whole = _encode(answers.kept)
+    if len(whole) <= MAX_KEPT:
+        return whole
+    kept, size = dict[int, Kept](), 0
+    for place, answer in answers.kept.items():
+        size += len(_encode(answer))
+        kept[place] = answer if size <= MAX_KEPT else NotKept()
+    return _encode(kept)
