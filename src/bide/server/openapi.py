@@ -12,11 +12,12 @@ from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
 from inspect import cleandoc
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from bide.server.operation import JSON, Operation
+from bide.model.commands import Command
+from bide.server.operation import ANY, JSON, Operation
 from bide.server.problem import KINDS, ProblemDocument
 
 _EVERYWHERE = (400, 408, 413, 500, 503, 504)
@@ -41,10 +42,7 @@ def description() -> dict[str, Any]:
     for one in operations:
         types += [one.takes, one.query, *one.answers.values()]
     types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes)), ProblemDocument]
-    template = "#/components/schemas/{name}"
-    schemas, components = msgspec.json.schema_components(types, ref_template=template)
-    components = msgspec.json.decode(msgspec.json.encode(components))  # defaults as JSON has them
-    known = dict(zip(types, schemas, strict=True))
+    known, components = _schemas(types)
     paths: dict[str, Any] = {}
     for operation in operations:
         methods = paths.setdefault(operation.path, {})
@@ -60,6 +58,42 @@ def description() -> dict[str, Any]:
         },
         "components": document["components"] | {"schemas": dict(sorted(components.items()))},
     }
+
+
+def _schemas(types: list[Any]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
+    """Return the schemas of types, and the named ones that they refer to.
+
+    Generators of clients name an inline enumeration after its schema and property, or after its
+    operation and parameter. So a command of a batch is not named like an operation: both `put` and
+    `Put` have an `on_conflict`, with other values.
+    """
+    template = "#/components/schemas/{name}"
+    schemas, components = msgspec.json.schema_components(types, ref_template=template)
+    text = msgspec.json.encode([schemas, components]).decode()  # defaults as JSON has them
+    names = [command.__name__ for command in get_args(Command)]
+    for name in names:
+        text = text.replace(
+            f'"{template.format(name=name)}"', f'"{template.format(name=name)}Command"'
+        )
+    schemas, components = msgspec.json.decode(text)
+    for name in names:
+        components[f"{name}Command"] = components.pop(name) | {"title": f"{name}Command"}
+    for component in components.values():
+        for field in component.get("properties", {}).values():
+            _tell_default(field)
+    return dict(zip(types, schemas, strict=True)), components
+
+
+def _tell_default(field: dict[str, Any]) -> None:
+    """Move the default of a field into its description.
+
+    Generators take a field that has a default for one that is always there: openapi-typescript
+    requires it in requests.
+    """
+    default = field.pop("default", None)
+    if default or default == 0:
+        told = f"Default: `{json.dumps(default)}`."
+        field["description"] = f"{field.get('description', '')} {told}".strip()
 
 
 def _operation(
@@ -103,7 +137,7 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
     schema = components[operation.query.__name__]
     found = []
     for name, kind in schema["properties"].items():
-        kind = {key: value for key, value in kind.items() if key != "default"}
+        kind = dict(kind)
         if "anyOf" in kind:  # a parameter that is left out is not null
             kind["anyOf"] = [one for one in kind["anyOf"] if one != {"type": "null"}]
         required, text = name in schema.get("required", ()), kind.get("description", "")
@@ -119,7 +153,14 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
         if kind in known:
             text = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         answer = answers[str(status)] = {"description": text}
-        if kind is not None:
+        if operation.kind == ANY and kind is not None:  # generators read the two that they know
+            binary = {"schema": {"type": "string", "format": "binary"}}
+            answer["content"] = {
+                JSON: {"schema": {}},
+                "application/octet-stream": binary,
+                ANY: binary,
+            }
+        elif kind is not None:
             content_type, schema = operation.kind.partition(";")[0], known.get(kind, {})
             answer["content"] = {content_type: {"schema": schema}}
     problems = {*_EVERYWHERE, *operation.problems}

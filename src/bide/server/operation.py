@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 JSON = "application/json"
 
+ANY = "*/*"
+"""Of an answer in the content type that a message was put with."""
+
 MSGPACK = "application/msgpack"
 
 QUEUE = "/v1/queues/{queue}"

@@ -20,7 +20,7 @@ from bide.queue.results import must_be_new
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields
-from bide.server.operation import JSON, MESSAGE, QUEUE, Answer, Routes
+from bide.server.operation import ANY, JSON, MESSAGE, QUEUE, Answer, Routes
 from bide.server.problem import Problem, invalid, within
 from bide.server.routes import given
 
@@ -115,7 +115,7 @@ async def get(call: Call) -> Answer:
 
 @route(
     "getBody", "GET", f"{MESSAGE}/body", "bodies", {200: bytes, 304: None}, problems=(404,),
-    kind="*/*", headers={"if-none-match": "The etag that you have."},
+    kind=ANY, headers={"if-none-match": "The etag that you have."},
 )  # fmt: skip
 async def get_body(call: Call) -> Answer:
     """Get the body of a message."""
