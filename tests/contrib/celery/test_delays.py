@@ -2,12 +2,13 @@
 
 import base64
 import json
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group, signals
+from celery import Celery, beat, chain, chord, group, signals
 from celery.exceptions import Reject
 from kombu import compression, serialization
 
@@ -250,6 +251,33 @@ def test_other_serializers_and_compression_arrive_as_they_were_sent(
 def test_an_option_that_is_no_json_is_refused(app: Any) -> None:
     with pytest.raises(bide.InvalidArgument, match=r"shop\.expire has a header or an option"):
         expire(app).apply_async((1,), countdown=60, headers={"owner": object()})
+
+
+def test_descriptions_of_arguments_that_are_no_unicode_are_escaped(
+    app: Any, bide_store: ScratchStore
+) -> None:
+    """A file name that is no UTF-8 has half of a surrogate pair, which Celery escapes as JSON."""
+    expire(app).apply_async(
+        (), {"order": "caf\udce9.txt"}, countdown=60, argsrepr="\udcff",
+        kwargsrepr="{'order': 'caf\udce9.txt'}",
+    )  # fmt: skip
+    [message] = bide_store.pending("celery")
+    assert message.body["headers"]["argsrepr"] == "\\udcff"
+    assert message.body["headers"]["kwargsrepr"] == "{'order': 'caf\\udce9.txt'}"
+    assert json.loads(message.body["text"])[1] == {"order": "caf\udce9.txt"}
+
+
+def test_a_pickled_app_keeps_its_delays(app: Any, broker: Broker, bide_store: ScratchStore) -> None:
+    """Celery pickles it for spawned processes and for beat."""
+    for number in range(3):
+        app = pickle.loads(pickle.dumps(beat.Service(app))).app
+        app.send_task("shop.expire", (number,), countdown=60)
+        assert len(bide_store.pending("celery")) == number + 1
+        assert isinstance(app.__bide_app__(), bide.App)
+        app.control.revoke(bide_store.pending("celery")[-1].id)
+        assert len(bide_store.pending("celery")) == number
+        app.send_task("shop.expire", (number,), countdown=60)
+    assert published(broker) == []
 
 
 def test_protocol_1_is_refused(celery_app: Any) -> None:

@@ -1,6 +1,7 @@
 """Tasks written as for Celery that run in bide."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -143,6 +144,46 @@ def test_retry_takes_a_countdown_and_refuses_other_arguments(
     shop.charge.delay(8, args=(9,))
     with pytest.raises(bide.InvalidArgument, match="a retry has the same arguments"):
         worker.run_due()
+
+
+def test_retry_with_eta_counts_by_the_clock_of_the_test(
+    bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    app, ran = Celery("shop", store="memory://shim"), []
+
+    @app.task(bind=True, max_retries=1)
+    def charge(task: Any) -> None:
+        ran.append(bide_store.clock.datetime())
+        task.retry(eta=ran[0] + timedelta(minutes=5))
+
+    bide_store.clock.advance(30 * 86_400)  # far from the time of this machine
+    charge.delay()
+    bide_worker(app, errors="collect").advance("1h")
+    assert ran[1] - ran[0] == timedelta(minutes=5)
+    charge.apply_async(expires=ran[0] + timedelta(hours=2))
+    [message] = bide_store.pending("celery")
+    assert message.expires == 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("send", "fix"),
+    [
+        (lambda shop: shop.expire.delay(), "missing a required argument: 'order'"),
+        (lambda shop: shop.expire.delay(1, True, 3), "too many positional arguments"),
+        (lambda shop: shop.expire.delay(1, forse=True), "unexpected keyword argument 'forse'"),
+        (lambda shop: shop.charge.apply_async(), "missing a required argument: 'order'"),
+        (lambda shop: shop.app.send_task("expire"), "missing a required argument: 'order'"),
+        (lambda shop: shop.expire.apply_async("7"), r"args='7' .* tuple: args=\('7',\)"),
+        (lambda shop: shop.app.send_task("elsewhere", "7"), "must be a list or a tuple"),
+        (lambda shop: shop.expire.apply_async((1,), [1]), "must map names to arguments"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_when_a_task_is_sent(
+    shop: Shop, bide_store: ScratchStore, send: Callable[[Shop], Any], fix: str
+) -> None:
+    with pytest.raises(bide.InvalidArgument, match=fix):
+        send(shop)
+    assert states(bide_store) == []
 
 
 def test_without_exc_the_last_retry_says_so(

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NoReturn, overload
 
@@ -22,7 +22,7 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, NotAcked, NotEnded, NotRemembered, Unsupported
 from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
 from bide.model.replies import Outcome
-from bide.model.times import Duration
+from bide.model.times import Duration, to_datetime
 from bide.queue.sync import Queue
 from bide.worker.app.app import SYNC_CONCURRENCY, App
 from bide.worker.app.lifespan import Lifespan
@@ -179,8 +179,16 @@ class Celery(App):
         if unknown:
             raise unsupported_option(next(iter(unknown)))
         check_aware(eta=eta)
+        if not isinstance(args or (), list | tuple):
+            raise InvalidArgument(
+                f"args={args!r} of {name} must be a list or a tuple: args=({args!r},)"
+            )
+        if not isinstance(kwargs or {}, Mapping):
+            raise InvalidArgument(f"kwargs={kwargs!r} of {name} must map names to arguments")
         known = self.tasks.get(name)
         name_of_queue = queue or (known and known.options.queue) or self._default
+        if known is not None:
+            known.check_arguments(args or (), kwargs or {})
         if attempts is None:
             attempts = ATTEMPTS if known is None else known.attempts
         if name_of_queue not in self._queues:
@@ -190,12 +198,19 @@ class Celery(App):
             )
         outcome = self._queue(name_of_queue).put(
             {"args": written(list(args or ())), "kwargs": written(dict(kwargs or {}))},
-            delay=delay_of(countdown) if eta is None else None, at=eta, id=task_id,
+            delay=delay_of(countdown) if eta is None else None,
+            at=eta,
+            id=task_id,
             priority=priority,
-            expires=_after_due(expires, countdown, eta), attempts=min(attempts, MAX_ATTEMPTS),
+            expires=_after_due(expires, countdown, eta, self.now()),
+            attempts=min(attempts, MAX_ATTEMPTS),
             headers={**(headers or {}), JOB: name},
-        )  # fmt: skip
+        )
         return AsyncResult(outcome.id, self, name_of_queue)
+
+    def now(self) -> datetime:
+        """Return the time by the clock of the app's queues, which tests replace."""
+        return to_datetime(self._queue(self._default)._clock.now())
 
     def AsyncResult(self, id: str) -> "AsyncResult":
         """Return the handle of a task that was sent."""
@@ -216,7 +231,10 @@ class Celery(App):
 
 
 def _after_due(
-    expires: float | datetime | None, countdown: float | None, eta: datetime | None
+    expires: float | datetime | None,
+    countdown: float | None,
+    eta: datetime | None,
+    now: datetime,
 ) -> timedelta | None:
     """Return how long after its due time a task may run; Celery counts from when it is sent.
 
@@ -226,7 +244,6 @@ def _after_due(
     if expires is None:
         return None
     check_aware(expires=expires, eta=eta)
-    now = datetime.now(UTC)
     end = expires if isinstance(expires, datetime) else now + timedelta(seconds=expires)
     due = eta or now + timedelta(seconds=delay_of(countdown) or 0)
     if end <= due:

@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property, partial
@@ -55,11 +55,36 @@ def install(
         raise InvalidArgument(f"install takes a celery.Celery, not a {type(app).__name__}")
     if hasattr(app, "__bide_app__"):
         raise InvalidArgument(f"bide is installed in {app!r} already; call install once")
-    delays = Delays(app, store, check_queue(queue), max_body)
-    app.send_task = partial(_send_task, delays, app.send_task)
-    app.control_cls = _revoking(app.control_cls, delays)
-    vars(app).pop("control", None)  # a cached one does not use the store
-    app.__bide_app__ = delays.publisher
+    Installation(store, check_queue(queue), max_body)(app)
+
+
+class Installation:
+    """What `install` was given. A pickled Celery app carries it, and is installed where it arrives.
+
+    Celery pickles an app for processes that are spawned and for beat, and calls the `fixups` of an
+    app when it makes the copy.
+    """
+
+    def __init__(self, store: str | None, queue: str, max_body: int) -> None:
+        self.store = store
+        self.queue = queue
+        self.max_body = max_body
+
+    def __call__(self, app: Any) -> "Delays":
+        """Let the tasks of an app wait in the store."""
+        delays = Delays(app, self.store, self.queue, self.max_body)
+        app.send_task = partial(_send_task, delays, app.send_task)
+        app.__reduce_keys__ = partial(self._reduced, app.__reduce_keys__, app.control_cls)
+        app.control_cls = _revoking(app.control_cls, delays)
+        vars(app).pop("control", None)  # a cached one does not use the store
+        app.__bide_app__ = delays.publisher
+        return delays
+
+    def _reduced(self, keys: Callable[[], dict[str, Any]], control: Any) -> dict[str, Any]:
+        """Return what Celery pickles of the app: as it was before, and this installation."""
+        kept = keys()
+        fixups = [fixup for fixup in kept["fixups"] if not isinstance(fixup, Installation)]
+        return {**kept, "control": control, "fixups": [*fixups, self]}
 
 
 class Delays:

@@ -1,5 +1,6 @@
 """A task as Celery's programs write it, with a message of bide behind it."""
 
+import inspect
 import json
 import random
 import uuid
@@ -143,6 +144,20 @@ class Task:
             self.name, args, kwargs, attempts=self.attempts, **{**defaults, **options}
         )
 
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function can be called so, as Celery does when a task is sent.
+
+        Raises:
+            InvalidArgument: it cannot.
+        """
+        own = (self,) if self.options.bind else ()
+        try:
+            inspect.signature(self.run).bind(*own, *args, **kwargs)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{self.name} cannot be called with args={args!r} and kwargs={kwargs!r}: {error}"
+            ) from None
+
     def retry(
         self,
         *,
@@ -181,7 +196,7 @@ class Task:
             raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
         check_aware(eta=eta)
         if eta is not None:
-            countdown = (eta - datetime.now(UTC)).total_seconds()
+            countdown = (eta - self.app.now()).total_seconds()
         delay = self.options.default_retry_delay if countdown is None else countdown
         raise Retry(_reason(exc), delay=delay_of(delay))
 

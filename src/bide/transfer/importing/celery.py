@@ -72,13 +72,31 @@ def encoded(message: TaskMessage) -> Any:
     Raises:
         InvalidArgument: an option of the task is no JSON.
     """
+    readable = msgspec.structs.replace(
+        message, headers=_readable(message.headers), properties=_readable(message.properties)
+    )
     try:
-        return msgspec.to_builtins(message)
+        return msgspec.to_builtins(readable)
     except TypeError as error:
         raise InvalidArgument(
             f"task {message.task} has a header or an option that is not JSON ({error}), so it "
             "cannot wait in bide; leave the option away, or convert it"
         ) from error
+
+
+_SHOWN = ("argsrepr", "kwargsrepr", "shadow", "origin")
+"""What only describes a task to people; nothing reads the arguments from it."""
+
+
+def _readable(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return headers or properties whose descriptions are valid Unicode.
+
+    Where a file name is not UTF-8, Python has half of a surrogate pair, which no store can hold; it
+    is written as an escape.
+    """
+    texts = {name: headers[name] for name in _SHOWN if isinstance(headers.get(name), str)}
+    escaped = {name: text.encode(errors="backslashreplace") for name, text in texts.items()}
+    return headers | {name: text.decode() for name, text in escaped.items()}
 
 
 _STEP = "\x06\x16"
