@@ -26,6 +26,7 @@ from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases
+from bide.testing.conformance.repeating import RepetitionCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.effort import effort
 from tests.server.conftest import running
@@ -131,7 +132,7 @@ class OnServer:
 
 
 class TestWhatTheProtocolCarries(
-    OnServer, ScriptCases, BatchCases, ExplainCases, EndCases, ClaimCases
+    OnServer, ScriptCases, BatchCases, RepetitionCases, ExplainCases, EndCases, ClaimCases
 ):
     """Random scripts of all commands, and the cases to which the server adds something itself.
 

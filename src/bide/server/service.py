@@ -33,7 +33,7 @@ from bide.server.limits.open_calls import Claimers, EventFanout, LongCalls
 from bide.server.limits.quotas import Quotas
 from bide.server.limits.reply_budget import room_for
 from bide.server.limits.request_bodies import LargeBodies
-from bide.server.limits.slow_reads import SlowReads, Turns, is_slow, within_budget
+from bide.server.limits.slow_reads import Sent, SlowReads, Turns, is_slow, within_budget
 from bide.server.logs import ActionLog
 from bide.server.problem import ClientText, Problem
 from bide.server.settings import Settings
@@ -132,28 +132,28 @@ class Service:
         await asyncio.to_thread(lambda: self.lane.capabilities)
         await self.admission.begin()
 
-    async def batch(self, commands: Sequence[Command], visit: Visit) -> list[Reply | BaseException]:
+    async def batch(self, batch: Sequence[Sent], visit: Visit) -> list[Reply | BaseException]:
         """Execute commands in order; return a reply or an error for each.
 
         All replies share the room of one reply. If the client goes, the rest of a batch that only
         reads is not executed.
 
         Args:
-            commands: the commands.
+            batch: the commands.
             visit: the request.
         """
-        in_order = not all(command.only_reads for command in commands)
-        room = sum(room_for(command, self.gate.largest) for command in commands)
+        in_order = not all(one.command.only_reads for one in batch)
+        room = sum(room_for(one.command, self.gate.largest) for one in batch)
         if room:
             await visit.hold(min(room, MAX_BYTES))
 
-        async def execute(part: Sequence[Command]) -> list[Reply | BaseException]:
+        async def execute(part: Sequence[Sent]) -> list[Reply | BaseException]:
             if not in_order:
                 visit.check()
-            if len(part) == 1 and is_slow(part[0]):
+            if len(part) == 1 and is_slow(part[0].command):
                 try:
                     with visit.slowly():
-                        return [await self.slow_reads.read(part[0], self)]
+                        return [await self.slow_reads.read(part[0].command, self)]
                 except Problem as problem:
                     return [StoreBusy(str(problem))]
                 except BideError as error:
@@ -163,7 +163,10 @@ class Service:
                 self._under_way += len(part)
             try:
                 return await asyncio.gather(
-                    *[self.lane.acall(command, self, in_order=in_order) for command in part],
+                    *[
+                        self.lane.acall(command, self, identity=identity, in_order=in_order)
+                        for command, identity in part
+                    ],
                     return_exceptions=True,
                 )
             finally:
@@ -171,7 +174,7 @@ class Service:
                     self._under_way -= len(part)
                     self._less.notify_all()
 
-        return await within_budget(commands, execute, self.clock.now())
+        return await within_budget(batch, execute, self.clock.now())
 
     async def explained(
         self, visit: Visit, queue: str, id: str | None, reply: Explained

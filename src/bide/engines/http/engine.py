@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -11,7 +11,7 @@ from bide.engines.http.connection import Address, Connection
 from bide.engines.http.events import HttpNotifier
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.model import errors
-from bide.model.command_identity import Identities
+from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Found, Outcomes, Page, Reply, Settings
@@ -23,8 +23,23 @@ SAME_TIME = 50
 """Clocks that differ by no more than this many milliseconds count as equal."""
 
 
-class _Batch(msgspec.Struct):
-    commands: Sequence[Command]
+class _Batch(msgspec.Struct, omit_defaults=True):
+    """What is sent; see `bide.server.limits.decoding.Batch`."""
+
+    commands: list[Command]
+    client: str | None = None
+    number: int = 1
+    repeated: bool = False
+    places: list[int] = []
+
+    @property
+    def sender(self) -> tuple[str | None, int, bool]:
+        return self.client, self.number, self.repeated
+
+    def add(self, command: Command, place: int) -> None:
+        self.commands.append(command)
+        if self.client is not None:
+            self.places.append(place)
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -77,7 +92,8 @@ class HttpEngine:
     def _about(self) -> Capabilities:
         data = self._ask("GET", "/v1", None, "application/json")
         try:
-            return msgspec.json.decode(data, type=_About).capabilities
+            can = msgspec.json.decode(data, type=_About).capabilities
+            return msgspec.structs.replace(can, loses_replies=True)
         except msgspec.DecodeError:
             where = self._address.shown
             raise errors.NotAStore(f"{where} answers, but is no server of bide's") from None
@@ -85,15 +101,37 @@ class HttpEngine:
     def execute(
         self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
     ) -> list[Reply]:
-        """Send the commands in one request."""
+        """Send the commands, those of one sender in one request."""
+        outcomes: list[Reply | BideError] = []
+        for batch in _batches(commands, identities):
+            try:
+                outcomes += self._outcomes(batch, now)
+            except BideError as error:
+                if len(batch.commands) == len(commands):
+                    raise
+                outcomes += [error] * len(batch.commands)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if not errors:
+            return cast("list[Reply]", outcomes)
+        if len(errors) == len(outcomes) and len(set(map(type, errors))) == 1:
+            raise errors[0]
+        raise PartlyDone(outcomes)
+
+    def _outcomes(self, batch: _Batch, now: int | None) -> list[Reply | BideError]:
+        """Send commands in one request; return the reply or the error of each."""
         began = time.time_ns()
-        data = self._ask("POST", "/v1/batch", _encode(_Batch(commands)), MSGPACK)
+        data = self._ask("POST", "/v1/batch", _encode(batch), MSGPACK)
         try:
             answer = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise OutcomeUnknown(
                 f"{self._address.shown} answered what this bide does not understand: {error}"
             ) from None
+        if len(answer.replies) != len(batch.commands):
+            raise OutcomeUnknown(
+                f"{self._address.shown} answered {len(answer.replies)} of {len(batch.commands)} "
+                "commands; is it a server of bide's?"
+            )
         middle = (began + time.time_ns()) // 2_000_000
         ahead = middle - answer.now if now is None else 0
         outcomes: list[Any] = []
@@ -103,24 +141,17 @@ class HttpEngine:
             else:
                 outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
         # The server's answer had no room for these; for the first one it always has.
-        left = [n for n, reply in enumerate(outcomes) if _put_off(commands[n], reply)]
+        left = [n for n, reply in enumerate(outcomes) if _put_off(batch.commands[n], reply)]
         if left:
-            again = self._again([commands[n] for n in left], now)
+            again = self._again([batch.commands[n] for n in left], now)
             for n, outcome in zip(left, again, strict=True):
                 outcomes[n] = outcome
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
-        if not errors:
-            return outcomes
-        if len(errors) == len(outcomes) and len(set(map(type, errors))) == 1:
-            raise errors[0]
-        raise PartlyDone(outcomes)
+        return outcomes
 
     def _again(self, commands: Sequence[Command], now: int | None) -> Sequence[Reply | BideError]:
-        """Execute commands whose batch was executed in part; return the reply or error of each."""
+        """Execute reads whose batch was executed in part; return the reply or error of each."""
         try:
-            return self.execute(commands, now)
-        except PartlyDone as partly:
-            return partly.outcomes
+            return self._outcomes(_Batch([*commands]), now)
         except BideError as error:
             return [error] * len(commands)
 
@@ -150,6 +181,31 @@ class HttpEngine:
         if status != 200:
             raise refusal(self._address, status, answer)
         return answer
+
+
+def _batches(commands: Sequence[Command], identities: Identities) -> list[_Batch]:
+    """Return the commands as they are sent: those of one batch of a sender together, with reads.
+
+    A lane numbers its own commands, so that all are of one batch. A server with such a store has
+    commands of many senders, and changes of its own without an identity.
+    """
+    if identities is None:
+        return [_Batch([*commands])]
+    batches: list[_Batch] = []
+    sender = _sender(next(filter(None, identities), None))
+    for command, identity in zip(commands, identities, strict=True):
+        if identity is not None or not command.only_reads:
+            sender = _sender(identity)
+        if not batches or batches[-1].sender != sender:
+            batches.append(_Batch([], *sender))
+        batches[-1].add(command, 0 if identity is None else identity.place)
+    return batches
+
+
+def _sender(identity: Identity | None) -> tuple[str | None, int, bool]:
+    if identity is None:
+        return None, 1, False
+    return identity.sender, identity.number, identity.repeated
 
 
 def _put_off(command: Command, reply: Reply | BideError) -> bool:

@@ -118,13 +118,32 @@ _COUNTED_AT_ONCE = 4_096
 """Values that are counted before other requests may go on."""
 
 
-class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+_Place = Annotated[int, Meta(ge=0, le=limits.MAX_COMMANDS)]
+
+
+class _Identified(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What identifies the commands of a batch, so that they can be sent again."""
+
+    client: Annotated[str, Meta(pattern="^[!-~]{1,64}$")] | None = None
+    """A random name of the sender, which sends its batches one after the other. The commands have
+    identities then: sent again, they are not executed twice, and get the answers of the first
+    time."""
+    number: Annotated[int, Meta(ge=1, le=1 << 53)] = 1
+    """The number of the batch. It grows with each batch of the client."""
+    places: Annotated[list[_Place], Meta(max_length=limits.MAX_COMMANDS)] = []
+    """The place of each command in the batch as it was sent first; by default 0, 1, 2 and so on. To
+    send only some commands again, name their places."""
+    repeated: bool = False
+    """Whether the commands were sent before, and perhaps executed."""
+
+
+class Batch(_Identified):
     """Commands to be executed in this order, each all or nothing."""
 
     commands: Annotated[list[Given], Meta(max_length=limits.MAX_COMMANDS)]
 
 
-class _Raws(msgspec.Struct, forbid_unknown_fields=True):
+class _Raws(_Identified):
     """A batch with encoded commands."""
 
     commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
@@ -159,14 +178,16 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
     if len(data) > AT_ONCE:
         await _count_values(data, pause)
     commands, named, fields = [], 0, 0
-    for raw in _raw_batch(data).commands:
+    raws = _raw_batch(data)
+    for raw in raws.commands:
         command = _command(raw) if len(memoryview(raw)) <= LARGE else await _large(raw, pause)
         check_count("messages", named := named + command.weight, limits.MAX_BATCH_MESSAGES)
         if isinstance(command, cmd.Put):
             check_fields(fields := fields + sum(map(_fields_of, command.items)))
         commands.append(command)
         await pause()
-    return Batch(commands)
+    identified = {name: getattr(raws, name) for name in _Identified.__struct_fields__}
+    return Batch(commands=commands, **identified)
 
 
 async def _large(raw: Raw, pause: Pause) -> Given:

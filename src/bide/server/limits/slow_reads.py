@@ -10,12 +10,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
 from bide.engines.cursor import BEGIN
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
+from bide.model.command_identity import Identity
 from bide.model.commands import Cancel, Command, Count, Forecast, Scan
 from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, Found, Page, Reply
@@ -101,9 +103,21 @@ _encode = msgspec.msgpack.Encoder().encode
 Answer = Reply | BaseException
 
 
+class Sent(NamedTuple):
+    """A command of a batch, and the identity that its sender has given it."""
+
+    command: cmd.Command
+    identity: Identity | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the reply may be large."""
+        return isinstance(self.command, _LARGE)
+
+
 async def within_budget(
-    commands: Sequence[cmd.Command],
-    execute: Callable[[Sequence[cmd.Command]], Awaitable[list[Answer]]],
+    batch: Sequence[Sent],
+    execute: Callable[[Sequence[Sent]], Awaitable[list[Answer]]],
     now: int,
 ) -> list[Answer]:
     """Execute commands in order, with at most `MAX_BYTES` for all replies together.
@@ -113,38 +127,41 @@ async def within_budget(
     """
     room = cmd.MAX_BYTES
     answers: list[Answer] = []
-    for part in _parts(commands):
-        large = sum(isinstance(command, _LARGE) for command in part)
+    for part in _parts(batch):
+        large = sum(one.is_large for one in part)
         if room <= 0 and large:
-            others = [command for command in part if not isinstance(command, _LARGE)]
-            replies = iter(await execute(others))
-            answers += [_put_off(c, now) if isinstance(c, _LARGE) else next(replies) for c in part]
+            replies = iter(await execute([one for one in part if not one.is_large]))
+            answers += [
+                _put_off(one.command, now) if one.is_large else next(replies) for one in part
+            ]
         else:
-            all_replies = await execute([_bounded(c, room // max(1, large)) for c in part])
+            bounded = [_bounded(one, room // large) for one in part] if large else part
+            all_replies = await execute(bounded)
             if large:
                 room -= sum(len(_encode(one)) for one in all_replies if isinstance(one, Reply))
             answers += all_replies
     return answers
 
 
-def _parts(commands: Sequence[cmd.Command]) -> Iterator[list[cmd.Command]]:
+def _parts(batch: Sequence[Sent]) -> Iterator[list[Sent]]:
     """Yield the commands that are executed at once; a slow read alone."""
-    for slow, group in groupby(commands, is_slow):
-        part: list[cmd.Command] = []
+    for slow, group in groupby(batch, lambda one: is_slow(one.command)):
+        part: list[Sent] = []
         large = 0
-        for command in group:
-            large += isinstance(command, _LARGE)
+        for one in group:
+            large += one.is_large
             if part and (slow or large > AT_ONCE):
                 yield part
-                part, large = [], int(isinstance(command, _LARGE))
-            part.append(command)
+                part, large = [], int(one.is_large)
+            part.append(one)
         yield part
 
 
-def _bounded(command: cmd.Command, share: int) -> cmd.Command:
+def _bounded(sent: Sent, share: int) -> Sent:
+    command = sent.command
     if isinstance(command, _BOUNDED) and command.max_bytes > share:
-        return msgspec.structs.replace(command, max_bytes=share)
-    return command
+        return Sent(msgspec.structs.replace(command, max_bytes=share), sent.identity)
+    return sent
 
 
 def _put_off(command: cmd.Command, now: int) -> Answer:

@@ -9,8 +9,9 @@ from bide.engines.http.answers import error_of
 from bide.engines.http.engine import Failed, Replies
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
+from bide.model.command_identity import Identity
 from bide.model.ended import PENDING
-from bide.model.errors import BideError
+from bide.model.errors import BideError, OutcomeUnknown
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES
 from bide.model.message import withheld
@@ -19,12 +20,14 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
+from bide.server.access.senders import sender_of
 from bide.server.call import Call
 from bide.server.limits.decoding import Batch, Given, unpack
 from bide.server.limits.request_bodies import Pause, check_count
+from bide.server.limits.slow_reads import Sent
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.problem import UNREADABLE, Problem, kind_of, of_decoding
+from bide.server.problem import UNREADABLE, Problem, invalid, kind_of, of_decoding
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -53,6 +56,10 @@ async def batch(call: Call) -> Answer:
     application/json. Up to 1,000 commands. All replies together may take 8 MiB: a scan may
     answer with a cursor before its limit, a find with fewer messages than ids, a claim with
     none and `next` 0; ask again for the rest.
+
+    With `client`, the store remembers the answers of the client's last batch for 15 minutes. If no
+    answer comes, send the batch again with `repeated`: nothing is executed twice, and a command
+    whose answer is not known any more fails with `OutcomeUnknown`.
     """
     binary = call.content_type == MSGPACK
     given = await (_unpacked(call) if binary else call.read(Batch))
@@ -63,9 +70,10 @@ async def batch(call: Call) -> Answer:
     service = call.service
     await service.quotas.admit(call.caller, commands)
     answers: list[Any] = []
-    for composed, group in groupby(commands, lambda command: isinstance(command, (Bulk, Undo))):
+    sent = map(Sent, commands, _identities(call, given))
+    for composed, group in groupby(sent, lambda one: isinstance(one.command, (Bulk, Undo))):
         if composed:
-            answers += [await _composed(call, command) for command in group]
+            answers += [await _composed(call, one.command, given) for one in group]
         else:
             answers += await service.batch(list(group), call.visit)
     pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
@@ -99,7 +107,35 @@ async def _completed(call: Call, command: Any, reply: Any) -> Any:
     return reply
 
 
-async def _composed(call: Call, command: Any) -> Part | Undone | BideError:
+def _identities(call: Call, given: Batch) -> list[Identity | None]:
+    """Return the identity of each command for the store; reads have none.
+
+    Raises:
+        Problem: places are missing, or the store does not remember answers.
+    """
+    commands = given.commands
+    if given.client is None:
+        return [None] * len(commands)
+    if not call.service.lane.capabilities.remembers:
+        raise invalid("client", "the store behind this server does not remember answers")
+    places = given.places or range(len(commands))
+    if len(places) != len(commands):
+        raise invalid(
+            "places", f"places are {len(places)} and commands {len(commands)}; name one for each"
+        )
+    sender = sender_of(call.caller, given.client)
+    return [
+        None if command.only_reads else Identity(sender, given.number, place, given.repeated)
+        for command, place in zip(commands, places, strict=True)
+    ]
+
+
+async def _composed(call: Call, command: Any, given: Batch) -> Part | Undone | BideError:
+    if given.repeated:  # it is made of commands of the server's own
+        return OutcomeUnknown(
+            "the connection was lost during a bulk change, which may have been carried out or not; "
+            "look at its messages"
+        )
     try:
         return await execute(call, command)
     except Problem as problem:  # those before it were executed
