@@ -182,7 +182,9 @@ def test_the_public_has_no_right_and_functions_with_rights_look_nowhere_else(
         assert client.execute(unset, (owner.schema,)).fetchall() == []
 
 
-ABOUT_NO_QUEUE = {"_database", "_fold", "_last_return", "_remembers"}
+ABOUT_NO_QUEUE = {
+    "_database", "_enroll", "_fold", "_keep", "_last_return", "_recall", "_remembers",
+}  # fmt: skip
 """Functions with the owner's rights to which it is all the same who calls them."""
 
 

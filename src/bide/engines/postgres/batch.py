@@ -20,6 +20,8 @@ ended, else 0."""
 
 NEVER = 1 << 62
 
+NO_IDENTITY: tuple[None, None, None] = (None, None, None)
+
 
 class Floors:
     """Where the claims of one connection begin to look, by queue: see `_claim` in the schema."""
@@ -67,6 +69,8 @@ class Batch:
     floors: Floors = field(default_factory=Floors)
     waiter: str | None = None
     """The name under which this process sleeps, if it does."""
+    identity: tuple[str, int, int] | tuple[None, None, None] = NO_IDENTITY
+    """The sender, number and place of the only command, if its function remembers its answer."""
     hopeful: bool = False
     """Whether puts may raise `UniqueViolation`: they cost less, and a second try is without it."""
     positions: dict[str, int] = field(default_factory=dict)

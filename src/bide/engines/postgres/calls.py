@@ -58,6 +58,18 @@ def is_one_call(commands: Sequence[cmd.Command]) -> bool:
     return not (isinstance(command, (cmd.Bury, cmd.Delete)) or any(more))
 
 
+def remembers(command: cmd.Command) -> bool:
+    """Whether a command is one call of a function that remembers its answer by itself."""
+    if not is_one_call([command]):
+        return False
+    match command:
+        case cmd.Cancel(where=rule):
+            return rule is None
+        case cmd.Purge(ids=ids):
+            return ids is not None
+    return isinstance(command, _REMEMBERING)
+
+
 def _once(batch: Batch, command: Any) -> Reply:
     """Execute a command of an outbox for the messages whose rows the queue does not remember."""
     queue, origin = command.queue, command.origin
@@ -107,7 +119,7 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
         "_change", verb, command.queue, batch.now, texts(ids), tokens, given("at"),
         given("lease", given("delay", 0)), given("if_due"),
         _json(given("reason", "")[:REASON_LENGTH]), given("release", False), only, command.actor,
-        _results(results), None if edit is None else _json(edit),
+        _results(results), None if edit is None else _json(edit), *batch.identity,
     )  # fmt: skip
     if verb != "ack" and any(row.done for row in rows):
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
@@ -206,6 +218,10 @@ def _by(verb: str) -> Callable[[Batch, Any], Reply]:
     return lambda batch, command: _change(batch, verb, command)
 
 
+_REMEMBERING = (
+    cmd.Put, cmd.Reschedule, cmd.Edit, cmd.Claim, cmd.Extend, cmd.Ack, cmd.Retry, cmd.Release,
+    cmd.Revive,
+)  # fmt: skip
 _VERBS: dict[type, Callable[[Batch, Any], Reply]] = {
     cmd.Cancel: _cancel,
     cmd.Reschedule: _by("reschedule"),

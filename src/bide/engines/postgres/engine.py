@@ -6,9 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
-from itertools import groupby
-from operator import itemgetter
+from itertools import repeat
 
 import psycopg
 from msgspec import MsgspecError
@@ -17,19 +15,19 @@ from psycopg.errors import LockNotAvailable
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.postgres.arrays import texts
 from bide.engines.postgres.batch import NEVER, Batch, Floors
-from bide.engines.postgres.calls import is_one_call, replies
+from bide.engines.postgres.calls import replies
 from bide.engines.postgres.connection import Caller, Witness
 from bide.engines.postgres.faults import CHANGED, RETRIED, first_line, lasts, translate
 from bide.engines.postgres.notifier import PostgresNotifier
-from bide.engines.postgres.putting import put_one
 from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import Settings, is_pooled
+from bide.engines.postgres.transactions import Answer, transact
+from bide.engines.repetition import replies_of
 from bide.model.command_identity import Identities
-from bide.model.commands import Ack, Bury, Claim, Command, History, Put, Release, Retry
-from bide.model.errors import BideError, Closed, StoreBusy, StoreError, StoreUnavailable
+from bide.model.commands import Ack, Bury, Command, History, Release, Retry
+from bide.model.errors import Closed, StoreBusy, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
@@ -82,7 +80,7 @@ class PostgresEngine:
         StoreError: the server cannot be reached or holds no store; the error says why.
     """
 
-    capabilities = Capabilities(overlaps=True)
+    capabilities = Capabilities(overlaps=True, remembers=True, loses_replies=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -98,6 +96,8 @@ class PostgresEngine:
         """Queues for which others assumed, at the last claim, that this process sleeps."""
         self._witness = Witness(settings.shown, settings.schema)
         self._pauses: BoundedDict[str, float] = BoundedDict()
+        self._enrolled: BoundedDict[str, None] = BoundedDict()
+        """Senders that the store knows."""
         self._connect()
 
     @property
@@ -116,7 +116,7 @@ class PostgresEngine:
             waiter = self._process if self._notifier is not None and now is None else None
             batch = Batch(caller, now, self._floors, waiter, hopeful=number == 1)
             try:
-                found = put_one(batch, commands) or self._transact(batch, commands)
+                found = transact(batch, commands, identities, self._enrolled)
             except RETRIED as error:
                 if number == TRIES:
                     raise translate(error, self._settings.shown, sent=True) from error
@@ -127,12 +127,14 @@ class PostgresEngine:
             except (psycopg.Error, MsgspecError) as error:
                 self._leave_if_lost(error)
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
-                    raise self._one_by_one(commands, now) from error
+                    raise self._one_by_one(commands, now, identities) from error
                 raise translate(error, self._settings.shown, sent=True) from error
             else:
                 self._witness.confirmed(batch.positions)
+                if now is None:
+                    self._floors.update(batch.new_floors)
                 self._follow_up(batch, commands, found)
-                return found
+                return replies_of(found)
         raise AssertionError  # not reached
 
     def reader(self) -> "PostgresEngine":
@@ -160,27 +162,16 @@ class PostgresEngine:
             self._notifier = None
         self._leave()
 
-    def _transact(self, batch: Batch, commands: Sequence[Command]) -> list[Reply]:
-        claimed = {command.queue for command in commands if isinstance(command, Claim)}
-        alone = is_one_call(commands)
-        with nullcontext() if alone else batch.call.connection.transaction():
-            if len(commands) > 1:
-                _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
-            if len(limited := claimed & self._floors.limited) > 1:
-                batch.call("_lock_turns", texts(list(limited)))
-            found = replies(batch, commands)
-        if batch.now is None:
-            self._floors.update(batch.new_floors)
-        return found
-
-    def _one_by_one(self, commands: Sequence[Command], now: int | None) -> PartlyDone:
+    def _one_by_one(
+        self, commands: Sequence[Command], now: int | None, identities: Identities
+    ) -> PartlyDone:
         """Execute each command alone, so that only those that name a locked message fail.
 
         Together they waited for a lock for too long.
         """
-        outcomes: list[Reply | BideError] = []
+        outcomes: list[Answer] = []
         until = time.monotonic() + PATIENCE
-        for command in commands:
+        for command, identity in zip(commands, identities or repeat(None), strict=False):
             try:
                 if time.monotonic() >= until:
                     raise StoreBusy(
@@ -188,12 +179,12 @@ class PostgresEngine:
                         "in open transactions of other clients; this one was not carried out. Try "
                         "again"
                     )
-                outcomes += self.execute([command], now)
+                outcomes += self.execute([command], now, [identity])
             except StoreError as error:
                 outcomes.append(error)
         return PartlyDone(outcomes)
 
-    def _follow_up(self, batch: Batch, commands: Sequence[Command], found: list[Reply]) -> None:
+    def _follow_up(self, batch: Batch, commands: Sequence[Command], found: list[Answer]) -> None:
         """Wake other processes, and do the housekeeping. If it fails, the commands stay done."""
         try:
             self._wake_and_sleep(batch, commands, found)
@@ -215,7 +206,7 @@ class PostgresEngine:
         self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
 
     def _wake_and_sleep(
-        self, batch: Batch, commands: Sequence[Command], found: list[Reply]
+        self, batch: Batch, commands: Sequence[Command], found: list[Answer]
     ) -> None:
         """Wake the processes that would sleep too long; store how long this one will sleep.
 
@@ -333,25 +324,3 @@ class PostgresEngine:
         self._floors.clear()  # another server may not have what was claimed
         if caller is not None:
             caller.connection.close()
-
-
-def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
-    """Lock the messages that several commands name, in one order, before the first changes them.
-
-    Else two processes whose callers change the same messages would deadlock. Puts that keep an
-    existing message rarely meet one: they are left out.
-    """
-    named = {
-        (command.queue, id)
-        for command in commands if not command.only_reads
-        for id in getattr(command, "ids", None) or ()
-    }  # fmt: skip
-    named |= {
-        (put.queue, item.id)
-        for put in commands if isinstance(put, Put) and put.on_conflict != "keep"
-        for item in put.items
-    }  # fmt: skip
-    if len(named) == 1 and not any(isinstance(command, Claim) for command in commands):
-        return  # it is the only thing to wait for
-    for queue, group in groupby(sorted(named), itemgetter(0)):
-        batch.call("_lock_ids", queue, texts([id for _, id in group]))

@@ -39,12 +39,12 @@ def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None
     ((moment, lsn),) = batch.call(
         "_put_one", command.queue, batch.now, item.id, item.json, item.data, item.at, item.delay,
         item.priority, item.attempts, item.expires, item.group,
-        None if item.headers is None else _encode(item.headers),
+        None if item.headers is None else _encode(item.headers), *batch.identity,
     )  # fmt: skip
     if moment is None:
         return None
     batch.positions[command.queue], batch.moments[command.queue] = int.from_bytes(lsn), moment
-    outcome = _stored(item, moment)
+    outcome = stored(item, moment)
     return [Outcomes([outcome], outcome.due)]
 
 
@@ -71,7 +71,9 @@ def _put(batch: Batch, queue: str, command: cmd.Put, items: Sequence[Item]) -> l
         if len(set(ids)) < len(ids):  # one after the other: the first gives another version
             return [o for item in items for o in _put(batch, queue, command, [item])]
     hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
-    rows = batch.call("_put", queue, batch.now, mode, hopeful, only, *_columns(items))
+    rows = batch.call(
+        "_put", queue, batch.now, mode, hopeful, only, *_columns(items), *batch.identity
+    )
     batch.positions[queue], batch.moments[queue] = int.from_bytes(rows[-1].lsn), rows[-1].due
     return put_outcomes(items, rows)
 
@@ -114,17 +116,18 @@ def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
         return []
     moment = rows[-1].due
     if len(rows) == 1:
-        return [_stored(item, moment) for item in items]
+        return [stored(item, moment) for item in items]
     met = {row.number: row for row in rows[:-1]}
     return [
-        _stored(item, moment)
+        stored(item, moment)
         if (row := met.get(number)) is None
         else outcome(item.id, row.done, row)
         for number, item in enumerate(items, 1)
     ]
 
 
-def _stored(item: Item, moment: int) -> Outcome:
+def stored(item: Item, moment: int) -> Outcome:
+    """Return the outcome of a message that was stored at a time."""
     due = moment + item.delay if item.at is None else item.at
     if item.died is not None:
         return Outcome(item.id, True, "dead", due, item.died)

@@ -10,7 +10,7 @@ import msgspec
 
 from bide.engines.cursor import Budget
 from bide.engines.postgres.arrays import integers, texts
-from bide.engines.postgres.batch import NEVER, Batch
+from bide.engines.postgres.batch import NEVER, NO_IDENTITY, Batch
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, State, unreadable
@@ -136,7 +136,7 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
     rows = batch.call(
         "_claim", queue, batch.now, command.count, command.lease, command.holder,
         command.max_bytes, command.count if command.slots is None else command.slots, floor,
-        batch.waiter,
+        batch.waiter, *batch.identity,
     )  # fmt: skip
     if floor is None:
         floors.looked(queue, begin)
@@ -174,6 +174,15 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
     return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
 
 
+def held(batch: Batch, command: cmd.Claim, token: int, until: int) -> list[Message]:
+    """Return the messages that an earlier claim still holds."""
+    rows = batch.call("_held", command.queue, batch.now, token, until)
+    rows.sort(key=_rank)
+    return [
+        _of_row(command.queue, row, "leased", row.attempt, command.holder, until) for row in rows
+    ]
+
+
 def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
     """Make dead letters of messages whose rows cannot be read."""
     for id in ids:
@@ -184,7 +193,7 @@ def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
     reason = msgspec.json.encode(UNREADABLE).decode()
     batch.call(
         "_change", "bury", command.queue, batch.now, texts(ids), integers([token] * len(ids)), None,
-        0, None, reason, False, None, None, None, None,
+        0, None, reason, False, None, None, None, None, *NO_IDENTITY,
     )  # fmt: skip
 
 
@@ -241,7 +250,7 @@ def history(batch: Batch, command: cmd.History) -> Reply:
     return Ends(None if state is None else STATES[state], within_budget(ends, command.max_bytes))
 
 
-def is_awaited(command: cmd.History, reply: Reply) -> bool:
+def is_awaited(command: cmd.History, reply: object) -> bool:
     """Whether the message has not ended, and the caller waits for that."""
     return command.watch and isinstance(reply, Ends) and reply.state in PENDING
 

@@ -3,10 +3,11 @@
 
 -- Store one message in the usual case: in a queue that exists, with an id that is free. Answers the time
 -- of the put; null if nothing was stored: then `_put` has to do it, which takes three times as long.
+-- `p_sender`, here and elsewhere: who sent the batch of this one command, if it has an identity.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority bigint, p_attempts bigint, p_expires bigint, p_group text,
-  p_headers text
+  p_headers text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place bigint DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -20,6 +21,9 @@ DECLARE
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
+  END IF;
+  IF p_sender IS NOT NULL THEN
+    PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[[0,false,null,' || moment || ',null,null,null]]}');
   END IF;
   IF NOT _sees_all() THEN  -- see `_open`
     PERFORM FROM queue WHERE name = p_queue FOR KEY SHARE;
@@ -40,6 +44,7 @@ BEGIN
     PERFORM _forget(q, moment) FROM queue AS q
     WHERE name = p_queue AND remembers AND NOT forgot AND _may_forget();
     IF NOT FOUND THEN
+      DELETE FROM answer WHERE sender = p_sender AND number = p_number;
       RETURN NULL;
     END IF;
     forgot := true;
@@ -96,7 +101,8 @@ CREATE FUNCTION bide._put(
   p_is_json boolean[], p_data bytea[], p_at bigint[], p_delay bigint[], p_priority bigint[],
   p_attempts bigint[], p_expires bigint[], p_group text[], p_headers text[],
   p_latest bigint[] DEFAULT NULL, p_attempt bigint[] DEFAULT NULL, p_failures text[] DEFAULT NULL,
-  p_died bigint[] DEFAULT NULL, p_created bigint[] DEFAULT NULL
+  p_died bigint[] DEFAULT NULL, p_created bigint[] DEFAULT NULL, p_sender text DEFAULT NULL,
+  p_number bigint DEFAULT NULL, p_place bigint DEFAULT NULL
 ) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text, done boolean,
                  successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
@@ -112,7 +118,11 @@ DECLARE
   new message;
   latest bigint;
   begun bigint;  -- when an id with `latest` was first put
+  outcomes json[] := '{}';
 BEGIN
+  IF p_sender IS NOT NULL THEN
+    PERFORM _begin(p_sender, p_number);
+  END IF;
   IF p_priority IS NOT NULL AND NOT q.weighted THEN
     UPDATE queue SET weighted = true
     WHERE id = q.id AND NOT weighted AND EXISTS (SELECT FROM unnest(p_priority) AS p WHERE p > 0);
@@ -188,12 +198,19 @@ BEGIN
       IF NOT done OR latest IS NOT NULL THEN
         SELECT * INTO state, due, until, holder FROM _stands(new, moment);
         RETURN NEXT;
+        IF p_sender IS NOT NULL THEN
+          outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
+        END IF;
       END IF;
     END LOOP;
     PERFORM _count_moves(moves);
   END IF;
   IF p_at IS NOT NULL THEN
     PERFORM _lower(q.id, moment, p_at);
+  END IF;
+  IF p_sender IS NOT NULL THEN
+    outcomes := outcomes || _outcome(0, false, NULL, moment, NULL, NULL, NULL);
+    PERFORM _remember(p_sender, p_number, p_place, outcomes);
   END IF;
   number := 0; state := NULL; due := moment; until := pg_current_wal_insert_lsn() - '0/0'; holder := NULL;
   done := false; successor := NULL;

@@ -17,7 +17,8 @@
 -- is shorter than all before says so in `queue`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count bigint, p_lease bigint,
                             p_holder text, p_max_bytes bigint, p_slots bigint, p_floor bigint[],
-                            p_process text)
+                            p_process text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL,
+                            p_place bigint DEFAULT NULL)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
                failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
@@ -57,7 +58,7 @@ BEGIN
   IF q.limited IS NOT NULL THEN
     RETURN QUERY SELECT * FROM _take_turns(
       q, p_now, p_count, p_slots, p_lease, p_holder, p_max_bytes, floors, p_process,
-      CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
+      CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END, p_sender, p_number, p_place);
     RETURN;
   END IF;
   FOR id, attempt, holder IN
@@ -117,6 +118,7 @@ BEGIN
         -- Not `moment`: a claim that began later may have taken back, meanwhile, what this one found.
         clock := _exactly(p_now);
         leased := floor(clock);
+        PERFORM _begin_claim(q, claim, leased, p_lease, p_sender, p_number, p_place);
       END IF;
       RETURN QUERY
         UPDATE message m SET state = 2, rank = leased + p_lease, token = claim, holder = p_holder,
@@ -134,6 +136,7 @@ BEGIN
     EXIT WHEN cardinality(late) = 0;  -- no more is due, or no more fits
   END LOOP;
   IF taken = 0 THEN
+    PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;
     due := _next(q, NULL, floors, NULL) / 1000;
     IF due <= moment AND p_count > 0 AND examined = 0
        AND NOT _may_collect(q.id, moment, floors[2]) THEN
@@ -146,6 +149,18 @@ BEGIN
   expires := q.result_ttl;
   floor := _bounded(floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
   RETURN NEXT;
+END $$;
+
+-- Add the row of a batch that is a claim with messages: another changes nothing for its caller.
+CREATE FUNCTION bide._begin_claim(q bide.queue, p_token bigint, p_now bigint, p_lease bigint,
+                                  p_sender text, p_number bigint, p_place bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF p_sender IS NOT NULL THEN
+    PERFORM _begin(p_sender, p_number, json_build_object(p_place, json_build_object(
+      'until', p_now + p_lease, 'reply', json_build_object(
+        'token', p_token, 'now', p_now, 'messages', '[]'::json, 'results', q.result_ttl > 0)))::text);
+  END IF;
 END $$;
 
 -- Expire messages that are late. `p_dues`: their due times, if the counters have to follow.

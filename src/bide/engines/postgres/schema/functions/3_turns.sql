@@ -48,7 +48,8 @@ END $$;
 -- than could be put into lines.
 CREATE FUNCTION bide._take_turns(
   q bide.queue, p_now bigint, p_count bigint, p_slots bigint, p_lease bigint, p_holder text,
-  p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint
+  p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint, p_sender text, p_number bigint,
+  p_place bigint
 ) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                  attempt integer, attempts integer, expires bigint, "group" text, headers text,
                  failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
@@ -141,7 +142,10 @@ BEGIN
     END LOOP;
     serving := cardinality(heads);
     IF serving > 0 THEN
-      claim := coalesce(claim, nextval('token'));
+      IF claim IS NULL THEN
+        claim := nextval('token');
+        PERFORM _begin_claim(q, claim, moment, p_lease, p_sender, p_number, p_place);
+      END IF;
       RETURN QUERY
         UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder,
           since = moment
@@ -188,6 +192,7 @@ BEGIN
   IF taken > 0 THEN
     INSERT INTO tally VALUES (q.id, 'leased', -1, taken);
   ELSE
+    PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;
     planned := _next(q, l, p_floor, us);
     IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
        AND NOT _may_collect(q.id, moment, p_floor[2])

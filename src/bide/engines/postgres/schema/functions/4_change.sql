@@ -25,7 +25,8 @@ CREATE FUNCTION bide._change(
   p_verb text, p_queue text, p_now bigint, p_ids text[], p_tokens bigint[] DEFAULT NULL,
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
-  p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL, p_edit text DEFAULT NULL
+  p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL, p_edit text DEFAULT NULL,
+  p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place bigint DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
@@ -46,7 +47,11 @@ DECLARE
   cause text;
   how integer;
   ends boolean := false;
+  outcomes json[] := '{}';
 BEGIN
+  IF p_sender IS NOT NULL THEN
+    PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[]}');
+  END IF;
   PERFORM _shorten(q, p_delay) WHERE p_verb = 'extend' AND coalesce(p_delay < q.lease, true);
   UPDATE queue SET weighted = true
   WHERE id = q.id AND NOT weighted AND (edit ->> 'priority')::integer > 0;
@@ -58,6 +63,9 @@ BEGIN
     ends := cardinality(gone) > 0;
     RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint
                  FROM unnest(gone) AS n;
+    IF p_sender IS NOT NULL THEN
+      outcomes := ARRAY(SELECT _outcome(n, true, NULL, NULL, NULL, NULL, NULL) FROM unnest(gone) AS n);
+    END IF;
   END IF;
   FOR wanted IN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
@@ -85,6 +93,9 @@ BEGIN
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
       RETURN NEXT;
+      IF p_sender IS NOT NULL THEN
+        outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
+      END IF;
       CONTINUE;
     END IF;
     new := was;
@@ -174,11 +185,20 @@ BEGIN
     SELECT * INTO state, due, until, holder FROM _stands(new, moment);
     due := coalesce(due, CASE WHEN p_verb <> 'ack' THEN was.due END);
     RETURN NEXT;
+    IF p_sender IS NOT NULL THEN
+      outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
+    END IF;
   END LOOP;
   IF ends AND q.limited IS NOT NULL OR p_verb = 'ack' THEN
     number := 0; done := false; state := NULL; until := NULL; holder := NULL;
     due := CASE WHEN ends THEN _opens_again(q, moment) END;
     RETURN NEXT;
+    IF p_sender IS NOT NULL THEN
+      outcomes := outcomes || _outcome(number, done, state, due, until, holder, NULL);
+    END IF;
+  END IF;
+  IF cardinality(outcomes) > 0 THEN
+    PERFORM _remember(p_sender, p_number, p_place, outcomes);
   END IF;
   PERFORM _count_moves(moves);
   PERFORM _lower(q.id, moment, dues);

@@ -40,6 +40,7 @@ BEGIN
     SELECT number FROM returned ORDER BY number DESC OFFSET p_returned LIMIT 1);
   INSERT INTO returned SELECT _number(pg_current_xact_id()), 0, '' WHERE NOT EXISTS (SELECT FROM returned);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
+  PERFORM _forget_answers();
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 

@@ -1,0 +1,188 @@
+"""What the store remembers of batches: replies to JSON, and back; see `bide.engines.repetition`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.engines.postgres.arrays import booleans, integers, texts
+from bide.engines.postgres.batch import Batch
+from bide.engines.postgres.calls import change_outcomes
+from bide.engines.postgres.putting import put_outcomes, stored
+from bide.engines.postgres.reading import held
+from bide.engines.queue_rules import outcomes_of
+from bide.engines.repetition import MAX_KEPT, NotKept, recall
+from bide.engines.repetition import Answers as SenderAnswers
+from bide.model import commands as cmd
+from bide.model.command_identity import Identity
+from bide.model.errors import OutcomeUnknown
+from bide.model.message import STATES
+from bide.model.replies import Affected, Claimed, Deleted, Ends, Outcome, Outcomes, Reply, Settings
+
+SENT_BEFORE = "BD001"
+"""The code of the error if a batch, or a later one of its sender, was executed before."""
+
+
+class OutcomeRow(NamedTuple):
+    """An outcome as functions of the schema answer it: see `_outcome` there."""
+
+    number: int
+    """The place of the message in the command, from 1; 0 for the last row, of the command."""
+    done: bool
+    state: int | None
+    due: int | None
+    until: int | None
+    holder: str | None
+    successor: int | None
+
+
+class KeptClaim(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A claim: its reply without the messages, which are read again."""
+
+    until: int
+    """When its leases expire: the rank of the messages that it still holds."""
+    reply: Claimed
+    ids: list[str] = []
+    """In the order of the reply, if that is another than that of their ranks."""
+
+
+_rows = msgspec.json.Decoder(list[OutcomeRow]).decode
+_claim = msgspec.json.Decoder(KeptClaim).decode
+_other = msgspec.json.Decoder(Outcomes | Affected | Settings | Deleted | NotKept).decode
+_by_place = msgspec.json.Decoder(dict[int, msgspec.Raw]).decode
+_encode = msgspec.json.encode
+
+
+class Remembered:
+    """What the store remembers of the batches that some commands belong to.
+
+    Within a transaction: senders of the same batches wait for its end.
+    """
+
+    def __init__(self, batch: Batch, identities: Sequence[Identity | None]) -> None:
+        self._batch = batch
+        self._numbers: dict[str, int] = {}
+        repeated: dict[str, bool] = {}
+        for identity in sorted(filter(None, identities), key=lambda one: one.sender):
+            self._numbers[identity.sender] = identity.number
+            repeated[identity.sender] = repeated.get(identity.sender, False) or identity.repeated
+        senders, numbers = self._arguments()
+        rows = batch.call("_recall", senders, numbers, booleans(list(repeated.values())))
+        self._refused = {
+            sender: row.refused for sender, row in zip(self._numbers, rows, strict=True)
+        }
+        self._answers: dict[str, dict[int, Any]] = {
+            sender: _by_place(row.answers) if row.answers else {}
+            for sender, row in zip(self._numbers, rows, strict=True)
+        }
+
+    def _arguments(self) -> tuple[bytes, bytes]:
+        return texts(list(self._numbers)), integers(list(self._numbers.values()))
+
+    def answer(
+        self, command: cmd.Command, identity: Identity | None
+    ) -> Reply | OutcomeUnknown | None:
+        """Return the answer of a command that was executed; `None`: it is to be executed.
+
+        An error if it was perhaps executed, or must not be executed any more.
+        """
+        if identity is None:
+            return None
+        kept = self._answers[identity.sender].get(identity.place)
+        if kept is not None:
+            return self._restored(command, identity, kept)
+        if (refused := self._refused[identity.sender]) is None:
+            return None
+        later = SenderAnswers(identity.number + 1, {}) if refused == "late" else None
+        try:
+            recall(msgspec.structs.replace(identity, repeated=True), later)
+        except OutcomeUnknown as unknown:
+            return unknown
+        raise AssertionError  # not reached
+
+    def _restored(
+        self, command: Any, identity: Identity, kept: msgspec.Raw
+    ) -> Reply | OutcomeUnknown:
+        if isinstance(command, cmd.Claim):
+            return self._claimed(command, _claim(kept))
+        if bytes(kept)[:1] == b"[":
+            rows = _rows(kept)
+            if isinstance(command, cmd.Put):
+                return outcomes_of(put_outcomes(command.items, rows))
+            return _outcomes(command, rows)
+        reply: Outcomes | Affected | Settings | Deleted | NotKept = _other(kept)
+        if not isinstance(reply, NotKept):
+            return reply
+        try:
+            recall(identity, SenderAnswers(identity.number, {identity.place: reply}))
+        except OutcomeUnknown as unknown:
+            return unknown
+        raise AssertionError  # not reached
+
+    def _claimed(self, command: cmd.Claim, kept: KeptClaim) -> Reply:
+        messages = held(self._batch, command, kept.reply.token, kept.until)
+        freed = kept.reply.freed
+        if kept.ids:
+            places = {id: place for place, id in enumerate(kept.ids)}
+            messages.sort(key=lambda message: places[message.id])
+            freed = [freed[places[message.id]] for message in messages] if freed else []
+        return msgspec.structs.replace(kept.reply, messages=messages, freed=freed)
+
+    def add(self, command: cmd.Command, identity: Identity | None, reply: Reply) -> None:
+        """Note the reply of a command that was executed.
+
+        What a waiting caller asks again under the same identity is left out, as in `remember` of
+        `bide.engines.repetition`.
+        """
+        empty = isinstance(reply, Claimed) and not reply.messages
+        if identity is not None and not empty and not isinstance(reply, Ends):
+            self._answers[identity.sender][identity.place] = _kept(self._batch, command, reply)
+
+    def store(self) -> None:
+        """Store what was added."""
+        answers: list[str | None] = []
+        for kept in self._answers.values():
+            text = _encode(kept).decode()
+            if len(text) > MAX_KEPT:
+                text = _encode(dict.fromkeys(kept, NotKept())).decode()
+            answers.append(text)
+        self._batch.call("_keep", *self._arguments(), texts(answers))
+
+
+def _kept(batch: Batch, command: Any, reply: Any) -> Any:
+    """Return what is remembered of a reply."""
+    if isinstance(reply, Claimed):
+        ids = [message.id for message in reply.messages]
+        return KeptClaim(reply.messages[0].until or 0, _without_messages(reply), ids)
+    if not isinstance(reply, Outcomes) or getattr(command, "origin", None) is not None:
+        return reply
+    rows = [_row(number, one) for number, one in enumerate(reply.outcomes, 1)]
+    if isinstance(command, cmd.Put):
+        moment = batch.moments.get(command.queue, 0)
+        usual = [stored(item, moment) for item in command.items]
+        rows = [
+            row
+            for row, one, as_usual in zip(rows, reply.outcomes, usual, strict=True)
+            if one != as_usual
+        ]
+        return [*rows, _row(0, Outcome("", False, None, moment))]
+    rows = [row for row, one in zip(rows, reply.outcomes, strict=True) if one.done or one.state]
+    if reply.wake is not None and _outcomes(command, rows).wake != reply.wake:
+        rows.append(_row(0, Outcome("", False, None, reply.wake)))
+    return rows
+
+
+def _without_messages(reply: Claimed) -> Claimed:
+    return msgspec.structs.replace(reply, messages=[])
+
+
+def _row(number: int, one: Outcome) -> OutcomeRow:
+    state = None if one.state is None else STATES.index(one.state)
+    return OutcomeRow(number, one.done, state, one.due, one.until, one.holder, one.successor)
+
+
+def _outcomes(command: Any, rows: Sequence[OutcomeRow]) -> Outcomes:
+    ids = [lease.id for lease in getattr(command, "leases", ())] + getattr(command, "ids", [])
+    if isinstance(command, cmd.Ack) and not rows:  # as the function answers if all is done
+        return Outcomes([Outcome(id, True) for id in ids])
+    return change_outcomes(ids, list(rows))

@@ -1,0 +1,132 @@
+"""Carrying out a batch in one transaction: with few round trips, and each command once."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import groupby
+from operator import itemgetter
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from bide.engines.bounded_dict import BoundedDict
+from bide.engines.postgres.answers import SENT_BEFORE, Remembered
+from bide.engines.postgres.arrays import integers, texts
+from bide.engines.postgres.batch import NO_IDENTITY, Batch
+from bide.engines.postgres.calls import is_one_call, remembers, replies
+from bide.engines.postgres.putting import put_one
+from bide.model.command_identity import Identities, Identity
+from bide.model.commands import Claim, Command, Put
+from bide.model.errors import BideError
+from bide.model.replies import Reply
+
+Answer = Reply | BideError
+
+
+def transact(
+    batch: Batch,
+    commands: Sequence[Command],
+    identities: Identities,
+    enrolled: BoundedDict[str, None],
+) -> list[Answer]:
+    """Carry out commands in one transaction, those with an identity once.
+
+    Args:
+        batch: of the commands.
+        commands: in their order.
+        identities: one for each command, or none.
+        enrolled: senders that the store knows.
+
+    Returns:
+        A reply for each command, or `OutcomeUnknown` if it was perhaps executed before.
+    """
+    if identities is None or not any(identities):
+        return [*(put_one(batch, commands) or _transact(batch, commands))]
+    _enroll(batch, identities, enrolled)
+    if len(commands) == 1 and (alone := identities[0]) and not alone.repeated:
+        answers = _transact_alone(batch, commands, alone)
+        if answers is not None:
+            return answers
+    with batch.call.connection.transaction():
+        return _transact_once(batch, commands, identities)
+
+
+def _enroll(
+    batch: Batch, identities: Sequence[Identity | None], enrolled: BoundedDict[str, None]
+) -> None:
+    """Make new senders known to the store, before the first command whose reply may be lost."""
+    present = [identity for identity in identities if identity is not None]
+    new = {one.sender: one.number for one in present if one.sender not in enrolled}
+    if new and not any(identity.repeated for identity in present):
+        batch.call("_enroll", texts(list(new)), integers(list(new.values())))
+        enrolled.update(dict.fromkeys(new))
+
+
+def _transact_alone(
+    batch: Batch, commands: Sequence[Command], identity: Identity
+) -> list[Answer] | None:
+    """Carry out a single command in one call, which also remembers its answer, if that can be done.
+
+    Not what was sent before, in whole or in part of its batch: then nothing is carried out.
+    """
+    if not remembers(commands[0]):
+        return None
+    batch.identity = (identity.sender, identity.number, identity.place)
+    try:
+        return [*(put_one(batch, commands) or _transact(batch, commands))]
+    except psycopg.DatabaseError as error:
+        if error.sqlstate != SENT_BEFORE:
+            raise
+    finally:
+        batch.identity = NO_IDENTITY
+    return None
+
+
+def _transact_once(
+    batch: Batch, commands: Sequence[Command], identities: Sequence[Identity | None]
+) -> list[Answer]:
+    """Carry out the commands that were not executed before, within a transaction."""
+    remembered = Remembered(batch, identities)
+    answers = list(map(remembered.answer, commands, identities))
+    new = [place for place, answer in enumerate(answers) if answer is None]
+    if new:
+        done = _transact(batch, [commands[place] for place in new])
+        for place, reply in zip(new, done, strict=True):
+            answers[place] = reply
+            remembered.add(commands[place], identities[place], reply)
+        remembered.store()
+    return [answer for answer in answers if answer is not None]
+
+
+def _transact(batch: Batch, commands: Sequence[Command]) -> list[Reply]:
+    """Carry out commands in a transaction: a single call is one."""
+    claimed = {command.queue for command in commands if isinstance(command, Claim)}
+    connection = batch.call.connection
+    begun = connection.info.transaction_status != TransactionStatus.IDLE
+    with nullcontext() if begun or is_one_call(commands) else connection.transaction():
+        if len(commands) > 1:
+            _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
+        if len(limited := claimed & batch.floors.limited) > 1:
+            batch.call("_lock_turns", texts(list(limited)))
+        return replies(batch, commands)
+
+
+def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
+    """Lock the messages that several commands name, in one order, before the first changes them.
+
+    Else two processes whose callers change the same messages would deadlock. Puts that keep an
+    existing message rarely meet one: they are left out.
+    """
+    named = {
+        (command.queue, id)
+        for command in commands if not command.only_reads
+        for id in getattr(command, "ids", None) or ()
+    }  # fmt: skip
+    named |= {
+        (put.queue, item.id)
+        for put in commands if isinstance(put, Put) and put.on_conflict != "keep"
+        for item in put.items
+    }  # fmt: skip
+    if len(named) == 1 and not any(isinstance(command, Claim) for command in commands):
+        return  # it is the only thing to wait for
+    for queue, group in groupby(sorted(named), itemgetter(0)):
+        batch.call("_lock_ids", queue, texts([id for _, id in group]))
