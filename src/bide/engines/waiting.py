@@ -24,18 +24,17 @@ def readable(*descriptors: int, seconds: float | None = None) -> bool:
         return bool(selector.select(seconds))
 
 
-def watch(descriptor: int, *, waits: bool = False) -> Callable[[], object]:
+def watch(descriptor: int, *, seconds: float = 0) -> Callable[[], object]:
     """Return a function that returns whether there is something to read, or an end.
 
     Args:
         descriptor: of a socket or a pipe.
-        waits: whether the function waits until there is; else it returns at once.
+        seconds: for which the function waits until there is.
     """
-    limit = None if waits else 0
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return partial(poll.poll, limit)
+        return partial(poll.poll, seconds * 1000)
     selector = _Selector()
     selector.register(descriptor, selectors.EVENT_READ)
-    return partial(selector.select, limit)
+    return partial(selector.select, seconds)

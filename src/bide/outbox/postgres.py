@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from bide.engines.postgres.settings import connect_timeout
+from bide.engines.postgres.bounded_connection import TIMEOUT, BoundedConnection
 from bide.engines.waiting import readable
 from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CHANNEL, CREATE_TABLES, Row, Table
@@ -54,10 +54,7 @@ class PostgresTable(Table):
     """
 
     def __init__(self, url: str) -> None:
-        self._connection = psycopg.connect(
-            url, autocommit=True, prepare_threshold=None, fallback_application_name="bide forward",
-            connect_timeout=connect_timeout(url), client_encoding="UTF8",
-        )  # fmt: skip
+        self._connection = BoundedConnection.open(url, TIMEOUT, name="bide forward")
         self._woken, self._waker = os.pipe()
         self._notes: list[psycopg.Notify] = []
         self._connection.add_notify_handler(self._notes.append)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import bide
-from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres import PostgresEngine, bounded_connection, from_url
 from bide.model import commands as cmd
 from bide.model.errors import (
     InvalidArgument,
@@ -316,7 +316,7 @@ def test_a_batch_notes_of_each_queue_how_far_the_log_had_come(
 
 
 def test_a_port_that_accepts_and_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bide.engines.postgres.settings.CONNECT_TIMEOUT", 2)  # libpq's least
+    monkeypatch.setattr(bounded_connection, "CONNECT_TIMEOUT", 2)  # the least of libpq
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/shop?reconnect=0s"
         with pytest.raises(StoreUnavailable, match="timeout expired"):

@@ -159,7 +159,7 @@ def _cancel(batch: Batch, command: cmd.Cancel) -> Reply:
         return _change(batch, "cancel", command)
     if command.dry_run:
         bounds = (where.after or 0, FOREVER if where.before is None else where.before)
-        ((count,),) = batch.call("_count_unheld", command.queue, where.group, *bounds)
+        ((count,),) = batch.call.patiently("_count_unheld", command.queue, where.group, *bounds)
         return Affected(count)
     return _delete_where(batch, "cancelled", command, None, where.group, where.after, where.before)
 

@@ -17,6 +17,7 @@ from psycopg.pq.abc import PGresult
 
 from bide.engines import losses
 from bide.engines.bounded_dict import BoundedDict
+from bide.engines.postgres.bounded_connection import LONG, BoundedConnection
 from bide.engines.waiting import watch
 
 _FORMATS = [[Format.BINARY] * count for count in range(32)]
@@ -41,13 +42,16 @@ class Caller:
         prepares: whether statements are prepared once; a pooler may not allow that.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], schema: str, *, prepares: bool) -> None:
+    def __init__(self, connection: BoundedConnection, schema: str, *, prepares: bool) -> None:
         self.connection = connection
         self._schema = schema
         self._prepares = prepares
+        self.in_use = False
+        """Whether an exchange has begun and not ended: after an interrupt nobody may use it."""
         self._unanswered = False
         self._has_input = watch(connection.fileno())
-        self._wait_for_input = watch(connection.fileno(), waits=True)
+        self._wait_for_input = watch(connection.fileno(), seconds=connection.timeout)
+        self._wait_long = watch(connection.fileno(), seconds=LONG * connection.timeout)
         self._transformer = Transformer(connection)
         self._texts: dict[str, bytes] = {}
         """Statements by function, under whose name they are prepared."""
@@ -60,7 +64,14 @@ class Caller:
             psycopg.Error: the server refused it, or the connection was lost.
         """
         self.start(function, *arguments)
-        got = self._answer()
+        return self._rows_of(function, self._answer(self._wait_for_input))
+
+    def patiently(self, function: str, *arguments: bytes | str | int | None) -> list[Any]:
+        """Call a function that reads all of a queue, which may take long. Raises as a call."""
+        self.start(function, *arguments)
+        return self._rows_of(function, self._answer(self._wait_long))
+
+    def _rows_of(self, function: str, got: PGresult) -> list[Any]:
         if (make := self._rows.get(function)) is None:
             names = [(got.fname(n) or b"").decode() for n in range(got.nfields)]
             row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
@@ -84,7 +95,7 @@ class Caller:
                 text = self._text(function, len(values))
                 if self._prepares:
                     sender.send_prepare(function.encode(), text)
-                    self._answer()
+                    self._answer(self._wait_for_input)
                 self._texts[function] = text
             self._unanswered = True
             if self._prepares:
@@ -104,7 +115,7 @@ class Caller:
             psycopg.Error: the server refused it, or the connection was lost.
         """
         if self._unanswered and not self.connection.closed:
-            self._answer()
+            self._answer(self._wait_for_input)
 
     def has_news(self) -> bool:
         """Whether the server has closed the connection while it was idle."""
@@ -123,7 +134,7 @@ class Caller:
         marks = b", ".join(b"$%d" % number for number in range(1, count + 1))
         return _STATEMENTS.get(function, b"SELECT * FROM %s(%s)") % (name, marks)
 
-    def _answer(self) -> PGresult:
+    def _answer(self, wait: Callable[[], object]) -> PGresult:
         """Wait for the answer to what was sent, and return it. A signal interrupts that.
 
         Raises:
@@ -134,7 +145,8 @@ class Caller:
         try:
             while True:
                 while sender.is_busy():
-                    self._wait_for_input()
+                    if not wait():
+                        raise self.connection.silent()
                     sender.consume_input()
                 if (result := sender.get_result()) is None:
                     break

@@ -9,6 +9,7 @@ from psycopg import sql
 from psycopg.rows import namedtuple_row
 
 from bide.engines.findings import Finding, of_messages, other_version
+from bide.engines.postgres.bounded_connection import patient
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.reading import is_readable
 from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only
@@ -41,7 +42,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
         StoreError: the server cannot be reached or refused a question.
     """
     settings = read_url(parts)
-    with settings.connect() as connection:
+    with settings.connect() as connection, patient(connection):
 
         def ask(query: str, *arguments: Any) -> list[Any]:
             with connection.cursor(row_factory=namedtuple_row) as cursor:

@@ -113,28 +113,24 @@ class PostgresEngine:
             return []
         for number in range(1, TRIES + 1):
             caller = self._current()
+            caller.in_use = True
             waiter = self._process if self._notifier is not None and now is None else None
             batch = Batch(caller, now, self._floors, waiter, hopeful=number == 1)
             try:
                 found = transact(batch, commands, identities, self._enrolled)
-            except RETRIED as error:
-                if number == TRIES:
-                    raise translate(error, self._settings.shown, sent=True) from error
-            except CHANGED as error:
-                self._leave()  # a new connection finds out about a newer version
-                if number > 1:
-                    raise translate(error, self._settings.shown, sent=True) from error
             except (psycopg.Error, MsgspecError) as error:
-                self._leave_if_lost(error)
+                caller.in_use = False
+                if self._tries_again(error, number):
+                    continue
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
                     raise self._one_by_one(commands, now, identities) from error
                 raise translate(error, self._settings.shown, sent=True) from error
-            else:
-                self._witness.confirmed(batch.positions)
-                if now is None:
-                    self._floors.update(batch.new_floors)
-                self._follow_up(batch, commands, found)
-                return replies_of(found)
+            self._witness.confirmed(batch.positions)
+            if now is None:
+                self._floors.update(batch.new_floors)
+            self._follow_up(batch, commands, found)
+            caller.in_use = False
+            return replies_of(found)
         raise AssertionError  # not reached
 
     def reader(self) -> "PostgresEngine":
@@ -271,6 +267,8 @@ class PostgresEngine:
         """Return a connection that is not known to be lost."""
         if self._closed:
             raise Closed("this engine was closed")
+        if self._caller is not None and self._caller.in_use:
+            self._leave()  # an exchange was interrupted, and its answer may still come
         if self._caller is not None:
             self._settle(self._caller)
             if self._caller.has_news():
@@ -304,14 +302,23 @@ class PostgresEngine:
                 pooled = is_pooled(connection)
             if not pooled:  # else others, who share the session, would have to live with it
                 connection.execute("SET default_transaction_isolation = 'read committed'")
-        except (psycopg.Error, StoreError) as error:
+        except psycopg.Error as error:
             connection.close()
-            if isinstance(error, StoreError):
-                raise
             raise translate(error, self._settings.shown, sent=False) from error
+        except BaseException:
+            connection.close()
+            raise
         self._polls = pooled and self._settings.listen == self._settings.url
         self._caller = Caller(connection, self.schema, prepares=not pooled)
         return self._caller
+
+    def _tries_again(self, error: Exception, number: int) -> bool:
+        """Whether to execute a batch again after an error, at the first try or a later one."""
+        if isinstance(error, CHANGED):
+            self._leave()  # a new connection finds out about a newer version
+            return number == 1
+        self._leave_if_lost(error)
+        return isinstance(error, RETRIED) and number < TRIES
 
     def _leave_if_lost(self, error: Exception) -> None:
         """Leave a connection that was lost, or whose server is a standby now."""

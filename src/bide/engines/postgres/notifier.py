@@ -3,11 +3,11 @@
 import logging
 import os
 import threading
-from typing import Any
 
 import psycopg
 from psycopg import sql
 
+from bide.engines.postgres.bounded_connection import BoundedConnection
 from bide.engines.postgres.faults import first_line
 from bide.engines.postgres.settings import Settings
 from bide.engines.waiting import readable
@@ -34,8 +34,9 @@ class PostgresNotifier:
         self._settings = settings
         self._process = process
         self._closed = threading.Event()
+        self._has_seen_other_text = False
         self._woken, self._waker = os.pipe()
-        self._connection: psycopg.Connection[Any] | None = self._open()
+        self._connection: BoundedConnection | None = self._open()
 
     @property
     def is_listening(self) -> bool:
@@ -73,20 +74,34 @@ class PostgresNotifier:
             self._closed.set()  # from here on the listener may close the other end
             os.close(self._waker)
 
-    def _receive(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
-        notes = list(connection.notifies(timeout=0))
-        if not notes:
-            readable(connection.fileno(), self._woken)
-            notes = [] if self._closed.is_set() else list(connection.notifies(timeout=0))
-        hints = []
-        for note in notes:
-            head, _, queue = note.payload.partition(" ")
-            moment, _, process = head.partition("/")
-            if process in ("", self._process):
-                hints.append((queue, int(moment)))
+    def _receive(self, connection: BoundedConnection) -> list[tuple[str, int]]:
+        sender, hints = connection.pgconn, []
+        note = sender.notifies()
+        if note is None:
+            if not readable(connection.fileno(), self._woken, seconds=self._settings.timeout):
+                connection.execute("SELECT 1")  # a server that has gone says nothing either
+            if self._closed.is_set():
+                return []
+            sender.consume_input()
+            note = sender.notifies()
+        while note is not None:
+            hints += self._hints(note.extra)
+            note = sender.notifies()
         return hints
 
-    def _open(self) -> psycopg.Connection[Any]:
+    def _hints(self, text: bytes) -> list[tuple[str, int]]:
+        """Return the hint for this process in a notification; anybody may send one that is none."""
+        try:
+            head, _, queue = text.decode().partition(" ")
+            moment, _, process = head.partition("/")
+            return [(queue, int(moment))] if process in ("", self._process) else []
+        except ValueError:
+            if not self._has_seen_other_text:
+                self._has_seen_other_text = True
+                _log.warning("a notification is not from bide, and was skipped: %.100r", text)
+            return []
+
+    def _open(self) -> BoundedConnection:
         connection = self._settings.connect(to_listen=True)
         connection.execute("SET idle_session_timeout = 0")  # it is always idle
         connection.execute(sql.SQL("LISTEN {}").format(self._settings.identifier))

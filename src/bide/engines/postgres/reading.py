@@ -229,7 +229,8 @@ def now_of(batch: Batch) -> int:
 
 def count(batch: Batch, command: cmd.Count) -> Counts:
     """Count by the counters."""
-    ((counts,),) = batch.call(
+    read = batch.call.patiently if command.recount or command.stored else batch.call
+    ((counts,),) = read(
         "_count", command.queue, batch.now, command.recount, command.stored
     )  # fmt: skip
     batch.deltas = max(batch.deltas, counts["deltas"])
@@ -257,7 +258,7 @@ def is_awaited(command: cmd.History, reply: object) -> bool:
 
 def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
     """Count what falls due in each bucket."""
-    ((forecasted,),) = batch.call(
+    ((forecasted,),) = batch.call.patiently(
         "_forecast", command.queue, batch.now, command.bucket, command.buckets
     )  # fmt: skip
     return msgspec.convert(forecasted, Forecasted)

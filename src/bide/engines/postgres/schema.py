@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from bide.engines.postgres.bounded_connection import BoundedConnection, patient
 from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew, StoreError
 
 _FILES = files(__package__).joinpath("schema")
@@ -44,7 +45,7 @@ def catalog_only(connection: psycopg.Connection[Any]) -> Iterator[None]:
         yield
 
 
-def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
+def prepare(connection: BoundedConnection, schema: str) -> None:
     """Make the schema if there is none, or bring it up to date; one process at a time does.
 
     Raises:
@@ -63,7 +64,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
             f"the server is PostgreSQL {server}, and bide needs {OLDEST} or newer: "
             "upgrade the server"
         )
-    with catalog_only(connection):
+    with patient(connection), catalog_only(connection):
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('bide schema'))")
         found = _version(connection, schema)
         if found == VERSION:

@@ -1,6 +1,5 @@
 """Where the server is, and which schema is the store: what a URL says."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl
@@ -9,15 +8,15 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from bide.engines.postgres.bounded_connection import TIMEOUT, BoundedConnection
 from bide.engines.postgres.faults import translate
 from bide.engines.registry import seconds
 from bide.model.errors import InvalidArgument, StoreUnavailable
 
-OURS = ("schema", "listen", "reconnect")
+OURS = ("schema", "listen", "reconnect", "timeout")
 
-CONNECT_TIMEOUT = 10
-"""Seconds for which each address is tried, unless the URL or PGCONNECT_TIMEOUT says otherwise:
-libpq itself waits forever for a server that accepts a connection and is silent."""
+SHORTEST = 0.1
+"""The shortest `timeout`, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class Settings:
     schema: str
     reconnect: float
     """Seconds: how long to try to connect to a lost server again."""
+    timeout: float
+    """Seconds for which the server may be silent while an answer is due."""
     shown: str
     """Host and database, as errors name them."""
 
@@ -39,7 +40,7 @@ class Settings:
         """The schema, quoted."""
         return sql.Identifier(self.schema)
 
-    def connect(self, *, to_listen: bool = False) -> psycopg.Connection[Any]:
+    def connect(self, *, to_listen: bool = False) -> BoundedConnection:
         """Open a connection.
 
         Raises:
@@ -47,14 +48,7 @@ class Settings:
         """
         url = self.listen if to_listen else self.url
         try:
-            connection = psycopg.connect(
-                url,
-                connect_timeout=connect_timeout(url),
-                autocommit=True,
-                prepare_threshold=None,
-                fallback_application_name="bide",
-                client_encoding="UTF8",
-            )
+            connection = BoundedConnection.open(url, self.timeout, name="bide")
         except psycopg.Error as error:
             raise translate(error, self.shown, sent=False) from error
         except OSError as error:  # psycopg waits by another descriptor
@@ -64,12 +58,6 @@ class Settings:
             ) from error
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of each BEGIN
         return connection
-
-
-def connect_timeout(url: str) -> str | int:
-    """Return the seconds for which each address of a URL is tried, as libpq takes them."""
-    said = conninfo_to_dict(url).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
-    return str(said) if said else CONNECT_TIMEOUT
 
 
 def libpq_url(parts: SplitResult) -> str:
@@ -83,7 +71,7 @@ def libpq_url(parts: SplitResult) -> str:
 
 
 def read_url(parts: SplitResult) -> Settings:
-    """Return what a URL says; all options but `schema`, `listen` and `reconnect` are libpq's.
+    """Return what a URL says; all options but those of `OURS` are libpq's.
 
     Raises:
         InvalidArgument: the URL is of another form.
@@ -106,7 +94,10 @@ def read_url(parts: SplitResult) -> Settings:
     at = f":{port}" if port and "," not in str(port) else ""  # several hosts: without their ports
     shown = f"{host}{at}/{known.get('dbname') or known.get('user') or ''}"
     reconnect = seconds(ours.get("reconnect", "5s"), "reconnect")
-    return Settings(url, ours.get("listen", url), schema, reconnect, shown)
+    timeout = seconds(ours.get("timeout", f"{TIMEOUT}"), "timeout")
+    if timeout < SHORTEST:
+        raise InvalidArgument(f"?timeout={timeout:g} is too short; it is {SHORTEST} s or more")
+    return Settings(url, ours.get("listen", url), schema, reconnect, timeout, shown)
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

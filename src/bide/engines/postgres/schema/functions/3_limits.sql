@@ -3,7 +3,7 @@
 -- The limits of a queue, locked until the transaction ends. The timeout is longer than that of messages:
 -- a claim waits for other claims only, never for a user's transaction.
 CREATE FUNCTION bide._lock_limits(p_limited integer) RETURNS bide.limited
-LANGUAGE plpgsql VOLATILE SET lock_timeout = '30s' AS $$
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '20s' AS $$
 DECLARE
   found limited;
 BEGIN
