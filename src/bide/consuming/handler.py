@@ -24,6 +24,10 @@ class Unfit(Exception):
     """A body does not fit the annotation of its handler; a retry would not help."""
 
 
+class NotAwaited(TypeError):
+    """Work did not run, because an `await` is missing; a retry would not help."""
+
+
 def decoder(kind: Any, what: str) -> Decode:
     """Return a function that decodes the body of a delivery into a type.
 
@@ -81,6 +85,8 @@ def _name(kind: Any) -> str:
 
 Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
+
+_VALUES = frozenset({str, bytes, int, float, bool, list, tuple, dict})
 
 UNWANTED = "no longer wanted"
 WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
@@ -158,8 +164,10 @@ def make_handler(
 
     async def call_if_wanted(one: Handling) -> Any:
         body = body_of(one)
-        if still_wanted is not None and not await still_wanted(*_arguments(asked, body, one)):
-            raise Discard(UNWANTED)
+        if still_wanted is not None:
+            wanted = await still_wanted(*_arguments(asked, body, one))
+            if not checked_result(wanted, "still_wanted of " + name):
+                raise Discard(UNWANTED)
         return await function(*_arguments(order, body, one))
 
     waits = is_async and still_wanted is not None
@@ -221,18 +229,34 @@ def _inspect(
 
 
 def checked_result(result: Any, name: str) -> Any:
-    """Return what a plain function returned, unless that is work that has not run.
+    """Return what a function returned, unless that is work that has not run or not ended.
+
+    Args:
+        result: what it returned; of an async one, what awaiting it has returned.
+        name: of the function.
 
     Raises:
-        TypeError: it is a coroutine or a generator.
+        NotAwaited: it is a coroutine, a generator, or a task of the event loop.
     """
-    if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result)):
+    if result is None or type(result) in _VALUES:
         return result
-    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise NotAwaited(
+            f"{name} returned a generator, of which nothing has run: call it in a loop, or remove "
+            "the yield"
+        )
+    if not inspect.isawaitable(result):
+        return result
+    if inspect.iscoroutine(result):
         result.close()  # else Python warns that it was never awaited
-    raise TypeError(
-        f"{name} returned a {type(result).__name__}, of which nothing has run: a decorator hides "
-        "an async function; let the decorator return an async function that awaits it"
+        raise NotAwaited(
+            f"{name} returned a coroutine, of which nothing has run: the await of "
+            f"{result.__qualname__}(...) is missing. Write `return await {result.__name__}(...)` "
+            "in an async function; a decorator of an async function must be async, too"
+        )
+    raise NotAwaited(
+        f"{name} returned a {type(result).__name__} and did not wait for it: an await is missing. "
+        "Write `return await ...` in an async function"
     )
 
 

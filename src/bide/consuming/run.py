@@ -5,14 +5,15 @@ collected.
 """
 
 import asyncio
+import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bide.consuming.handler import Middleware, checked_result
+from bide.consuming.handler import Middleware, NotAwaited, checked_result, name_of
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
 from bide.observing.spans import messaging_attributes, tracer
@@ -240,11 +241,30 @@ class Run:
         if one.gone:  # a plain handler is not cancelled while what is around it waits
             raise asyncio.CancelledError
         if depth < len(self._around):
-            await self._around[depth](one, partial(self._through, one, depth + 1))
+            await self._around_it(self._around[depth], one, depth)
         elif one.handler.is_async:
-            one.returned = await one.handler.call(one)
+            one.returned = checked_result(await one.handler.call(one), one.handler.name)
         else:
             await self._in_thread(one)
+
+    async def _around_it(self, middleware: Middleware, one: Handling, depth: int) -> None:
+        """Run a middleware, and see that it has awaited what is inside, if it has called that."""
+        calls: list[Coroutine[Any, Any, None]] = []
+
+        def go_on() -> Coroutine[Any, Any, None]:
+            calls.append(self._through(one, depth + 1))
+            return calls[-1]
+
+        await middleware(one, go_on)
+        if all(inspect.getcoroutinestate(call) == inspect.CORO_CLOSED for call in calls):
+            return
+        for call in calls:
+            if inspect.getcoroutinestate(call) == inspect.CORO_CREATED:
+                call.close()  # else Python warns that it was never awaited
+        raise NotAwaited(
+            f"the middleware {name_of(middleware)} called go_on() without await, so "
+            f"{one.handler.name} has not run to its end; write `await go_on()`"
+        )
 
     async def _in_thread(self, one: Handling) -> None:
         over: asyncio.Future[BaseException | None] = self._loop.create_future()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bide.consuming import delivery_log
 from bide.consuming import outcomes as signals
-from bide.consuming.handler import UNWANTED, Handler, Unfit
+from bide.consuming.handler import UNWANTED, Handler, NotAwaited, Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
@@ -81,6 +81,8 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
                 pause = int(error.delay)
         case Unfit():
             return Verdict("dead", reason=f"Unfit: {error}"[:REASON_LENGTH])
+        case NotAwaited():
+            return Verdict("dead", reason=describe(error))
         case _:
             reason = describe(error)
             if isinstance(error, Exception) and not retry.covers(error):
