@@ -69,7 +69,8 @@ def test_the_command_line_and_openapi_have_what_is_declared() -> None:
         limits = offered[name].type
         assert (getattr(limits, "min", 0), getattr(limits, "max", 0)) == (option.least, option.most)
         assert (told["minimum"], told["maximum"]) == (option.least, option.most)
-        assert (told["default"], offered[name].default) == (option.default, option.default)
+        assert told["description"] == f"{option.help} Default: `{option.default}`."
+        assert offered[name].default == option.default
 
 
 def test_a_similar_name_is_looked_for_only_for_short_names() -> None:

@@ -3,8 +3,11 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import accumulate
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -38,21 +41,44 @@ _NO_NAN = frozenset((str, int, bool, type(None)))
 """Types whose values cannot contain NaN, which msgspec would write as null."""
 
 
+def _iso(value: Any) -> str:
+    """Return a date or a time as msgspec writes those of the standard library."""
+    text: str = value.isoformat()
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__, int: int.__int__, float: float.__float__, date: _iso, time: _iso,
+    timedelta: lambda value: timedelta(seconds=timedelta.total_seconds(value)),
+    bytes: lambda value: bytes(memoryview(value)), Decimal: str, UUID: str,
+}  # fmt: skip
+"""What to make of a subclass: Django's SafeString, numpy.float64, times of freezegun and pendulum.
+
+`datetime` is a date. The types are those of the standard library even where freezegun has put its
+own into modules."""
+
+
 def _convert(value: Any) -> Any:
     """Return a pydantic model (which need not be installed) as what validates to it again.
+
+    And a subclass of a type that JSON has as a value of that type.
 
     Raises:
         TypeError: it is another type that JSON cannot represent.
     """
     if hasattr(type(value), "model_dump"):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    for kind, plain in _PLAIN.items():
+        if isinstance(value, kind):
+            return plain(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
 def _look_into(value: Any) -> Any:
-    """Return the content of a pydantic model, in which NaN is not None yet; others have no NaN."""
-    dumps = hasattr(type(value), "model_dump")
-    return value.model_dump(by_alias=True, round_trip=True) if dumps else None
+    """Return what may contain NaN, before it becomes None: of pydantic models, and floats."""
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(by_alias=True, round_trip=True)
+    return float.__float__(value) if isinstance(value, float) else None
 
 
 _encode = msgspec.json.Encoder(enc_hook=_convert).encode

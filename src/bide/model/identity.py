@@ -20,6 +20,15 @@ _QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def plain_text(text: str) -> str:
+    """Return a text as a plain `str`, which is what stores know.
+
+    Subclasses, such as Django's SafeString, may have methods of their own: `str(...)` of one can
+    return the same object.
+    """
+    return text if type(text) is str else str.__str__(text)
+
+
 def check_queue(name: str) -> str:
     """Return the name of a queue after a check.
 
@@ -67,7 +76,7 @@ def _match(what: str, name: str, valid: bool = True, field: str | None = None) -
             f"{field or what}={_shown(name)} is not a valid name of a {what}: 1 to 128 of A-Z a-z "
             "0-9 _ . : -, beginning with a letter or digit"
         )
-    return name
+    return plain_text(name)
 
 
 def is_own(queue: str) -> bool:
@@ -101,10 +110,12 @@ def check_name(name: str, what: str = "id") -> str:
     Raises:
         InvalidArgument: it is not valid.
     """
-    if not isinstance(name, str):
-        raise InvalidArgument(
-            f"{what} must be a str, not {type(name).__name__}; convert it with str(...)"
-        )
+    if type(name) is not str:
+        if not isinstance(name, str):
+            raise InvalidArgument(
+                f"{what} must be a str, not {type(name).__name__}; convert it with str(...)"
+            )
+        name = plain_text(name)
     plain = name.isascii() and name.isprintable()
     size = len(name) if plain else _careful_size(name, what)
     if not 0 < size <= MAX_NAME:
@@ -121,7 +132,7 @@ def check_prefix(prefix: str, what: str = "prefix") -> str:
     Raises:
         InvalidArgument: it is not valid.
     """
-    return prefix if prefix == "" else check_name(prefix, what)
+    return "" if prefix == "" else check_name(prefix, what)
 
 
 def check_actor(name: str) -> str:
@@ -130,12 +141,13 @@ def check_actor(name: str) -> str:
     Raises:
         InvalidArgument: it is not valid.
     """
-    if len(check_name(name, "actor").encode()) > MAX_ACTOR:
+    actor = check_name(name, "actor")
+    if len(actor.encode()) > MAX_ACTOR:
         raise InvalidArgument(
-            f"actor={name[:MAX_ACTOR]!r}... is longer than {MAX_ACTOR} bytes; give the name or the "
-            "id of a user alone"
+            f"actor={actor[:MAX_ACTOR]!r}... is longer than {MAX_ACTOR} bytes; give the name or "
+            "the id of a user alone"
         )
-    return name
+    return actor
 
 
 def actor_of(name: str, through: str = "") -> str:

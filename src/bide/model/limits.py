@@ -228,9 +228,9 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
           ...
         bide.model.errors.InvalidArgument: batch=0 must be a whole number from 1 to 10,000
     """
-    if type(value) is not int or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidArgument(f"{name}={value!r} must be a whole number from {least:,} to {most:,}")
-    return value
+    return value if type(value) is int else int.__int__(value)  # of an IntEnum its number
 
 
 def check_range(value: float, name: str, least: float, most: float) -> None:

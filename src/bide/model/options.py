@@ -19,8 +19,8 @@ class Option(NamedTuple):
     least: int | None = None
     most: int | None = None
 
-    def check(self, value: Any) -> None:
-        """Check that a value is within the bounds.
+    def check(self, value: Any) -> Any:
+        """Return a value after checking that it is within the bounds.
 
         Raises:
             InvalidArgument: it is not.
@@ -32,11 +32,10 @@ class Option(NamedTuple):
             bide.model.errors.InvalidArgument: priority=300 must be a whole number from 0 to 255
         """
         if value is self.default:
-            return
+            return value
         if self.least is None or self.most is None:
-            check_name(value, self.name)
-        else:
-            check_whole(value, self.name, self.least, self.most)
+            return check_name(value, self.name)
+        return check_whole(value, self.name, self.least, self.most)
 
 
 def _read() -> dict[str, Option]:
@@ -60,10 +59,10 @@ values_of = attrgetter(*OPTIONS)
 
 
 def check_options(message: Any) -> dict[str, Any]:
-    """Check that the options of a message, in any form that has them, are within their bounds.
+    """Return the options of a message, in any form that has them, after checking their bounds.
 
     Returns:
-        The options by name; an empty dictionary when all are the defaults.
+        They are by name; an empty dictionary when all are the defaults.
 
     Raises:
         InvalidArgument: one of them is not.
@@ -71,9 +70,10 @@ def check_options(message: Any) -> dict[str, Any]:
     values = values_of(message)
     if all(map(is_, values, DEFAULTS)):
         return {}
-    for option, value in zip(OPTIONS.values(), values, strict=True):
-        option.check(value)
-    return dict(zip(OPTIONS, values, strict=True))
+    return {
+        name: option.check(value)
+        for (name, option), value in zip(OPTIONS.items(), values, strict=True)
+    }
 
 
 def options_of(message: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 from bide.model.commands import Command
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name
+from bide.model.identity import check_name, plain_text
 from bide.model.limits import MAX_COUNT, check_whole
 from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.times import Duration, interval, milliseconds
@@ -41,7 +41,7 @@ def checked_version(value: str) -> str:
         raise InvalidArgument(
             f"if_version={value!r} is no version; give the version of the message you read"
         )
-    return value
+    return plain_text(value)
 
 
 def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
@@ -53,7 +53,7 @@ def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
             raise InvalidArgument(f"headers[{name!r}] must map a str to a str, not {value!r}")
         if text_of(name) != name or text_of(value) != value:
             raise InvalidArgument(f"headers[{name!r}] is not valid Unicode text: {value!r}")
-    return dict(headers)
+    return {plain_text(name): plain_text(value) for name, value in headers.items()}
 
 
 def lasting(expires: Duration) -> int:
@@ -115,7 +115,7 @@ def check_state(state: str) -> State:
     """
     if state not in STATES:
         raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
-    return state
+    return STATES[STATES.index(state)]
 
 
 def wait_seconds(wait: Duration | None) -> float | None:

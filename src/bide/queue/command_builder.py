@@ -224,7 +224,7 @@ class CommandBuilder:
             )
         for name, option in OPTIONS.items():
             if name in named:
-                option.check(named[name])
+                named[name] = option.check(named[name])
         if named.get("expires") is not None:
             named["expires"] = arguments.lasting(named["expires"])
         if named.get("headers") is not None:
@@ -245,8 +245,8 @@ class CommandBuilder:
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
-        check_whole(count, "count", 1, MAX_COUNT)
-        return cmd.Claim(self.queue, count, self.lease(lease), holder or arguments.own_name())
+        number = check_whole(count, "count", 1, MAX_COUNT)
+        return cmd.Claim(self.queue, number, self.lease(lease), holder or arguments.own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""
@@ -319,8 +319,8 @@ class CommandBuilder:
     ) -> cmd.Scan:
         """Return the command that reads the first page of a scan; errors give `limit` this name."""
         scanned = state if state is None or state == "next" else arguments.check_state(state)
-        check_whole(limit, name, 1, MAX_PAGE)
-        return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
+        size = check_whole(limit, name, 1, MAX_PAGE)
+        return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=size)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:
         """Return the command that purges."""

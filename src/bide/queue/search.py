@@ -9,7 +9,7 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Find, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_prefix, is_listed
+from bide.model.identity import check_name, check_prefix, is_listed, plain_text
 from bide.model.limits import MAX_BYTES, check_whole
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
@@ -145,7 +145,7 @@ def _text(text: str, name: str) -> str:
         raise InvalidArgument(f"{name}={text!r} is no text; give a str")
     if text == "":
         raise InvalidArgument(f'{name}="" is in every message; give the text to search for')
-    return text
+    return plain_text(text)
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
