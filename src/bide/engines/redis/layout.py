@@ -117,6 +117,14 @@ ORDER = 12
 
 Arg = bytes | str | int
 
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def packed_values(values: tuple[Any, ...]) -> bytes:
+    """Return up to 15 values in MessagePack, one behind the other: Lua needs no table for them."""
+    return _pack(values)[1:]  # without the head of the array
+
+
 DAMAGED = (ValueError, msgspec.MsgspecError)
 """What reading a record raises that bide has not written so."""
 

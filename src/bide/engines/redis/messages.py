@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from bide.engines.redis.calls import SLICE, Call, Result, Round, Step
-from bide.engines.redis.layout import Arg, as_outcome, shard_of
+from bide.engines.redis.layout import Arg, as_outcome, packed_values, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
@@ -27,7 +27,6 @@ _Next = Sequence[Any]
 """Of a message: whether its lease was ended, and when a limited queue allows one after that."""
 
 _encode = msgspec.json.Encoder().encode
-_pack = msgspec.msgpack.Encoder().encode
 
 
 def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
@@ -39,7 +38,7 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
     outcomes, answered, failed = yield from in_lots(
-        script, command, rows, (*head, plan), sharded.count, first, [len(row[1]) for row in rows]
+        script, command, rows, head, sharded.count, first, [len(row[1]) for row in rows], (plan,)
     )
     for lot, (now, _change, following, found) in answered:
         sharded.next = max(sharded.next, following)
@@ -56,13 +55,13 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
 _all_but_body = attrgetter(*(name for name in Item.__struct_fields__ if name not in ("id", "data")))
 
 
-def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
+def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], bytes]:
     """Return the id and the record from `json` on of each item that is put, and the plan of all.
 
-    If their plans differ, each row has its own, and the last is `None`.
+    If their plans differ, each row has its own, and the last is empty.
     """
     records, plans = [], []
-    before, fields, plan = None, b"", ()
+    before, fields, plan = None, b"", b""
     for item in items:
         options = _all_but_body(item)
         if options != before or item.headers:  # equal headers may be in another order
@@ -73,7 +72,7 @@ def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], tuple[Any, .
     ids = [item.id for item in items]
     if plans.count(plan) == len(plans):
         return list(zip(ids, records, strict=True)), plan
-    return list(zip(ids, records, map(_pack, plans), strict=True)), None
+    return list(zip(ids, records, plans, strict=True)), b""
 
 
 def _fields_of(item: Item) -> bytes:
@@ -83,19 +82,19 @@ def _fields_of(item: Item) -> bytes:
         item.json, item.priority, item.attempt, item.attempts, item.expires, state, item.died,
         None, None, item.group or "", _text_of(item.headers), item.failures,
     )  # fmt: skip
-    return _pack(fields)[1:] + b"\xc6"  # without the array's head
+    return packed_values(fields) + b"\xc6"
 
 
 def _text_of(headers: dict[str, str] | None) -> str:
     return "" if headers is None else _encode(headers).decode()
 
 
-def _plan_of(item: Item) -> tuple[Any, ...]:
+def _plan_of(item: Item) -> bytes:
     """Return when an item is due, and what else puts it in its place: see put.lua."""
-    return (
+    return packed_values((
         item.delay, item.at, item.latest, item.priority, item.expires is not None, item.died,
         item.created, item.group or "",
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
@@ -202,6 +201,7 @@ def in_lots(
     shards: int,
     first: int | None = None,
     sizes: Sequence[int] = (),
+    common: tuple[Arg, ...] = (),
 ) -> Round:
     """Call a script for messages, in as many calls as are needed.
 
@@ -213,6 +213,7 @@ def in_lots(
         shards: of how many the queue is made.
         first: the place of the first message of a put, among those of all shards.
         sizes: see `spread`.
+        common: the arguments in front of those of each message.
 
     Returns:
         A list with the errors of those messages whose call failed; the indexes of the others with
@@ -230,7 +231,7 @@ def in_lots(
             said = origin.outbox, before, [origin.rows[index] for index in lot]
             begun.add(shard)
         places = None if first is None else [first + at for at in lot]
-        mine = list(chain.from_iterable([rows[index] for index in lot]))
+        mine = [*common, *chain.from_iterable([rows[index] for index in lot])]
         calls.append(Call(script, command.queue, (*head, said, places), shard, shards, rows=mine))
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CHANGING, Call, load_library
 from bide.engines.redis.connection import check_layout
-from bide.engines.redis.layout import LAYOUT, VERSION, copies, script_keys, slot_of
+from bide.engines.redis.layout import LAYOUT, VERSION, copies, packed_values, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
 from bide.model.errors import StoreError
@@ -28,8 +26,6 @@ SPARE = 150
 
 _HURRIED = ("peek", "claim", "make")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Sender(Transport):
@@ -155,14 +151,15 @@ class Sender(Transport):
         """Return a call as it is sent, at a place in its pipeline."""
         slot, names, replay = script_keys(call.queue, self._lane, call.shard)
         writes = call.script in self._library.writing and not call.reads
-        number = next(self._numbers)
-        head = (
-            f"{number if writes else ''} {self._lifetime} {call.shards} "
-            f"{self._lane if self.listens else ''} {'' if now is None else now} {number}"
-        )
+        number = str(next(self._numbers))
+        lane = self._lane if self.listens else ""
+        lifetime = self._lifetime if writes else 0
         command = (
             "FCALL", self._library.functions[call.script], str(len(names) + 1), *names,
-            replay + b"%d" % place, head, _encode(call.args), *call.rows,
+            replay + b"%d" % place, number,
+            packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
-        return Request(slot if self.clustered else 0, command, writes, hurried, b"%d " % number)
+        return Request(
+            slot if self.clustered else 0, command, writes, hurried, f"{number} ".encode()
+        )

@@ -17,25 +17,25 @@
 --     to an earlier place in its set; the last ones, for scans that are under way
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
---   1 six words, some of which may be empty:
---     mark     number of this call in its lane, by which a second try, which has a ? before it, finds the
---              reply to the first one; empty: it only reads
---     seconds  for how long it finds it
+--   1 number of this call on its connection, and in its lane: by it a second try, which has a ? before it, finds
+--     the reply to the first one
+--   2 values in MessagePack, one behind the other, 15 at most:
+--     seconds  for how long a second try finds the reply; 0: the call only reads
 --     shards   of how many the queue is made; a call is refused (SHARDS) if it is made of another number, a put
 --              also, and a change of settings, if this shard is not there
 --     lane     whose waiting claims are woken over a channel; empty: this lane does not listen
---     now      Unix milliseconds, or empty: the clock of the server
---     number   of this call on its connection
---   2 arguments, an array in MessagePack: the parameters of each function; what follows is said there
+--     given    Unix milliseconds, or nil: the clock of the server
+--     and the parameters of each function; what follows in ARGV is said there
 -- Replies are in MessagePack, behind the number of the call and a blank, by which the caller knows that it
 -- reads the reply to this call; of those that bring records, so is the head. They begin with [now, change:
 -- the number of the last change of this shard. Numbers grow by one with each call that changes something,
 -- so a smaller one than before tells that changes were lost.
 --
--- The server runs this text once, when the library is loaded. `define` makes a function, and `begin`
--- sets these variables at each call.
+-- The server runs this text once, when the library is loaded. `define` makes a function, and `run`
+-- sets these variables at each call. What a call makes anew, such as a table, takes the server longer than
+-- most commands do: so no call makes a function, and none makes a table before it needs one.
 local call, sub, find, match, format, floor, ceil, max, min, concat
-local null, tonumber, unpack, ipairs, pairs
+local null, tonumber, unpack, ipairs, pairs, pack
 local NO_SHARD = {err = 'SHARDS 0'}
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
@@ -44,13 +44,11 @@ local READ = 64               -- records at once, each of up to a megabyte
 local ARGV
 local META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
 local LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY
-local MARK, SECONDS, SHARDS, LANE
-local given  -- the time that the caller gave, or empty
+local SHARDS, LANE
+local given  -- the time that the caller gave, or nil
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, flags, change
-local advanced  -- whether this call has given its change a number
 local numbers  -- others of META, by their names: those that a function reads, see `define`
-local tally  -- counters of the queue: what `finish` adds to each
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
 local forget, forget_ends, repair  -- see _records.lua
@@ -63,7 +61,7 @@ local rows   -- of the call at hand, the member of each message in FORWARDED; ni
 local function prepare()
   call, sub, find, match, format = redis.call, string.sub, string.find, string.match, string.format
   floor, ceil, max, min, concat, null = math.floor, math.ceil, math.max, math.min, table.concat, cjson.null
-  tonumber, unpack, ipairs, pairs = _G.tonumber, _G.unpack, _G.ipairs, _G.pairs
+  tonumber, unpack, ipairs, pairs, pack = _G.tonumber, _G.unpack, _G.ipairs, _G.pairs, cmsgpack.pack
 end
 
 -- Returns the name of the queue, and the number of this shard.
@@ -90,18 +88,32 @@ end
 -- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
 local function count_dead() return call('ZCOUNT', KEPT, int(2 * STRIPE), '+inf') end
 
--- Gives this change its number, if it has none yet, and sets a field of meta with it.
-local function advance(...)
-  if not exists then return end
-  if not advanced then change = change + 1 end
-  advanced = true
-  call('HSET', META, 'change', int(change), ...)
+local define, make, set, advance, count, write_meta, remember, answer, finish
+do
+local NUMBER
+local MARK, SECONDS  -- the number of a call that may change something; for how long its reply is remembered
+local advanced  -- whether this call has given its change a number
+local fields  -- of META, by their names: what `write_meta` sets; nil: nothing
+local tally  -- counters of META that were not read: what it adds to each; nil: nothing
+
+-- Sets a field of META when the call ends: all of them at once.
+function set(name, value)
+  fields = fields or {}
+  fields[name] = value
 end
 
-local function make()
+-- Gives this change its number, if it has none yet.
+function advance()
+  if advanced or not exists then return end
+  advanced, change = true, change + 1
+  set('change', change)
+end
+
+function make()
   exists = true
   for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
-  advance('token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', SHARDS)
+  advance()
+  call('HSET', META, 'change', int(change), 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', int(SHARDS))
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not: settings and counters begin again.
   call('DEL', RETURNS)
@@ -111,67 +123,94 @@ local function make()
   call('HSET', META, 'put', int(there), 'seq', int(now))
 end
 
-local function count(name, times) tally[name] = (tally[name] or 0) + (times or 1) end
+-- Adds to a counter of META when the call ends.
+function count(name, times)
+  times = times or 1
+  if numbers[name] then
+    numbers[name] = numbers[name] + times
+    set(name, numbers[name])
+  else
+    tally = tally or {}
+    tally[name] = (tally[name] or 0) + times
+  end
+end
 
-local function write_counts()
-  for name, times in pairs(tally) do call('HINCRBY', META, name, times) end
+function write_meta()
+  if fields then
+    local words = {}
+    for name, value in pairs(fields) do words[#words + 1], words[#words + 2] = name, int(value) end
+    call('HSET', META, unpack(words))
+  end
+  if tally then
+    for name, times in pairs(tally) do call('HINCRBY', META, name, times) end
+  end
 end
 
 -- Stores a reply under the mark of this call, and returns it. WAIT behind a replay waits for this.
-local function remember(reply)
+function remember(reply)
   call('SET', TRY, MARK .. ' ' .. reply, 'EX', SECONDS)
   return reply
 end
 
--- Returns a reply, of the values that follow `now` and `change`; `null` where there is none.
-local function answer(...) return cmsgpack.pack({now, change, ...}) end
+-- Returns a reply, of up to 13 values that follow `now` and `change`.
+function answer(...) return string.char(146 + select('#', ...)) .. pack(now, change, ...) end
 
 -- Ends a change: writes the counters, and remembers the reply.
-local function finish(...)
+function finish(...)
   if limited then end_change() end
-  write_counts()
+  write_meta()
   return remember(answer(...))
 end
 
-local define
-do
-local NUMBER
+-- Returns the reply of the first try of this call, if this is a second one and the first has left it.
+local function read_reply(known)
+  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then return remember(sub(known, #MARK + 2)) end
+end
 
--- Begins a call; returns its reply if the call ends here.
-local function begin(keys, args, reads)
-  if not call then prepare() end
-  ARGV = args
-  META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
-    LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
-  local again
-  again, MARK, SECONDS, SHARDS, LANE, given, NUMBER =
-    match(args[1], '^(%??)(%d*) (%d+) (%d+) (%S*) (%d*) (%d+)$')
-  tally, replayed, died, now, part, actor, advanced = {}, nil, {}, tonumber(given), 0, nil, false
-  local known = again ~= '' and call('GET', TRY)
-  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then
-    replayed = remember(sub(known, #MARK + 2))
-    if sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
-  end
-  if not now then
-    local time = call('TIME')
-    local micro = tonumber(time[2])
-    now, part = time[1] * 1000 + floor(micro / 1000), micro % 1000 / 1000
-  end
+local function read_clock()
+  now, part = given, 0
+  if given then return end
+  local time = call('TIME')
+  local micro = tonumber(time[2])
+  now, part = time[1] * 1000 + floor(micro / 1000), micro % 1000 / 1000
+end
+
+-- Reads META; returns an error if the call ends here.
+local function read_meta(reads)
   local meta = call('HMGET', META, 'shards', 'flags', 'change', unpack(reads))
-  exists, flags, numbers = meta[1] ~= false, meta[2] or '', {}
-  change = tonumber(meta[3] or 0)
+  exists, flags, change = meta[1] ~= false, meta[2] or '', tonumber(meta[3] or 0)
   local sound = change
+  numbers = {}
   for i, name in ipairs(reads) do
     numbers[name] = tonumber(meta[3 + i] or 0)
     sound = sound and numbers[name]
   end
   if not sound then return redis.error_reply('CORRUPT ' .. META) end
-  if exists and meta[1] ~= SHARDS then return redis.error_reply('SHARDS ' .. meta[1]) end
-  if not exists and MARK ~= '' and call('EXISTS', RECORDS) == 1 then make() end
+  if exists and tonumber(meta[1]) ~= SHARDS then return redis.error_reply('SHARDS ' .. meta[1]) end
+end
+
+-- Runs `body`, which returns the reply, with the parameters of the call.
+local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ...)
+  META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
+    LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
+  ARGV, NUMBER, SECONDS, SHARDS, LANE, given = args, args[1], seconds, shards, lane, moment
+  fields, tally, replayed, actor, advanced = nil, nil, nil, nil, false
+  local again = sub(NUMBER, 1, 1) == '?'
+  if again then NUMBER = sub(NUMBER, 2) end
+  MARK = SECONDS > 0 and NUMBER
+  if again then
+    replayed = read_reply(call('GET', TRY))
+    if replayed and sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
+  end
+  read_clock()
+  local refusal = read_meta(reads)
+  if refusal then return refusal end
+  if not exists and MARK and call('EXISTS', RECORDS) == 1 then make() end
   limited = has('n')
   if limited then read_limits() end
-  if MARK ~= '' and has('k') then forget() end
-  if MARK ~= '' and has('h') then forget_ends() end
+  if MARK and has('k') then forget() end
+  if MARK and has('h') then forget_ends() end
+  return body(...)
 end
 
 -- Returns a reply with the number of its call before it; an error has none.
@@ -186,7 +225,8 @@ function define(name, flags, reads, body)
   redis.register_function {
     function_name = NAME .. '_' .. name, flags = flags,
     callback = function(keys, args)
-      return numbered(begin(keys, args, reads) or body(unpack(cmsgpack.unpack(args[2]), 1, 10)))
+      if not call then prepare() end
+      return numbered(run(body, reads, keys, args, cmsgpack.unpack_limit(args[2], 15)))
     end,
   }
 end
@@ -226,10 +266,10 @@ local function is_forwarded(i)
   return call('ZSCORE', FORWARDED, rows[i])
 end
 
--- Remembers rows, whose numbers in the call are the keys of `done`.
+-- Remembers rows, whose numbers in the call are the keys of `done`; nil: none.
 local function remember_rows(done)
   if not rows then return end
-  for i in pairs(done) do call('ZADD', FORWARDED, 0, rows[i]) end
+  for i in pairs(done or {}) do call('ZADD', FORWARDED, 0, rows[i]) end
   local most = 10000  -- of bide.model.limits
   call('ZREMRANGEBYRANK', FORWARDED, 0, -most - 1)
 end

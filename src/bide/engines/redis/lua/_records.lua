@@ -51,21 +51,26 @@ local BASE = {acked = 0, expired = STRIPE, dead = 2 * STRIPE}  -- KEPT has them 
 
 local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
 
-local parse, read_lease, read_held
+local parse, save, read_lease, read_held
+
+-- Returns the body of a record. It is long, so it is taken out of the record only if it is asked for.
+local function body_of(r) return r.body or sub(r.text, r.body_at + 5) end
+
 do  -- the whole text has room for only so many local names
+local function head_of_body(bytes) return '\198' .. struct.pack('>I4', bytes) end
+
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
 local function read_record(id, text)
   local at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned, asked, group,
     headers, failures = cmsgpack.unpack_limit(text, 15, 3)
-  local body = sub(text, at + 6)
   if sub(text, 1, #RECORD) ~= RECORD or state and not BASE[state] or type(failures) ~= 'table'
-    or sub(text, at + 1, at + 5) ~= '\198' .. struct.pack('>I4', #body) then return nil end
+    or sub(text, at + 1, at + 5) ~= head_of_body(#text - at - 5) then return nil end
   return {
     id = id, order = order, member = order .. id, due = floor(due), created = floor(created), json = json,
     priority = floor(priority), attempt = floor(attempt), attempts = floor(attempts),
     expires = expires and floor(expires), state = state, was = state, ended = ended and floor(ended),
     planned = planned and floor(planned), asked = asked and floor(asked), group = group .. '',
-    headers = headers .. '', failures = failures, body = body,
+    headers = headers .. '', failures = failures, text = text, body_at = at + 1,
   }
 end
 
@@ -73,6 +78,15 @@ end
 function parse(id, text)
   local readable, r = pcall(read_record, id, text)
   return readable and r or nil
+end
+
+function save(r)
+  if r.priority > 0 then flag('w', true) end
+  if r.expires then flag('e', true) end
+  local fields = pack(r.due, r.created, r.json, r.priority, r.attempt, r.attempts, r.expires, r.state,
+    r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
+  local body = r.body and head_of_body(#r.body) .. r.body or sub(r.text, r.body_at)
+  call('HSET', RECORDS, r.id, RECORD .. r.order .. fields .. body)
 end
 
 -- Returns the token, the end and the other fields of a lease; nothing, or an error: it cannot be read.
@@ -85,23 +99,16 @@ end
 
 -- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
 function read_lease(text)
+  if not text then return nil end
   local readable, token, until_, successor, order, holder, since, extended = pcall(read_held, text)
   return readable and token and {token = token, until_ = until_, successor = successor, order = order,
     holder = holder, since = since, extended = extended} or nil
 end
 end
 
-local function save(r)
-  if r.priority > 0 then flag('w', true) end
-  if r.expires then flag('e', true) end
-  local fields = cmsgpack.pack(r.due, r.created, r.json, r.priority, r.attempt, r.attempts, r.expires, r.state,
-    r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
-  call('HSET', RECORDS, r.id, concat({RECORD, r.order, fields, '\198', struct.pack('>I4', #r.body), r.body}))
-end
-
 local function write_lease(r)
-  call('HSET', LEASES, r.id, concat({LEASE, r.order, cmsgpack.pack(r.token, r.until_, r.holder, r.since, r.extended),
-    r.successor or NONE}))
+  local fields = pack(r.token, r.until_, r.holder, r.since, r.extended)
+  call('HSET', LEASES, r.id, LEASE .. r.order .. fields .. (r.successor or NONE))
 end
 
 -- Removes a message from its place, unless that is the set `stays`. A lease that ends so may not be
@@ -109,7 +116,7 @@ end
 local function leave(r, stays)
   if r.token then
     if limited then end_lease(r, r.leased_in or r.group) end
-    if SHARDS ~= '1' and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
+    if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
       call('HSET', META, 'returned', r.token)
     end
     call('HDEL', LEASES, r.id)
@@ -174,10 +181,10 @@ local function follow(r)
   if not s then return repair(r, r.successor) end
   r.leased_in = r.group
   set_group(r, s.group)
-  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'headers', 'body'}) do
+  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'headers'}) do
     r[field] = s[field]
   end
-  r.attempt, r.failures, r.expires, r.planned, r.asked = 0, {}, s.expires, nil, nil
+  r.attempt, r.failures, r.expires, r.planned, r.asked, r.body = 0, {}, s.expires, nil, nil, body_of(s)
   to_delayed(r)
 end
 
@@ -248,7 +255,7 @@ local function is_still(r, due, version)
   if not version then return true end
   local line = concat({int(r.asked or r.planned or r.due), r.priority, r.attempts,
     r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.json and 'j' or 'b', #r.group, #r.headers}, ' ')
-  return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version
+  return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, body_of(r)})), 1, 16) == version
 end
 
 -- One outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no

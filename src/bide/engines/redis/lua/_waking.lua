@@ -52,7 +52,7 @@ local FAR = 2 ^ 50
 
 -- Tells a lane to claim at `at`; returns whether it listens.
 local function tell(lane, at)
-  local hint = given == '' and 'in ' .. int(at - now) or 'at ' .. int(at)
+  local hint = not given and 'in ' .. int(at - now) or 'at ' .. int(at)
   return call('PUBLISH', 'bide:wake:' .. lane, names() .. ' ' .. hint) > 0
 end
 

@@ -92,7 +92,7 @@ end
 
 -- Does `act` to each message that is named, by `width` arguments each; replies.
 local function change_each(width, act, origin)
-  local outcomes, nexts, changed, earliest = {}, {}, {}, nil
+  local outcomes, nexts, changed, earliest = {}, {}, nil, nil
   advance()
   read_origin(origin)
   for i = 3, #ARGV, width do
@@ -104,7 +104,10 @@ local function change_each(width, act, origin)
       local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '')
       if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
-      if done and rows then changed[number] = true end
+      if done and rows then
+        changed = changed or {}
+        changed[number] = true
+      end
       outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
       ended = held ~= nil and not r.token
     end
@@ -157,7 +160,8 @@ local function ack_all(width)
     if token ~= ARGV[4 + (i - 1) * width] then return false end
     members[i] = sub(lease, #LEASE + 1, #LEASE + ORDER) .. ids[i]
   end
-  advance('acked', int(numbers.acked + #ids))
+  advance()
+  count('acked', #ids)
   if has('g') then drop(ids) else call('HDEL', RECORDS, unpack(ids)) end
   call('HDEL', LEASES, unpack(ids))
   call('ZREM', LEASED, unpack(members))
@@ -176,7 +180,9 @@ end)
 --   given      the fields of a record that change; expires is false where a message does not expire any more
 -- ARGV from 3 on, two for each: id, and empty
 -- Reply: [now, change, [outcome of each], []]
-local function edit(r, given)
+local edited  -- `given` of the call at hand
+
+local function edit(r)
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
   local last = r.failures[#r.failures]
   if r.state and last and find(last[4], '^in transit by bide ') then
@@ -185,10 +191,10 @@ local function edit(r, given)
   if not is_still(r, nil, if_version) then return false end
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
-  set_group(r, given.group or r.group)
-  for name, value in pairs(given) do r[name] = value end
+  set_group(r, edited.group or r.group)
+  for name, value in pairs(edited) do r[name] = value end
   r.expires = r.expires or nil
-  if given.expires then r.expires = r.expires - (r.due - (r.planned or r.due)) end  -- a retry keeps when it expires
+  if edited.expires then r.expires = r.expires - (r.due - (r.planned or r.due)) end  -- a retry keeps when it expires
   if r.state then
     save(r)
   elseif is_ready then
@@ -200,8 +206,8 @@ local function edit(r, given)
 end
 
 define('edit', {}, {}, function(at, after, version, given)
-  moment, if_version = at or after and now + after, version
-  return change_each(2, function(r) return edit(r, given) end)
+  moment, if_version, edited = at or after and now + after, version, given
+  return change_each(2, edit)
 end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.

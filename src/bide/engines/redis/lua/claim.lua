@@ -22,7 +22,7 @@ local function reply(next, more)
     end_change()
     behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
   end
-  write_counts()
+  write_meta()
   if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. score .. '\n' .. concat(ids, '\n')) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
     next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
@@ -52,7 +52,8 @@ local function give_token()
   end
   lease_token = int(token)
   numbers.token = max(token, numbers.token)
-  advance('token', int(numbers.token))
+  advance()
+  set('token', numbers.token)
 end
 
 -- Sets aside a message that is too late. Its place is where it was found, even if its record, by half a
@@ -68,7 +69,7 @@ local function hold(member, id, text)
   if not mark then
     give_token()
     score = int(until_)
-    mark = cmsgpack.pack(lease_token, until_, holder, now, 0) .. NONE
+    mark = pack(lease_token, until_, holder, now, 0) .. NONE
   end
   local n = #held
   held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. mark
@@ -283,7 +284,7 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
   local length, before, shared
   wanted, length, holder, before, left, shared, highest, slots = ...
   until_, lease_token = now + length, before and int(before)
-  ids, texts, examined, let_go = {}, {}, 0, {}
+  ids, texts, examined, let_go, died = {}, {}, 0, {}, {}
   if replayed then return tell_again() end
   if shared then
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= before
@@ -312,6 +313,7 @@ end)
 --   the first ones, and as `claim` which are dead now]
 define('peek', {'allow-oom'}, {'token'}, function(most)
   local listed, ready, changed = {}, 0, false
+  died = {}
   if exists and not has('p') then
     changed = take_back()
     changed = promote(has('w') and PROMOTE or most) or changed

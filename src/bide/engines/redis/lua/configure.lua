@@ -92,6 +92,7 @@ define('delete', {'allow-oom'}, {}, function(really)
     call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED, RETURNS)
     limited = false
     advance()
+    call('HSET', META, 'change', int(change))
     expire_keys()
     -- Lanes wait: the next put makes the queue again and wakes one of them.
     if has('l') then call('HSET', META, 'flags', 'l') end

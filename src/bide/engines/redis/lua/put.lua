@@ -1,27 +1,29 @@
 -- put: store messages. No id is named twice.
 --   conflict  what becomes of a message that is there: keep, replace, or revive (dead ones only)
 --   version   replace only messages that still are of it, and store nothing new; or nil
---   plan      of all messages: an array of delay, at, latest (how long after the first put of the id at most),
---     priority, whether it expires, died, created, group; nil: each message has its own, in MessagePack
 --   origin    see `read_origin`
 --   places    in a queue of several shards, the place of each among those of all shards
--- ARGV from 3 on, for each message: its id; its record from `json` on; its plan, if they have not all the same
+-- ARGV:
+--   3 plan of all messages; empty: each has its own. These values in MessagePack, one behind the other:
+--     delay, at, latest (how long after the first put of the id at most), priority, whether it expires, died,
+--     created, group
+--   from 4 on, for each message: its id; its record from `json` on; its plan, if they have not all the same
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
-local ranks, texts, groups, outcomes, left, earliest, stored
+local ranks, texts, earliest
+local groups, left  -- nil until there is one: entries in groups; messages that leave a set, with where they go
 local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
 
 -- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
 local function due_after(first, since)
   due = latest and min(asked, first + latest) or asked
-  rank, stamp = int(due * 256 + 255 - priority), cmsgpack.pack(due, since)
+  rank, stamp = int(due * 256 + 255 - priority), pack(due, since)
 end
 
 local function read(plan)
   if plan == last_plan then return end
   last_plan = plan
-  local delay, at, expires
-  local parts = type(plan) == 'table' and plan or cmsgpack.unpack(plan)
-  delay, at, latest, priority, expires, died_at, created, group = unpack(parts, 1, 8)
+  local _, delay, at, expires
+  _, delay, at, latest, priority, expires, died_at, created, group = cmsgpack.unpack_limit(plan, 8)
   if priority > 0 then flag('w', true) end
   if expires then flag('e', true) end
   if group ~= '' then flag('g', true) end
@@ -32,17 +34,19 @@ end
 -- Stores a message in the order `order`. Returns the set that it is in now.
 local function store(order, id, text)
   local member = order .. id
-  stored = stored + 2
-  texts[stored - 1], texts[stored] = id, RECORD .. order .. stamp .. text
+  local n = #texts
+  texts[n + 1], texts[n + 2] = id, RECORD .. order .. stamp .. text
   if group ~= '' then
-    groups[#groups + 1], groups[#groups + 2] = '0', group .. '\1' .. member
+    groups = groups or {}
+    n = #groups
+    groups[n + 1], groups[n + 2] = '0', group .. '\1' .. member
   end
   if died_at then
     call('ZADD', KEPT, int(BASE.dead + died_at), member)
     count('died')
     return KEPT
   end
-  local n = #ranks
+  n = #ranks
   ranks[n + 1], ranks[n + 2] = rank, member
   if not earliest or due < earliest then earliest = due end
   return DELAYED
@@ -74,24 +78,24 @@ local function meet(id, known, text, conflict, version)
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   local first = latest and r.created == 0 and now or r.created
   due_after(first, created or first)
+  left = left or {}
   left[#left + 1] = {r, store(r.order, id, text)}
   remember_return(r)
 end
 
-define('put', {}, {'seq', 'put'}, function(conflict, version, plan, origin, places)
-  last_plan = nil
-  local width = plan and 2 or 3  -- arguments of each message
-  local total = (#ARGV - 2) / width
-  ranks, texts, groups, outcomes, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
+define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   if not exists then return NO_SHARD end
-  local ids, known, seq, new, done = {}, {}, numbers.seq, 0, {}
+  local plan = ARGV[3]
+  local width = plan == '' and 3 or 2  -- arguments of each message
+  local ids, known, outcomes, total, seq, new, done = {}, nil, {}, (#ARGV - 3) / width, numbers.seq, 0, nil
+  ranks, texts, earliest, groups, left, last_plan = {}, {}, nil, nil, nil, nil
   read_origin(origin)
-  for i = 1, total do ids[i] = ARGV[3 + width * (i - 1)] end
+  for i = 1, total do ids[i] = ARGV[4 + width * (i - 1)] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local at, instead = 3 + width * (i - 1), nil
+    local at, instead = 4 + width * (i - 1), nil
     local text = ARGV[at + 1]
-    read(plan or ARGV[at + 2])
+    read(width == 2 and plan or ARGV[at + 2])
     if rows and is_forwarded(i) then
       instead = {false, 'forwarded'}
     elseif known[i] then
@@ -104,14 +108,19 @@ define('put', {}, {'seq', 'put'}, function(conflict, version, plan, origin, plac
       seq, new = seq + 1, new + 1
     end
     outcomes[i] = instead or due
-    if rows and (not instead or instead[1]) then done[i] = true end
+    if rows and (not instead or instead[1]) then
+      done = done or {}
+      done[i] = true
+    end
   end
   remember_rows(done)
-  advance('seq', int(seq), 'put', int(numbers.put + new))
+  advance()
+  count('seq', seq - numbers.seq)
+  count('put', new)
   if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
   if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
-  if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
-  for _, each in ipairs(left) do leave(each[1], each[2]) end
+  if groups then call('ZADD', GROUPS, unpack(groups)) end
+  for _, each in ipairs(left or {}) do leave(each[1], each[2]) end
   wake(earliest)
   return finish(seq, outcomes)
 end)
