@@ -50,6 +50,7 @@ class Connection(Wire):
     def __init__(
         self, settings: Settings, address: Address, lost: "Connection | None" = None
     ) -> None:
+        super().__init__(settings.kind(**settings.arguments_at(address)))
         self._settings = settings
         self.address = address
         self.refusal: Refusal | None = None
@@ -57,19 +58,20 @@ class Connection(Wire):
         self._run = ""
         """The run of the server, if that and the number of the connection are known."""
         self._shown = settings.shown_at(address)
-        client = settings.kind(**settings.arguments_at(address))
         try:
-            super().__init__(client)
+            self.connect()
             self._examine()
             if lost is not None and lost._run and lost._run == self._run:
                 self.ask("CLIENT", "KILL", "ID", lost._number)  # this user may not be allowed to
         except BaseException as error:
             self.close()
-            cause = error.__cause__ if isinstance(error, Lost) else error
-            if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
-                raise
+            cause = (isinstance(error, Lost) and error.__cause__) or error
             if not is_of_network(cause):
                 raise origin(cause) from None
+            if not isinstance(cause, (raised.RedisError, Refusal)):
+                cause = origin(cause)  # redis-py fails to report a Unix socket that is silent
+            if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
+                raise
             raise no_connection(cause, self._shown, shown_address(address)) from cause
 
     def demand(self, *command: Arg) -> Any:

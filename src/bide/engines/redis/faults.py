@@ -145,7 +145,7 @@ _NETWORK = ("redis", "socket", "ssl", "gevent", "eventlet")
 
 
 def is_of_network(error: BaseException) -> bool:
-    """Tell whether the network or a server caused an error, and not a signal handler.
+    """Tell whether an error of the network, or of a server, is that, and not of a signal handler.
 
     A handler may raise the same kinds, such as a `TimeoutError` of a time limit: its code, and not
     that which sends and receives, is the last in the traceback.

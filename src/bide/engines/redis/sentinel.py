@@ -35,12 +35,12 @@ class Sentinel:
 
     Args:
         place: its address, for errors.
-        connect: returns a client of redis-py that is not connected yet.
+        client: returns what connects, of redis-py.
     """
 
-    def __init__(self, place: str, connect: Callable[[], Any]) -> None:
+    def __init__(self, place: str, client: Callable[[], Any]) -> None:
         self.place = place
-        self._connect = connect
+        self._client = client
         self._idle: list[Wire] = []
 
     def ask(self, *commands: tuple[str, ...]) -> list[Any]:
@@ -56,7 +56,8 @@ class Sentinel:
             try:
                 wire, used = self._idle.pop(), True
             except IndexError:
-                wire, used = Wire(self._connect()), False
+                wire, used = Wire(self._client()), False
+                wire.connect()
             if wire.inherited:
                 wire.close()
                 continue

@@ -37,13 +37,10 @@ def pack(command: tuple[Arg, ...]) -> bytes:
 
 
 class Wire:
-    """A connection to a server.
+    """A connection to a server, which `connect` opens.
 
     Args:
         client: what connects, of redis-py.
-
-    Raises:
-        Exception: what redis-py raises.
     """
 
     def __init__(self, client: Any) -> None:
@@ -52,12 +49,20 @@ class Wire:
         self._owner: Exchange | None = None
         """What has been sent and is not answered yet."""
         self.open = True
+        self.socket: Any = None
+
+    def connect(self) -> None:
+        """Connect to the server.
+
+        Raises:
+            Exception: what redis-py raises.
+        """
         try:
-            client.connect()
+            self._client.connect()
         except BaseException:
             self.close()
             raise
-        self.socket: Any = client._sock
+        self.socket = self._client._sock
 
     @property
     def usable(self) -> bool:
