@@ -221,7 +221,7 @@ def test_faults_at_random_lead_to_no_false_answer(
     losses = Losses()
     ledger = Ledger(f"http://127.0.0.1:{proxy.port}?timeout=0.5s", losses)
     proxy.faults = Faults(0.1, seed=1)
-    while proxy.faults.counts.total() < effort(30, 1_000):
+    while proxy.faults.counts.total() < effort(30, 300):
         ledger.turn()
     proxy.faults = None
     assert ledger.problems() == []
