@@ -80,7 +80,9 @@ def engine_of(module: str) -> str | None:
     """Return which engine a module belongs to; `None` for what engines share, and all else."""
     parts = module.split(".")
     in_folder = parts[:2] == ["bide", "engines"] and len(parts) > 2
-    return parts[2] if in_folder and (SOURCE / "engines" / parts[2]).is_dir() else None
+    return (
+        parts[2] if in_folder and (SOURCE / "engines" / parts[2] / "engine.py").exists() else None
+    )
 
 
 @cache

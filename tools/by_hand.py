@@ -4,10 +4,13 @@ from typing import NamedTuple
 
 MEMORY = "memory/engine.py"
 STATE = "memory/queue_state.py"
-STORE = "record_store.py"
-RECORD = "record.py"
-RULES = "queue_rules.py"
-VERBS = "message_verbs.py"
+RECORD = "rules/record.py"
+DECIDE = "rules/decide.py"
+LEASES = "rules/leases.py"
+UNHELD = "rules/unheld.py"
+PUTTING = "rules/putting.py"
+CHANGING = "execution/changing.py"
+CLAIMING = "execution/claiming.py"
 SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
 READING = "sqlite/reading.sql"
@@ -30,7 +33,8 @@ class Mutant(NamedTuple):
     @property
     def engine(self) -> str:
         """Whose source it changes; the memory engine, of what it shares with another."""
-        return self.path.partition("/")[0] if "/" in self.path else "memory"
+        folder = self.path.partition("/")[0]
+        return "memory" if folder in ("rules", "execution") else folder
 
     def applied(self, text: str) -> str | None:
         """Return the file's text with the change; `None` if `old` is not there exactly once."""
@@ -39,37 +43,44 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant("one tick early", STATE,
-           'in list(islice(self._upto("delayed", delayed_reach(self.now))',
-           'in list(islice(self._upto("delayed", delayed_reach(self.now + 1))'),
-    Mutant("a lapse one tick late", RULES, "record.until <= self.now", "record.until < self.now"),
-    Mutant("expired one tick early", STORE, "now > record.due + record.expires",
-           "now >= record.due + record.expires"),
-    Mutant("the token does not count", RULES, "token in (None, record.token) and ", ""),
-    Mutant("tokens do not grow", STORE, "row.token += 1", "row.token += 0"),
-    Mutant("one attempt too many", RULES, "record.attempt >= record.attempts",
-           "record.attempt > record.attempts"),
-    Mutant("release counts an attempt", VERBS, "if command.release and not command.delay:",
-           "if command.release and not queue.failed(record, '', queue.now):"),
-    Mutant("a late release counts an attempt", VERBS, "elif command.release or queue.failed(",
-           "elif queue.failed("),
-    Mutant("retry puts off expiry", VERBS, "record.expires -= due - record.due",
-           "pass"),
-    Mutant("revive keeps the attempts", VERBS, "record.attempt, asked = 0,",
-           "asked ="),
-    Mutant("a replaced one loses its place", RULES,
-           "Record.of(item, due, old.seq, created)", "Record.of(item, due, -old.seq, created)"),
-    Mutant("the dead cannot be replaced", RULES, '("delayed", "ready", "dead")',
+           'due = list(islice(self._upto("delayed", delayed_reach(self.now))',
+           'due = list(islice(self._upto("delayed", delayed_reach(self.now + 1))'),
+    Mutant("a lapse one tick late", LEASES, "record.until > facts.now",
+           "record.until >= facts.now"),
+    Mutant("a lapse is not counted", LEASES, 'counts=("lapsed", *change.counts)',
+           "counts=change.counts"),
+    Mutant("expired one tick early", RECORD, "now > self.due + self.expires",
+           "now >= self.due + self.expires"),
+    Mutant("the token does not count", DECIDE, "name.token != record.token", "False"),
+    Mutant("a version does not count", DECIDE, "return not versions or", "return True or"),
+    Mutant("tokens do not grow", CLAIMING, "row.token += 1", "row.token += 0"),
+    Mutant("one attempt too many", LEASES, "tried.attempt < tried.attempts",
+           "tried.attempt <= tried.attempts"),
+    Mutant("release counts an attempt", LEASES, "return Change(record, ready(record))",
+           "return Change(record, ready(with_failure(record, record.attempt + 1, '', 0)))"),
+    Mutant("a late release counts an attempt", LEASES, "    if command.release:\n",
+           "    if False:\n"),
+    Mutant("retry puts off expiry", LEASES, "record.expires - (due - record.due)",
+           "record.expires"),
+    Mutant("revive keeps the attempts", UNHELD, "replace(after, attempt=0, asked=asked)",
+           "replace(after, asked=asked)"),
+    Mutant("a replaced one loses its place", PUTTING,
+           "Record.of(item, due, record.seq, created)",
+           "Record.of(item, due, -record.seq, created)"),
+    Mutant("the dead cannot be replaced", PUTTING, '("delayed", "ready", "dead")',
            '("delayed", "ready")'),
-    Mutant("purged ones are not counted", RULES, "getattr(self.row, how) + 1",
-           "getattr(self.row, how)"),
+    Mutant("purged ones are not counted", UNHELD, "Change(record, None, (how,), end_of",
+           "Change(record, None, (), end_of"),
+    Mutant("a successor of what was acked is not counted", PUTTING, 'counts = ("put",)\n    elif',
+           "counts = ()\n    elif"),
     Mutant("keep counts from too late", STATE, '("acked", self.now - keep)',
            '("acked", self.now - keep - 1)'),
     Mutant("expired ones kept as acked ones", STATE, "max(keep, EXPIRED_KEEP)", "keep"),
     Mutant("a claim weighs all", STATE,
            'list(islice(self._upto("delayed", delayed_reach(self.now)), limit))',
            'list(self._upto("delayed", delayed_reach(self.now)))'),
-    Mutant("paused queues hand out", STORE, "if row.paused:", "if False:"),
-    Mutant("resuming wakes nobody", STORE, "queue.lines.configure(command) or resumed",
+    Mutant("paused queues hand out", CLAIMING, "if row.paused:", "if False:"),
+    Mutant("resuming wakes nobody", CHANGING, "queue.lines.configure(command) or resumed",
            "queue.lines.configure(command)"),
     Mutant("a cursor stays on its message", STATE, "(after.rank, after.seq + 1)",
            "(after.rank, after.seq)"),
@@ -80,14 +91,15 @@ MUTANTS = [
     Mutant("after is not included", RECORD, "record.due >= where.after",
            "record.due > where.after"),
     Mutant("purge takes what is held", STATE, 'if state == "leased":', "if False:"),
-    Mutant("a dry run forgets", STORE, "self.look(command.queue).count_unheld",
-           "self.open(command.queue).count_unheld"),
+    Mutant("a dry run forgets", CHANGING, "store.look(command.queue).count_unheld",
+           "store.open(command.queue).count_unheld"),
     Mutant("next does not see leases", STATE,
            'due + [until for until, _, _ in islice(self.sets["leased"], 1)]', "due"),
 
     Mutant("any version will do", RECORD, "return if_version is None or self",
            "return if_version is not None or self"),
-    Mutant("an edit stores what was not there", MEMORY, " and not command.if_version,", ","),
+    Mutant("an edit stores what was not there", MEMORY,
+           'on_conflict != "revive" and not command.if_version', 'on_conflict != "revive"'),
 
     Mutant("one tick early", QUEUE, "row, due = self.row, delayed_reach(self.now)",
            "row, due = self.row, delayed_reach(self.now + 1)"),
@@ -99,12 +111,11 @@ MUTANTS = [
     Mutant("a lease outlives its ack", SQL,
            "DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));",
            "DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?) LIMIT 3);"),
-    Mutant("a change is not saved", QUEUE, "if after == before:", "if True:"),
+    Mutant("a change is not saved", QUEUE, "if old == new:", "if True:"),
     Mutant("a lease outlives its end", QUEUE, "self.run(SQL.drop_lease, (record.seq,))", "pass"),
     Mutant("weights of one record are not remembered", QUEUE,
            "row.weighted or record.priority > 0", "row.weighted"),
-    Mutant("a body that changed is not read", QUEUE, "replace(record, data=data, json",
-           "replace(record, data=b'1', json"),
+    Mutant("a body that is wanted is not read", QUEUE, '"bodies": bodies', '"bodies": False'),
     Mutant("ids are numbers", SQL,
            "m.queue = :queue AND m.id = j.value\n  LEFT",
            "m.queue = :queue AND CAST(m.id AS REAL) = CAST(j.value AS REAL)\n  LEFT"),
@@ -132,7 +143,7 @@ MUTANTS = [
     Mutant("single puts of other queues are forgotten", SESSION,
            "self.run_many(SQL.count_puts, others)", "pass"),
     Mutant("single puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
-    Mutant("what is late is leased among others", STORE,
+    Mutant("what is late is leased among others", CLAIMING,
            "(late if is_late else taken).append(record)", "taken.append(record)"),
     Mutant("weight only in a backlog", QUEUE, "self.row.ready or self.row.weighted or",
            "self.row.ready or"),

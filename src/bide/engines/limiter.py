@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.record import Record
+from bide.engines.rules.record import Record
 from bide.model.commands import Configure
 from bide.model.rank import (
     GAP,

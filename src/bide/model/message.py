@@ -344,11 +344,25 @@ def unreadable(queue: str, id: str, stored: bytes, now: int) -> Message:
 class Stored(Protocol):
     """A message in any form that has these fields."""
 
-    id: str
-    group: str | None
-    data: bytes
-    headers: dict[str, str] | None
-    failures: tuple[Failure, ...]
+    @property
+    def id(self) -> str:
+        """The id."""
+
+    @property
+    def group(self) -> str | None:
+        """The group."""
+
+    @property
+    def data(self) -> bytes:
+        """The encoded body."""
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        """The headers."""
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The attempts that failed."""
 
 
 def size_of(what: Item | Message | Stored) -> int:

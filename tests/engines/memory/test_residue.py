@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from bide.engines.memory import MemoryEngine, queue_state
-from bide.engines.record import Record, matches
+from bide.engines.rules.record import Record, matches
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Affected, Page

@@ -10,20 +10,22 @@ from collections.abc import Sequence
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.cursor import position
+from bide.engines.execution import changing
+from bide.engines.execution.commands import answer_again, execute
 from bide.engines.memory.queue_state import QueueState
 from bide.engines.memory.savepoint import Before
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.queue_row import QueueRow
-from bide.engines.queue_rules import outcomes_of
-from bide.engines.record_store import RecordStore
 from bide.engines.repetition import MAX_SENDERS, Answers, recall, remember, replies_of
+from bide.engines.rules.decide import Decision, decide_new, decide_put
+from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities, Identity
 from bide.model.errors import OutcomeUnknown
-from bide.model.replies import Outcomes, Reply
+from bide.model.replies import Outcome, Outcomes, Reply
 
 
-class MemoryEngine(RecordStore[QueueState]):
+class MemoryEngine:
     """Executes commands on queues that live in this process."""
 
     capabilities = Capabilities(durable=False, shared=False, ids_ordered=False, remembers=True)
@@ -50,7 +52,7 @@ class MemoryEngine(RecordStore[QueueState]):
                 position(command.cursor)
         self._before = before = Before()
         if identities is None:
-            replies = [self.execute_one(command) for command in commands]
+            replies = [execute(self, command) for command in commands]
         else:
             pairs = zip(commands, identities, strict=True)
             outcomes = [
@@ -79,7 +81,7 @@ class MemoryEngine(RecordStore[QueueState]):
     ) -> Reply | OutcomeUnknown:
         """Execute a command, unless its identity says that it was executed before."""
         if identity is None:
-            return self.execute_one(command)
+            return execute(self, command)
         senders = self._answers.get(identity.owner, BoundedDict(MAX_SENDERS))
         answers = senders.get(identity.sender)
         try:
@@ -87,8 +89,8 @@ class MemoryEngine(RecordStore[QueueState]):
         except OutcomeUnknown as unknown:
             return unknown
         if kept is not None:
-            return self.answer_again(command.queue, kept)
-        reply = self.execute_one(command)
+            return answer_again(self, command.queue, kept)
+        reply = execute(self, command)
         if (remembered := remember(identity, reply, answers)) is not None:
             before.answers.setdefault((identity.owner, identity.sender), answers)
             senders[identity.sender] = remembered
@@ -142,11 +144,20 @@ class MemoryEngine(RecordStore[QueueState]):
     def put(self, command: cmd.Put) -> Outcomes:
         """Store messages one by one."""
         queue = self.make(command.queue)
-        queue.load([item.id for item in command.items])
-        stores_new, outcomes = command.on_conflict != "revive" and not command.if_version, []
+        stores_new = command.on_conflict != "revive" and not command.if_version
+        outcomes = []
         for item in command.items:
-            if stores_new and item.id not in queue.records:
-                outcomes.append(queue.store(item).outcome(True, queue.now))
+            record = queue.records.get(item.id)
+            if record is not None:
+                decision = decide_put(record, command, item, queue.facts)
+            elif stores_new:
+                decision = decide_new(item, queue.next_seq(), queue.facts)
             else:
-                outcomes.append(queue.put_again(item, command))
+                decision = Decision([], Outcome(item.id, False))
+            queue.apply(decision.changes)
+            outcomes.append(decision.outcome)
         return outcomes_of(outcomes)
+
+    def ack(self, command: cmd.Ack) -> Outcomes:
+        """Delete messages, or keep them if their queue does."""
+        return changing.change_each(self.open(command.queue), command, command.leases)

@@ -15,7 +15,7 @@ from sortedcontainers import SortedList
 
 from bide.engines import limiter
 from bide.engines.limiter import Limits, key_of
-from bide.engines.record import Record
+from bide.engines.rules.record import Record
 from bide.model.message import State
 from bide.model.rank import LOOK_MOST
 from bide.model.times import CREDIT
@@ -127,6 +127,12 @@ class Lines(limiter.Limiter):
             self.lease(group)
         if group.line:
             self._turns.add((group.turn, group.key))
+
+    def swap(self, before: Record, after: Record) -> None:
+        """Let another record take the place of one in its line."""
+        line = self._group(key_of(before.group)).line
+        line.remove((before.rank, before.seq, before))
+        line.add((after.rank, after.seq, after))
 
     def stop(self, record: Record) -> None:
         """Count a record that is not leased any more."""

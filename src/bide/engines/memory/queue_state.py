@@ -1,7 +1,7 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
 import msgspec
@@ -11,20 +11,20 @@ from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, positio
 from bide.engines.memory.lines import Lines
 from bide.engines.memory.savepoint import Savepoint
 from bide.engines.queue_row import QueueRow
-from bide.engines.queue_rules import QueueRules
-from bide.engines.record import Record, matches
+from bide.engines.rules.change import Change, Facts, leased, ready
+from bide.engines.rules.record import Record, matches
 from bide.model.command_parts import Origin, Where
 from bide.model.commands import Scan
-from bide.model.ended import KEPT_ENDS, End, Ending, size_of_end
+from bide.model.ended import KEPT_ENDS, End, size_of_end
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
-from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State, stored_size
+from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import PAUSES, Pause, Sizes
 
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
 
-class QueueState(QueueRules):
+class QueueState:
     """The records of one queue, and the sets of its states."""
 
     def __init__(self, row: QueueRow) -> None:
@@ -63,69 +63,91 @@ class QueueState(QueueRules):
             )
             self.sets[state] = SortedList(entries)
 
-    def store(self, item: Item) -> Record:
-        """Add a new record."""
+    @property
+    def facts(self) -> Facts:
+        """What the rules need to know of the queue."""
+        row = self.row
+        return Facts(self.now, row.keep, row.history, row.result_ttl)
+
+    def next_seq(self) -> int:
+        """Return the sequence number of a new record."""
         self.seq += 1
-        self.row.put += 1
-        return self.add(Record.of(item, item.due(self.now), self.seq, self.now), item)
+        return self.seq
 
-    # One record.
+    # Records that a command names.
 
-    def load(self, ids: Sequence[str]) -> None:
-        """Save the records with some ids, which are going to be changed."""
+    def load(self, ids: Sequence[str], *, bodies: bool) -> Mapping[str, Record]:
+        """Return all records, by id: they are here."""
+        return self.records
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Store changes, and count what they count."""
+        for change in changes:
+            self._apply(change)
+
+    def _apply(self, change: Change) -> None:
+        before, after = change.before, change.after
+        if before is not None and after is not None and not change.moves:
+            self._swap(before, after)
+        elif before is not after:
+            if before is not None:
+                self._remove(before)
+            if after is not None:
+                self._add(after)
+        for name in change.counts:
+            setattr(self.row, name, getattr(self.row, name) + 1)
+        record = after or before
+        assert record is not None or not change.counts
+        if record is not None:
+            self.ends.extend((record.id, end) for end in change.ends)
+            if change.returned:
+                self.returns.append((self.last_return() + 1, record.id))
+
+    def _swap(self, before: Record, after: Record) -> None:
+        """Store a record at the place of another one."""
+        if before is after:
+            return
         if self.savepoint is not None:
-            for id in ids:
-                self.savepoint.save(id, self.records.get(id))
+            self.savepoint.save(before.id, before)
+        assert before.state is not None
+        self.records[after.id] = after
+        places = self.sets[before.state]
+        places.remove((before.rank, before.seq, before))
+        places.add((after.rank, after.seq, after))
+        self.all.remove((before.seq, before))
+        self.all.add((after.seq, after))
+        if self.lines and before.state == "ready":
+            self.lines.swap(before, after)
 
-    def insert(self, record: Record) -> None:
-        """Store a record that is in no set yet."""
-        self.all.add((record.seq, record))
-
-    def delete(self, record: Record) -> None:
-        """Delete a record that is in no set."""
-        self.all.remove((record.seq, record))
-
-    def enter(self, record: Record) -> None:
-        """Put a record into the set of its state."""
+    def _add(self, record: Record) -> None:
+        """Store a record, and put it into the set of its state."""
         assert record.state is not None
+        if self.savepoint is not None:
+            self.savepoint.save(record.id, None)
+        self.records[record.id] = record
+        self.all.add((record.seq, record))
         self.sets[record.state].add((record.rank, record.seq, record))
-        if record.state == "ready" and self.lines:
+        self.row.add(record.state, 1)
+        if self.lines and record.state == "ready":
             self.lines.enter(record)
 
-    def leave(self, record: Record) -> None:
-        """Remove a record from the set of its state."""
+    def _remove(self, record: Record) -> None:
+        """Delete a record, and remove it from the set of its state."""
         assert record.state is not None
-        self.load([record.id])
+        if self.savepoint is not None:
+            self.savepoint.save(record.id, record)
+        del self.records[record.id]
+        self.all.remove((record.seq, record))
         self.sets[record.state].remove((record.rank, record.seq, record))
-        if record.state == "ready" and self.lines:
+        self.row.add(record.state, -1)
+        if self.lines and record.state == "ready":
             self.lines.leave(record)
-        elif record.state == "leased" and self.lines:
+        elif self.lines and record.state == "leased":
             self.lines.stop(record)
-
-    def extend(self, record: Record, until: int) -> None:
-        """Extend the lease of the record."""
-        self.sets["leased"].remove((record.rank, record.seq, record))
-        record.rank = record.until = until
-        record.extended += 1
-        self.sets["leased"].add((until, record.seq, record))
-
-    def remember_return(self, record: Record) -> None:
-        """Remember that a record has gone to an earlier set, or to an earlier place in its set."""
-        self.returns.append((self.last_return() + 1, record.id))
 
     def last_return(self) -> int:
         """Return the number of the last return, 0 if there was none."""
         return self.returns[-1][0] if self.returns else 0
-
-    def remember_end(
-        self, record: Record, how: Ending, by: str | None, result: bytes | None = None
-    ) -> None:
-        """Remember how a message ended, if the queue does."""
-        if self.row.remembers:
-            failures = record.failures if self.row.history else ()
-            kept = result if self.row.result_ttl else None
-            end = End(how, self.now, by, record.due, record.attempt, record.since, failures, kept)
-            self.ends.append((record.id, end))
 
     def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
         """Return rank, sequence number and group of the first delayed records that are due."""
@@ -146,20 +168,18 @@ class QueueState(QueueRules):
         acked = self._upto("acked", self.now - keep)
         expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP))
         for record in [*islice(acked, FORGET), *islice(expired, FORGET)]:
-            self.remove(record)
+            self._remove(record)
         while self.ends and self.ends[0][1].moment <= self.now - self.row.remembers:
             self.ends.popleft()
 
     def lapsed(self, limit: int) -> Iterable[Record]:
         """Return the first records whose lease has expired."""
-        lapsed = list(islice(self._upto("leased", self.now), limit))
-        self.load([record.id for record in lapsed])
-        return lapsed
+        return list(islice(self._upto("leased", self.now), limit))
 
     def promote(self, limit: int) -> None:
         """Make up to `limit` delayed records that are due ready."""
-        for record in list(islice(self._upto("delayed", delayed_reach(self.now)), limit)):
-            self.ready(record)
+        due = list(islice(self._upto("delayed", delayed_reach(self.now)), limit))
+        self.apply([Change(record, ready(record)) for record in due])
 
     def is_behind(self) -> bool:
         """Return whether due records are delayed."""
@@ -167,8 +187,8 @@ class QueueState(QueueRules):
 
     def look_ahead(self) -> None:
         """Make the first due record ready of each group that has no line."""
-        for record in self.lines.first_due(record for _, record in self.all):
-            self.ready(record)
+        first = self.lines.first_due(record for _, record in self.all)
+        self.apply([Change(record, ready(record)) for record in first])
 
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
@@ -180,12 +200,11 @@ class QueueState(QueueRules):
                 return
             yield record
 
-    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
-        """Lease records that `in_order` has yielded, by the token of the queue."""
-        for record in records:
-            self.move(record, "leased", until)
-            record.token, record.holder = self.row.token, holder
-            record.since, record.until = self.now, until
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> Sequence[Record]:
+        """Lease records that `in_order` has yielded, by the token of the queue; return them."""
+        held = [leased(record, holder, self.row.token, self.now, until) for record in records]
+        self.apply([Change(*pair) for pair in zip(records, held, strict=True)])
+        return held
 
     def next_moments(self) -> list[int]:
         """Return when the first delayed record is due, and when the first lease expires."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bide.engines.memory.lines import Group
-from bide.engines.record import Record
 from bide.engines.repetition import Answers
+from bide.engines.rules.record import Record
 
 if TYPE_CHECKING:
     from bide.engines.memory.queue_state import QueueState
@@ -40,7 +40,7 @@ class Savepoint:
     def save(self, id: str, record: Record | None) -> None:
         """Save a record before its first change; `None`: there is none with this id."""
         if id not in self._records:
-            self._records[id] = copy.copy(record)
+            self._records[id] = record
 
     def save_group(self, key: str, group: Group | None) -> None:
         """Save the turn of a group before its first change."""

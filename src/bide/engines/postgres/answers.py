@@ -10,9 +10,9 @@ from bide.engines.postgres.batch import Batch
 from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.putting import put_outcomes, stored
 from bide.engines.postgres.reading import held
-from bide.engines.queue_rules import outcomes_of
 from bide.engines.repetition import MAX_KEPT, NotKept, recall
 from bide.engines.repetition import Answers as SenderAnswers
+from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown

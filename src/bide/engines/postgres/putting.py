@@ -9,7 +9,7 @@ import msgspec
 from bide.engines.postgres.arrays import booleans, byteas, integers, texts
 from bide.engines.postgres.batch import Batch
 from bide.engines.postgres.reading import of_versions
-from bide.engines.queue_rules import outcomes_of
+from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply

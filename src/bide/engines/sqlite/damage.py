@@ -5,7 +5,9 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from bide.engines.record import Record
+from bide.engines.rules.leases import died
+from bide.engines.rules.putting import succeed
+from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import (
@@ -79,7 +81,6 @@ def _bury(queue: QueueState, row: Any, record: Record, due: int, priority: int) 
     )  # fmt: skip
     id, failures = shown_id(record), json_text([Failure(0, queue.now, "", UNREADABLE)])
     queue.run(SQL.rewrite, (id, due, priority, stored(row), failures, record.seq))
-    (record,) = queue.load([id])
-    queue.die(record, None)
-    if record.successor is not None:
-        queue.succeed(record)
+    (readable,) = queue.load([id], bodies=False).values()
+    change = died(readable, None, queue.facts)
+    queue.apply([change, *succeed(change)])

@@ -11,7 +11,7 @@ import msgspec
 
 from bide.engines.limiter import Group, Limiter, key_of
 from bide.engines.queue_row import QueueRow
-from bide.engines.record import Record
+from bide.engines.rules.record import Record
 from bide.engines.sqlite.tables import SQL, LimitRow, empty
 from bide.model.rank import EVERYTHING, PROMOTE
 from bide.model.times import CREDIT, LIMITS

@@ -4,7 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bide.engines.queue_rules import PART, outcomes_of
+from bide.engines.execution.changing import PART, WHOLE_PART
+from bide.engines.rules.decide import decide_put
+from bide.engines.rules.outcomes import outcomes_of
+from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.tables import DEAD, SQL, json_text, row_of
 from bide.model.commands import Command, Put
@@ -53,13 +56,28 @@ def _put_into(
         new = [one for one in new if one[0] in stored]
     outcomes = _place_new(queue, new)
     left = [entry for entry in entries if entry[0] not in outcomes]
-    for start in range(0, len(left), PART):
-        part = left[start : start + PART]
-        queue.load([item.id for _, _, item in part])
+    bodies = any(command.if_version is not None for command in commands)
+    size = WHOLE_PART if bodies else PART
+    for start in range(0, len(left), size):
+        part = left[start : start + size]
+        records = queue.load([item.id for _, _, item in part], bodies=bodies)
         for seq, command, item in part:
-            outcomes[seq] = queue.put_again(item, command)
+            outcomes[seq] = _put_again(queue, records, command, item)
     rest = (outcomes[seq] for seq, _, _ in entries)
     return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
+
+
+def _put_again(queue: QueueState, records: dict[str, Record], command: Put, item: Item) -> Outcome:
+    """Put an item whose id exists, or that is not stored as a new message."""
+    record = records.get(item.id)
+    if record is None:
+        return Outcome(item.id, False)
+    decision = decide_put(record, command, item, queue.facts)
+    queue.apply(decision.changes)
+    after = decision.record_after(record)
+    assert after is not None
+    records[item.id] = after
+    return decision.outcome
 
 
 def _place_new(queue: QueueState, rows: Sequence[tuple[int, Item, int]]) -> dict[int, Outcome]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from bide.engines.execution.changing import PART
 from bide.engines.limiter import key_of
 from bide.engines.queue_row import QueueRow
-from bide.engines.queue_rules import PART
-from bide.engines.record import Record
-from bide.engines.sqlite.limits import Lines
-from bide.engines.sqlite.reading import Reading
+from bide.engines.rules.change import Change, leased
+from bide.engines.rules.record import Record
+from bide.engines.sqlite.reading import QueueReader
 from bide.engines.sqlite.tables import (
     ACKED,
     DELAYED,
@@ -27,9 +27,9 @@ from bide.engines.sqlite.tables import (
     row_of,
 )
 from bide.model.command_parts import Origin, Where
-from bide.model.ended import ENDINGS, Ending, end_of
+from bide.model.ended import ENDINGS, End, end_of
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
-from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State
+from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State
 from bide.model.rank import (
     EVERYTHING,
     LOOK_MOST,
@@ -53,7 +53,16 @@ _CONTENT = (
 _content = attrgetter(*_CONTENT)
 
 
-class QueueState(Reading):
+def _ranked(record: Record) -> Record:
+    """Return a record that waits with its rank, which its columns do not have."""
+    if record.state == "delayed":
+        return replace(record, rank=delayed_rank(record.due, record.priority))
+    if record.state == "ready":
+        return replace(record, rank=ready_rank(record.due, record.priority))
+    return record
+
+
+class QueueState(QueueReader):
     """One queue: its row, and those of its messages that a command names.
 
     Args:
@@ -63,17 +72,13 @@ class QueueState(Reading):
     """
 
     def __init__(self, session: "Session", row: QueueRow, single_puts: Counter[int]) -> None:
-        self.row, self.now, self._ends = row, session.now, session.ends
-        self.run, self.run_many = session.run, session.run_many
-        self.records = {}
+        super().__init__(session, row, single_puts)
+        self._ends = session.ends
         self._before = row.values()
-        self._stored: dict[int, tuple[Any, ...]] = {}
         self._returned = False
-        self.changed_hours = single_puts
         if single_puts:
             row.put += single_puts.total()
             row.delayed += single_puts.total()
-        self.lines = Lines(session, row)
 
     def save_row(self) -> None:
         """Write back what has changed in the row of the queue, and in its limits."""
@@ -83,75 +88,102 @@ class QueueState(Reading):
         if (values := self.row.values()) != self._before:
             self.run(SQL.save_queue, (*values, self.row.id))
 
-    # One record.
+    # Records that a command names.
 
-    def load(self, ids: Sequence[str]) -> list[Record]:
-        """Return the messages with some ids, without their bodies, in place of others."""
-        bounds = {"queue": self.row.id, "ids": json_text(ids)}
-        found = [changeable(row) for row in self.run(SQL.records, bounds)]
-        for record in found:
-            if record.state == "delayed":
-                record.rank = delayed_rank(record.due, record.priority)
-            elif record.state == "ready":
-                record.rank = ready_rank(record.due, record.priority)
-        self.records = {record.id: record for record in found}
-        self._stored = {record.seq: _content(record) for record in found}
-        return found
+    def load(self, ids: Sequence[str], *, bodies: bool) -> dict[str, Record]:
+        """Return the messages with some ids, by id; without their bodies unless asked for."""
+        bounds = {"queue": self.row.id, "ids": json_text(ids), "bodies": bodies}
+        rows = self.run(SQL.records, bounds)
+        records = (_ranked(changeable(row, bodies=bodies)) for row in rows)
+        return {record.id: record for record in records}
 
     def each(self, ids: Sequence[str]) -> Iterator[Record]:
         """Yield the messages with any number of ids."""
         for start in range(0, len(ids), PART):
-            yield from self.load(ids[start : start + PART])
+            yield from self.load(ids[start : start + PART], bodies=False).values()
 
-    def is_still(self, record: Record, if_version: str | None) -> bool:
-        """Return whether a record has a version; only for this its body is read."""
-        if if_version is None:
-            return True
-        data, is_json = self.run(SQL.body, (record.seq,)).fetchone()
-        data = data.encode() if is_json else data
-        return replace(record, data=data, json=bool(is_json)).is_still(if_version)
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Store changes, and count what they count."""
+        for change in changes:
+            self._apply(change)
 
-    def insert(self, record: Record) -> None:
-        """Store a record that is in no set yet."""
-        row = row_of(record.seq, self.row.id, record, record.due, record.created or 0)
-        self.run(SQL.insert_message, row)
-        self._stored[record.seq] = _content(record)
+    def _apply(self, change: Change) -> None:
+        before, after, row = change.before, change.after, self.row
+        if before is None or after is None or change.renewed:
+            if before is not None:
+                self._delete(before)
+            if after is not None:
+                self._insert(after)
+        elif after is not before:
+            self._update(change, before, after)
+        record = after or before
+        if record is None:
+            return
+        for name in change.counts:
+            setattr(row, name, getattr(row, name) + 1)
+        for end in change.ends:
+            self._remember_end(record.id, end)
+        if change.returned:
+            self.run(SQL.remember_return, (record.seq,))
+            self._returned = True
 
-    def delete(self, record: Record) -> None:
-        """Delete a record that is in no set."""
+    def _delete(self, record: Record) -> None:
+        """Delete a record, and its successor."""
+        self._leave(record)
+        if record.successor is not None:
+            self._save_successor(record, None)
         self.run(SQL.drop_message, (record.seq,))
 
-    def save(self, record: Record) -> None:
-        """Store what has changed in a record, beside its place in a set."""
-        before, after = self._stored[record.seq], _content(record)
-        if after == before:
-            return
-        self._stored[record.seq] = after
-        values = zip(_CONTENT, before, after, strict=True)
-        changed = {name: new for name, old, new in values if new != old}
-        if "successor" in changed:
-            self._save_successor(record, changed.pop("successor"), before[-1])
-        if changed and record.state is not None:
-            if changed.pop("json", None) is not None or "data" in changed:
-                changed["data"] = record.data.decode() if record.json else record.data
-            for name in ("headers", "failures"):
-                if changed.get(name) is not None:
-                    changed[name] = json_text(changed[name])
-            columns = ", ".join(f'"{name}" = :{name}' for name in changed)
-            changed["seq"] = record.seq
-            self.run(f"UPDATE bide_message SET {columns} WHERE seq = :seq", changed)
+    def _insert(self, record: Record) -> None:
+        """Store a new record."""
+        values = row_of(record.seq, self.row.id, record, record.due, record.created or 0)
+        self.run(SQL.insert_message, values)
+        self._enter(record)
 
-    def _save_successor(self, record: Record, after: Any, before: Any) -> None:
-        self.row.successors += (after is not None) - (before is not None)
-        if after is None:
+    def _update(self, change: Change, before: Record, after: Record) -> None:
+        """Store what a change has left of a record."""
+        if change.moves:
+            self._leave(before)
+            self._save(before, after)
+            self._enter(after)
+            return
+        if after.until != before.until:
+            self.run(SQL.extend, (after.until, after.seq))
+        self._save(before, after)
+
+    def _save(self, before: Record, after: Record) -> None:
+        """Store what has changed in a record, beside its place in a set."""
+        old, new = _content(before), _content(after)
+        if old == new:
+            return
+        values = zip(_CONTENT, old, new, strict=True)
+        changed = {name: value for name, was, value in values if value != was}
+        if "successor" in changed:
+            self._save_successor(before, changed.pop("successor"))
+        if not changed:
+            return
+        if changed.pop("json", None) is not None or "data" in changed:
+            changed["data"] = after.data.decode() if after.json else after.data
+        for name in ("headers", "failures"):
+            if changed.get(name) is not None:
+                changed[name] = json_text(changed[name])
+        columns = ", ".join(f'"{name}" = :{name}' for name in changed)
+        changed["seq"] = after.seq
+        self.run(f"UPDATE bide_message SET {columns} WHERE seq = :seq", changed)
+
+    def _save_successor(self, record: Record, successor: Item | None) -> None:
+        """Store or drop the successor of a record, which may have another one."""
+        self.row.successors += (successor is not None) - (record.successor is not None)
+        if successor is None:
             self.run(SQL.drop_successor, (self.row.id, record.id))
         else:
-            self.run(SQL.store_successor, (self.row.id, record.id, json_text(after)))
+            self.run(SQL.store_successor, (self.row.id, record.id, json_text(successor)))
 
-    def enter(self, record: Record) -> None:
+    def _enter(self, record: Record) -> None:
         """Put a record into the set of its state."""
         assert record.state is not None
         row, code = self.row, STATES.index(record.state)
+        row.add(record.state, 1)
         if record.state not in ("delayed", "ready"):
             self.run(SQL.insert_aside, (record.seq, row.id, code, record.rank))
             return
@@ -161,10 +193,11 @@ class QueueState(Reading):
         if record.state == "ready" and self.lines:
             self.lines.enter([(record.group, record.rank, record.seq)])
 
-    def leave(self, record: Record) -> None:
+    def _leave(self, record: Record) -> None:
         """Remove a record from the set of its state."""
         assert record.state is not None
         row, code = self.row, STATES.index(record.state)
+        row.add(record.state, -1)
         if record.state == "leased":
             self.run(SQL.drop_lease, (record.seq,))
             if self.lines:
@@ -177,33 +210,19 @@ class QueueState(Reading):
             if record.state == "ready" and self.lines:
                 self.lines.leave(record)
 
-    def extend(self, record: Record, until: int) -> None:
-        """Extend the lease of a record."""
-        record.until = until
-        self.run(SQL.extend, (until, record.seq))
-
-    def remember_return(self, record: Record) -> None:
-        """Remember that a record has gone to an earlier set, or to an earlier place in its set."""
-        self.run(SQL.remember_return, (record.seq,))
-        self._returned = True
-
-    def remember_end(
-        self, record: Record, how: Ending, by: str | None, result: bytes | None = None
-    ) -> None:
-        """Remember how a message ended, if the queue does."""
+    def _remember_end(self, id: str, end: End) -> None:
+        """Remember how a message ended."""
         row = self.row
-        if not row.remembers:
-            return
-        failures = json_text(record.failures) if row.history and record.failures else None
-        text = result.decode() if row.result_ttl and result is not None else None
+        failures = json_text(end.failures) if end.failures else None
+        result = None if end.result is None else end.result.decode()
+        how = ENDINGS.index(end.how)
         values = (
-            row.id, record.id, ENDINGS.index(how), self.now, by, record.due, record.attempt,
-            record.since, failures, text,
+            row.id, id, how, end.moment, end.by, end.due, end.attempt, end.since, failures, result,
         )  # fmt: skip
         self.run(SQL.remember_end, values)
         row.ended += 1
         if row.result_ttl:  # a caller may wait for the result
-            self._ends.append(end_of(row.name, record.id))
+            self._ends.append(end_of(row.name, id))
 
     # Claims.
 
@@ -292,8 +311,8 @@ class QueueState(Reading):
                 raise ValueError(f"{record.id!r} is in the line of another group")
             yield record
 
-    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
-        """Lease records that `in_order` has yielded, by the token of the queue."""
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> Sequence[Record]:
+        """Lease records that `in_order` has yielded, by the token of the queue; return them."""
         row, code = self.row, STATES.index(records[0].state or "ready")
         seqs = json_text([record.seq for record in records])
         grant = {"token": row.token, "since": self.now, "until": until, "holder": holder}
@@ -308,8 +327,7 @@ class QueueState(Reading):
         self.count_hours([record.due for record in records], -1)
         row.add(STATES[code], -len(records))
         row.leased += len(records)
-        for record in records:
-            record.state, record.holder, record.until = "leased", holder, until
+        return [leased(record, holder, row.token, self.now, until) for record in records]
 
     def end_leases(self, seqs: Sequence[int]) -> None:
         """Delete leased messages."""

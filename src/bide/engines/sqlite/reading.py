@@ -3,7 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from bide.engines.cursor import (
     BEGIN,
@@ -14,8 +14,9 @@ from bide.engines.cursor import (
     phases_of,
     position,
 )
-from bide.engines.queue_rules import QueueRules
-from bide.engines.record import Record
+from bide.engines.queue_row import QueueRow
+from bide.engines.rules.change import Facts
+from bide.engines.rules.record import Record
 from bide.engines.sqlite.limits import Lines
 from bide.engines.sqlite.tables import (
     ACKED,
@@ -38,6 +39,9 @@ from bide.model.message import STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import AHEAD, Pause, Sizes
 
+if TYPE_CHECKING:
+    from bide.engines.sqlite.session import Session
+
 HOUR = 3_600_000
 
 COUNTED = 1_000
@@ -52,13 +56,27 @@ _SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
 
-class Reading(QueueRules, Protocol):
-    """What changes nothing."""
+class QueueReader:
+    """One queue: its row, and what reads of it without a change.
 
-    lines: Lines
-    run: Callable[..., sqlite3.Cursor]
-    changed_hours: Counter[int]
-    """The changes of this transaction to the counters of hours."""
+    Args:
+        session: of the transaction.
+        row: of the queue.
+        changed_hours: the changes of this transaction to the counters of hours.
+    """
+
+    def __init__(self, session: "Session", row: QueueRow, changed_hours: Counter[int]) -> None:
+        self.row, self.now = row, session.now
+        self.run: Callable[..., sqlite3.Cursor] = session.run
+        self.run_many: Callable[..., sqlite3.Cursor] = session.run_many
+        self.lines = Lines(session, row)
+        self.changed_hours = changed_hours
+
+    @property
+    def facts(self) -> Facts:
+        """What the rules need to know of the queue."""
+        row = self.row
+        return Facts(self.now, row.keep, row.history, row.result_ttl)
 
     def number(self, statement: str, *parameters: Any) -> int:
         """Return the number that a statement selects."""

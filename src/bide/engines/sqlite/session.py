@@ -7,10 +7,10 @@ from functools import cached_property
 from itertools import groupby, zip_longest
 from typing import cast
 
-from bide.engines import message_verbs
+from bide.engines.execution.changing import change_each, reopening
+from bide.engines.execution.commands import answer_again, execute
 from bide.engines.queue_row import QueueRow
-from bide.engines.queue_rules import outcomes_of
-from bide.engines.record_store import RecordStore
+from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.sqlite.put import put_all, together
 from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.senders import Senders
@@ -19,10 +19,10 @@ from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Ack, Command, Lease, Put
 from bide.model.ended import end_of
 from bide.model.errors import OutcomeUnknown
-from bide.model.replies import Outcome, Outcomes, Reply
+from bide.model.replies import Outcome, Outcomes, Reply, expect
 
 
-class Session(RecordStore[QueueState]):
+class Session:
     """Executes commands in an open transaction; `save` has to follow.
 
     Args:
@@ -72,7 +72,7 @@ class Session(RecordStore[QueueState]):
                     continue
                 if kept is not None:
                     execute_new()
-                    outcomes[at] = self.answer_again(commands[at].queue, kept)
+                    outcomes[at] = answer_again(self, commands[at].queue, kept)
                     continue
             new[at] = identity
         execute_new()
@@ -85,7 +85,7 @@ class Session(RecordStore[QueueState]):
             if stores_new is not None:
                 replies += put_all(self, cast("list[Put]", [*run]), stores_new=stores_new)
             else:
-                replies += map(self.execute_one, run)
+                replies += [execute(self, command) for command in run]
         return replies
 
     # Queues.
@@ -99,6 +99,12 @@ class Session(RecordStore[QueueState]):
                 return QueueState(self, QueueRow(name=name), Counter())
             single_puts = self._single_puts.pop(row[0], Counter())
             queue = self._queues[name] = QueueState(self, QueueRow(*row), single_puts)
+        return queue
+
+    def open(self, name: str) -> QueueState:
+        """Return a queue that is going to be changed; first forget what was kept long enough."""
+        queue = self.look(name)
+        queue.forget()
         return queue
 
     def make(self, name: str) -> QueueState:
@@ -149,16 +155,17 @@ class Session(RecordStore[QueueState]):
 
     # Commands that have statements for many messages.
 
-    def put(self, command: Put) -> Reply:
+    def put(self, command: Put) -> Outcomes:
         """Store messages."""
-        return put_all(self, [command], stores_new=bool(together(command)))[0]
+        (reply,) = put_all(self, [command], stores_new=bool(together(command)))
+        return expect(Outcomes, reply)
 
     def ack(self, command: Ack) -> Outcomes:
         """Delete messages, or keep them if the queue does."""
         queue = self.open(command.queue)
         seqs = _all_held(queue, command.leases)
         if not seqs:
-            return queue.change_each(command, command.leases, message_verbs.ack)
+            return change_each(queue, command, command.leases)
         row = queue.row
         if row.remembers:
             results = command.results if row.result_ttl else []
@@ -170,7 +177,7 @@ class Session(RecordStore[QueueState]):
             self.ends += [end_of(row.name, lease.id) for lease in command.leases]
         queue.end_leases(seqs)
         row.acked += len(seqs)
-        return outcomes_of([Outcome(lease.id, True) for lease in command.leases], queue.opens())
+        return outcomes_of([Outcome(lease.id, True) for lease in command.leases], reopening(queue))
 
 
 def _all_held(queue: QueueState, leases: Sequence[Lease]) -> list[int]:

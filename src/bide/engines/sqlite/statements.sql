@@ -121,8 +121,8 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- Finding by id.
 
 -- name: records
--- In the order of the ids.
-SELECT {without_body},
+-- In the order of the ids. Bodies are not read unless they are wanted.
+SELECT {perhaps_body},
        coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
          AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
@@ -130,9 +130,6 @@ SELECT {without_body},
 FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id;
-
--- name: body
-SELECT data, typeof(data) = 'text' FROM bide_message WHERE seq = ?;
 
 -- name: held
 -- The leases that are good of some messages, in the order of the ids. No content is read.

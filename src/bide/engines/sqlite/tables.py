@@ -3,13 +3,13 @@
 import re
 from collections.abc import Callable
 from importlib import resources
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from bide.engines.limiter import Limits
 from bide.engines.queue_row import QueueRow
-from bide.engines.record import Record
+from bide.engines.rules.record import Record
 from bide.model.commands import Where
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
 from bide.model.rank import EVERYTHING
@@ -41,7 +41,7 @@ def record_of(row: tuple[Any, ...]) -> Record:
     Raises:
         Exception: one of `DAMAGED`: another program has written to the row.
     """
-    record: Any = Record(*row)
+    record = Record(*row)
     # Raises if a number or a text has another type.
     record.id.encode()
     if record.group is not None:
@@ -51,32 +51,37 @@ def record_of(row: tuple[Any, ...]) -> Record:
     return _decoded(record)
 
 
-def changeable(row: tuple[Any, ...]) -> Record:
-    """Return the record of a row for commands that need not all of it, without its body.
+def changeable(row: tuple[Any, ...], *, bodies: bool) -> Record:
+    """Return the record of a row for commands that need not all of it; without its body, or with.
 
     Headers and failures that cannot be read are `None`, so that another failure cannot join: a
-    message with such a column can be cancelled, for instance.
+    message with such a column can be cancelled, for instance. With its body, the version of the
+    message is asked for, which such a message does not have.
     """
+    record: Any = Record(*row)
     try:
-        return _decoded(Record(*row))
+        return _decoded(record)
     except DAMAGED:
-        record: Any = Record(*row)
-        record.headers = record.failures = None
-        return msgspec.structs.replace(_decoded(record), failures=None)
+        if bodies:
+            raise
+        replaced = msgspec.structs.replace(record, headers=None, failures=None)
+        return msgspec.structs.replace(_decoded(replaced), failures=None)
 
 
 def _decoded(record: Any) -> Record:
-    record.json = bool(record.json)
-    if isinstance(record.data, str):
-        record.data = record.data.encode()
-    if record.headers is not None:
-        record.headers = _as_headers(record.headers)
-    record.failures = as_failures(record.failures) if record.failures else ()
-    record.created = record.created or None
-    record.state = STATES[record.state]
-    if record.successor is not None:
-        record.successor = as_item(record.successor)
-    return cast("Record", record)
+    """Return the record of a row with the columns of text decoded."""
+    data, headers, failures = record.data, record.headers, record.failures
+    decoded: Record = msgspec.structs.replace(
+        record,
+        json=bool(record.json),
+        data=data.encode() if isinstance(data, str) else data,
+        headers=None if headers is None else _as_headers(headers),
+        failures=as_failures(failures) if failures else (),
+        created=record.created or None,
+        state=STATES[record.state],
+        successor=None if record.successor is None else as_item(record.successor),
+    )
+    return decoded
 
 
 def shown(row: tuple[Any, ...], now: int) -> Record:
@@ -145,7 +150,7 @@ class _Statements:
         message = message.replace('m."json"', "typeof(m.data) = 'text'")
         columns = {
             "message": message,
-            "without_body": message.replace('m."data"', "NULL"),
+            "perhaps_body": message.replace('m."data"', 'iif(:bodies, m."data", NULL)'),
             "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0)",
             "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
             "queue": ", ".join(QueueRow.__struct_fields__),

@@ -50,10 +50,7 @@ class NotPublic(OSError):
     def __init__(self, fix: str = SERVERS) -> None:
         # The same text for an unknown name: else a stranger could find out which names exist in the
         # network of the server.
-        super().__init__(
-            "the host is unknown or its address is not public, or the port is below 1024 and "
-            f"neither 80 nor 443; {fix}"
-        )
+        super().__init__(f"the host is unknown or its address or port is not public; {fix}")
 
 
 def is_own(address: str) -> bool:

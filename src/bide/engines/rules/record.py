@@ -1,14 +1,15 @@
-"""A message in memory, as it is or as a store has it, and its state."""
+"""A message as a store has it, and its state."""
 
 import msgspec
 
 from bide.model.commands import Where
-from bide.model.message import IN_TRANSIT, REASON_LENGTH, Failure, Item, Message, State, remember
+from bide.model.message import IN_TRANSIT, Failure, Item, Message, State
+from bide.model.rank import delayed_rank
 from bide.model.replies import Outcome
 
 
-class Record(msgspec.Struct, gc=False):
-    """A message in memory, and its state."""
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A message as a store has it, and its state. It never changes: a change is another record."""
 
     seq: int
     id: str
@@ -37,19 +38,15 @@ class Record(msgspec.Struct, gc=False):
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int, created: int | None) -> "Record":
-        """Return the record of an item; its queue adds it to a set."""
+        """Return the new record of an item: it waits, or is a dead letter if an import says so."""
         if item.created is not None:
             created = item.created or None
+        rank = delayed_rank(due, item.priority) if item.died is None else item.died
         return cls(
             seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
-            item.expires, item.group, item.headers, item.failures, created,
+            item.expires, item.group, item.headers, item.failures, created, rank=rank,
+            state="delayed" if item.died is None else "dead", ended=item.died,
         )  # fmt: skip
-
-    def fail(self, reason: str, moment: int) -> None:
-        """Remember a failure of the attempt, and who made it."""
-        kept = reason[:REASON_LENGTH]
-        failure = Failure(self.attempt, moment, self.holder or "", kept, self.since)
-        self.failures = remember(self.failures, failure)
 
     def seen(self, now: int) -> State | None:
         """Return the state as users see it: a delayed message that is due is ready."""
@@ -60,20 +57,13 @@ class Record(msgspec.Struct, gc=False):
         until = self.until if self.state == "leased" else self.ended
         return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
 
-    def follow(self, item: Item, now: int) -> Outcome:
-        """Store an item as the successor of a leased record; the newest one stays."""
-        self.successor = item.follow(self.successor, now)
-        return msgspec.structs.replace(self.outcome(True, now), successor=self.successor.at)
-
-    def drop_successor(self, now: int) -> Outcome:
-        """Remove the successor; return the outcome of the cancel that wants it."""
-        gone, self.successor = self.successor, None
-        due = None if gone is None else gone.at
-        return msgspec.structs.replace(self.outcome(False, now), successor=due)
-
     def is_still(self, if_version: str | None) -> bool:
         """Return whether the record has the version that a command names, if it names one."""
         return if_version is None or self.message("", self.due).version == if_version
+
+    def is_late(self, now: int) -> bool:
+        """Return whether the message is too late to be delivered."""
+        return self.expires is not None and now > self.due + self.expires
 
     @property
     def in_transit(self) -> bool:

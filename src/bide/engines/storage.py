@@ -1,76 +1,47 @@
-"""How an engine keeps the records of a queue: what `QueueRules` needs of the memory and SQLite."""
+"""What memory and SQLite provide, so that commands can be executed on their queues.
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+These are interfaces without code: `bide.engines.execution` calls them, the rules know nothing of
+them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from bide.engines.queue_row import QueueRow
-from bide.engines.record import Record
+from bide.engines.rules.change import Change, Facts
+from bide.engines.rules.record import Record
 from bide.model.command_parts import Origin, Where
-from bide.model.commands import Scan
-from bide.model.ended import End, Ending
+from bide.model.commands import Ack, Put, Scan
+from bide.model.ended import End
 from bide.model.message import State
-from bide.model.replies import Pause, Sizes
+from bide.model.replies import Outcomes, Pause, Sizes
 
 
-class QueueRecords(Protocol):
-    """The records of one queue, and the sets of its states."""
+class StoredQueue(Protocol):
+    """One queue: its settings and counters, its records, and the sets of its states."""
 
     row: QueueRow
     now: int
     """The time of the command, in milliseconds."""
-    records: dict[str, Record]
-    """Those that commands may name, by id."""
     lines: Any
     """A `Limiter`, for a queue without limits as well: it is false then."""
 
-    # One record.
+    @property
+    def facts(self) -> Facts:
+        """What the rules need to know of the queue."""
 
-    def load(self, ids: Sequence[str]) -> Any:
-        """Have the records of up to `PART` ids in `records`, perhaps in place of others."""
-        return None
+    # Records that a command names.
 
-    def is_still(self, record: Record, if_version: str | None) -> bool:
-        """Return whether a record has the version that a command names, if it names one."""
-        return record.is_still(if_version)
+    def load(self, ids: Sequence[str], *, bodies: bool) -> Mapping[str, Record]:
+        """Return the records with up to `PART` ids, by id.
 
-    def insert(self, record: Record) -> None:
-        """Store a record that is in no set yet."""
-
-    def delete(self, record: Record) -> None:
-        """Delete a record that is in no set."""
-
-    def save(self, record: Record) -> None:
-        """Store what has changed in a record, beside its place in a set."""
-        return None
-
-    def enter(self, record: Record) -> None:
-        """Put a record into the set of its state."""
-
-    def leave(self, record: Record) -> None:
-        """Remove a record from the set of its state."""
-
-    def extend(self, record: Record, until: int) -> None:
-        """Extend the lease of a record."""
-
-    def remember_return(self, record: Record) -> None:
-        """Remember that a record has gone to an earlier set, or to an earlier place in its set."""
-
-    def last_return(self) -> int:
-        """Return the number of the last return, 0 if there was none."""
-
-    def remember_end(
-        self, record: Record, how: Ending, by: str | None, result: bytes | None = None
-    ) -> None:
-        """Remember how a message ended, if the queue does."""
-
-    def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
-        """Return rank, sequence number and group of the first delayed records that are due."""
-
-    def ready_before(self, record: Record, rank: int) -> int:
-        """Count the ready records before a rank; in a limited queue, those of the same group.
-
-        At least up to `AHEAD` + 1.
+        Args:
+            ids: of the messages.
+            bodies: whether the caller needs their bodies.
         """
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Store changes, and count what they count; later ones may be of the same messages."""
 
     # Claims.
 
@@ -92,8 +63,8 @@ class QueueRecords(Protocol):
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
 
-    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
-        """Lease records that `in_order` has yielded, by the token of the queue."""
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> Sequence[Record]:
+        """Lease records that `in_order` has yielded, by the token of the queue; return them."""
 
     def next_moments(self) -> list[int]:
         """Return when the first delayed record is due, and when the first lease expires."""
@@ -132,6 +103,15 @@ class QueueRecords(Protocol):
     def walk(self, scan: Scan) -> Iterator[tuple[Record, str]]:
         """Yield records to be shown, each with the cursor of the page that begins behind it."""
 
+    def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
+        """Return rank, sequence number and group of the first delayed records that are due."""
+
+    def ready_before(self, record: Record, rank: int) -> int:
+        """Count the ready records before a rank; in a limited queue, those of the same group.
+
+        At least up to `AHEAD` + 1.
+        """
+
     def ends_of(self, id: str) -> list[End]:
         """Return how messages with an id ended, the newest first."""
 
@@ -142,10 +122,41 @@ class QueueRecords(Protocol):
         """Count the records that are due after now, in each of some spans and after the last."""
 
     def oldest(self, due: int) -> int | None:
-        """Return the earliest due time of due records; so many of the delayed ones are due."""
+        """Return the earliest due time of due records."""
 
     def recount(self, due: int) -> tuple[Sizes, int]:
-        """Count the records in each set, and those that are in no set or in two."""
+        """Count the records themselves, and those that are in no set or in two."""
 
     def stored(self) -> int:
         """Add up the bytes of the records, their successors, and the ends that are remembered."""
+
+
+Q = TypeVar("Q", bound=StoredQueue)
+
+
+class QueueStore(Protocol[Q]):
+    """The queues of a store, at the time of a batch."""
+
+    exactly: float
+    """The time in milliseconds, with fractions."""
+
+    def look(self, name: str) -> Q:
+        """Return a queue as it is; an empty one with the id 0 if there is none."""
+
+    def open(self, name: str) -> Q:
+        """Return a queue that is going to be changed; first forget what was kept long enough."""
+
+    def make(self, name: str) -> Q:
+        """Return a queue that is going to be changed, made if it did not exist."""
+
+    def drop(self, queue: Q) -> None:
+        """Delete a queue that has no records."""
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the queues, sorted."""
+
+    def put(self, command: Put) -> Outcomes:
+        """Store messages."""
+
+    def ack(self, command: Ack) -> Outcomes:
+        """Delete messages, or keep them if their queue does."""

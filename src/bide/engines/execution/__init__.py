@@ -1,0 +1,1 @@
+"""How commands are executed on queues that are kept as records: memory and SQLite."""

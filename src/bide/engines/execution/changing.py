@@ -1,0 +1,118 @@
+"""Commands that change messages or settings: they load records, ask the rules, and apply."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bide.engines.rules import unheld
+from bide.engines.rules.decide import decide_each
+from bide.engines.rules.outcomes import outcomes_of
+from bide.engines.rules.record import Record
+from bide.engines.storage import QueueStore, StoredQueue
+from bide.model import commands as cmd
+from bide.model.command_parts import versions_of
+from bide.model.ended import Ending
+from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.times import LIMITS
+
+PART = 100
+"""How many records a command has in memory at a time: each may have much beside its body."""
+
+WHOLE_PART = 8
+"""How many it has at a time if it needs their bodies, for their versions."""
+
+
+def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Lease]) -> Outcomes:
+    """Change each message that a command names, if it has the version or the lease it must have."""
+    if not queue.row.id:  # there is no such queue
+        ids = [name if isinstance(name, str) else name.id for name in names]
+        return Outcomes([Outcome(id, False) for id in ids])
+    outcomes: list[Outcome] = []
+    ended_lease = False
+    has_versions = bool(versions_of(command))
+    size = WHOLE_PART if has_versions else PART
+    for first in range(0, len(names), size):
+        part = names[first : first + size]
+        ids = [name if isinstance(name, str) else name.id for name in part]
+        records = queue.load(ids, bodies=has_versions)
+        for decision in decide_each(records, command, part, first, queue.facts):
+            queue.apply(decision.changes)
+            outcomes.append(decision.outcome)
+            ended_lease = ended_lease or decision.ends_lease
+    return outcomes_of(outcomes, reopening(queue) if ended_lease else ())
+
+
+def reopening(queue: StoredQueue) -> list[int]:
+    """Return when a limited queue may be claimed from again after the end of a lease."""
+    lines = queue.lines
+    opens = lines.opens() if lines and not queue.row.paused else None
+    if opens is None:
+        return []
+    return [-(-opens // 1000) if opens > lines.now else queue.now]
+
+
+def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:
+    """Cancel messages by id or by a rule."""
+    if command.where is None:
+        return change_each(store.open(command.queue), command, command.ids)
+    if command.dry_run:
+        return Affected(store.look(command.queue).count_unheld(command.where))
+    queue = store.open(command.queue)
+    records = queue.unheld(command.where, cmd.BULK + 1)
+    return _finish_all(queue, records, "cancelled", command.actor)
+
+
+def purge(store: QueueStore[Any], command: cmd.Purge) -> Outcomes | Affected:
+    """Delete dead letters by id, or messages of a state; a worker holds leased ones."""
+    queue = store.open(command.queue)
+    if command.ids is not None:
+        return change_each(queue, command, command.ids)
+    records = queue.purgeable(command.state, command.before, cmd.BULK + 1)
+    return _finish_all(queue, records, "purged", command.actor)
+
+
+def bury(store: QueueStore[Any], command: cmd.Bury) -> Outcomes:
+    """Make dead letters of messages: by lease, then by id."""
+    queue = store.open(command.queue)
+    held = change_each(queue, command, command.leases)
+    unheld = change_each(queue, command, command.ids)
+    return Outcomes(held.outcomes + unheld.outcomes, held.wake)
+
+
+def configure(store: QueueStore[Any], command: cmd.Configure) -> Settings:
+    """Change the settings that are given."""
+    queue = store.make(command.queue)
+    row = queue.row
+    resumed = bool(row.paused) and command.paused is False
+    if resumed:
+        queue.resume()
+    if command.paused and not row.paused:
+        queue.pause(command.actor)
+    for name in ("paused", "keep", "history", "result_ttl"):
+        if (value := getattr(command, name)) is not None:
+            setattr(row, name, int(value))
+    wake = queue.now if queue.lines.configure(command) or resumed else None
+    limits = (getattr(queue.lines.limits, name) for name in LIMITS)
+    return Settings(bool(row.paused), row.keep, wake, row.history, row.result_ttl, *limits)
+
+
+def delete(store: QueueStore[Any], command: cmd.Delete) -> Deleted:
+    """Delete a queue if it is empty."""
+    queue = store.open(command.queue)
+    sizes = queue.row.sizes(queue.due())
+    if not queue.row.id or sizes != Sizes() or queue.row.kept:
+        return Deleted(False, sizes, queue.row.kept)
+    store.drop(queue)
+    return Deleted(True)
+
+
+def _finish_all(
+    queue: StoredQueue, records: Iterable[Record], how: Ending, by: str | None
+) -> Affected:
+    """Delete the first of some records, as many as one command may."""
+    count = 0
+    for record in records:
+        if count == cmd.BULK:
+            return Affected(count, more=True)
+        queue.apply([unheld.finished(record, how, by, queue.facts)])
+        count += 1
+    return Affected(count)

@@ -1,0 +1,80 @@
+"""Claims: which messages a worker gets, in the order of delivery."""
+
+from typing import Any
+
+from bide.engines.cursor import Budget
+from bide.engines.rules.change import expired
+from bide.engines.rules.leases import lapse
+from bide.engines.rules.record import Record
+from bide.engines.storage import QueueStore, StoredQueue
+from bide.model import commands as cmd
+from bide.model.message import size_of
+from bide.model.rank import PROMOTE
+from bide.model.replies import Claimed, Died
+
+
+def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
+    """Lease up to `count` messages in the order of delivery, no more than the reply holds.
+
+    Messages that are too late are set aside as expired. A claim examines `reach` messages at most,
+    so that many expired ones do not block other callers for long.
+    """
+    queue = store.open(command.queue)
+    row, lines, now, count = queue.row, queue.lines, queue.now, command.count
+    if row.paused:
+        return Claimed([], 0, now)
+    reach, limited = max(PROMOTE, count), bool(lines)
+    if limited:
+        lines.forget()
+    died = _end_lapsed(queue, reach)
+    queue.promote(reach)
+    if limited and command.slots is not None:
+        count = min(count, command.slots)
+    if limited and count and lines.open and queue.is_behind():
+        queue.look_ahead()
+    budget = Budget(command.max_bytes)
+    taken: list[Record] = []
+    late: list[Record] = []
+    freed: list[int] = []
+    records = queue.in_order(reach)
+    while len(taken) < count and (record := next(records, None)) is not None:
+        is_late = record.is_late(now)
+        if not is_late and not budget.takes(size_of(record)):
+            break
+        (late if is_late else taken).append(record)
+        if limited:
+            freed += [] if is_late else [lines.freed_at(record)]
+            lines.leave(record, leased=not is_late)
+    queue.apply([expired(record, queue.facts) for record in late])
+    # In a limited queue all that is due goes into a line before its turn can come.
+    if not taken:
+        behind = limited and queue.is_behind()
+        return Claimed([], 0, now, _next_claim(store, queue), died, behind=behind)
+    row.token += 1
+    held = queue.lease(taken, command.holder, now + command.lease)
+    behind = limited and queue.is_behind()
+    messages = [record.message(row.name, now) for record in held]
+    return Claimed(messages, row.token, now, None, died, row.result_ttl > 0, freed, behind)
+
+
+def _end_lapsed(queue: StoredQueue, reach: int) -> list[Died]:
+    """End expired leases; return the messages that are dead now."""
+    died = []
+    for record in queue.lapsed(reach):
+        changes = lapse(record, queue.facts)
+        queue.apply(changes)
+        after = changes[-1].after
+        if after is not None and after.state == "dead":
+            died.append(Died(record.id, after.attempt, record.holder or ""))
+    return died
+
+
+def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:
+    """Return in how many milliseconds there is something to claim or to collect."""
+    moments: list[float] = [*queue.next_moments()]
+    if queue.lines:
+        opens = queue.lines.opens()
+        moments += [opens / 1000] if opens is not None else []
+    elif queue.row.ready:
+        return 0
+    return max(0, min(moments) - store.exactly) if moments else None

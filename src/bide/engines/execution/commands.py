@@ -1,0 +1,76 @@
+"""How each command is executed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bide.engines.execution import changing, reading
+from bide.engines.execution.claiming import claim
+from bide.engines.origins import executed_once
+from bide.engines.repetition import Held, Kept, NotKept
+from bide.engines.storage import QueueStore
+from bide.model import commands as cmd
+from bide.model.message import Message
+from bide.model.replies import Outcomes, Reply
+
+Verb = Callable[[QueueStore[Any], Any], Reply]
+
+
+def _by_name(store: QueueStore[Any], command: Any) -> Outcomes:
+    """Change each message that a command names; the rules say how."""
+    names = getattr(command, command.named_by)
+    return changing.change_each(store.open(command.queue), command, names)
+
+
+VERBS: dict[type[cmd.Command], Verb] = {
+    cmd.Put: lambda store, command: store.put(command),
+    cmd.Cancel: changing.cancel,
+    cmd.Reschedule: _by_name,
+    cmd.Edit: _by_name,
+    cmd.Claim: claim,
+    cmd.Extend: _by_name,
+    cmd.Ack: lambda store, command: store.ack(command),
+    cmd.Retry: _by_name,
+    cmd.Bury: changing.bury,
+    cmd.Release: _by_name,
+    cmd.Revive: _by_name,
+    cmd.Find: reading.find,
+    cmd.Scan: reading.scan,
+    cmd.Count: reading.count,
+    cmd.Forecast: reading.forecast,
+    cmd.Explain: reading.explain,
+    cmd.History: reading.history,
+    cmd.Configure: changing.configure,
+    cmd.Purge: changing.purge,
+    cmd.Delete: changing.delete,
+    cmd.Queues: reading.queues,
+}
+
+
+def execute(store: QueueStore[Any], command: cmd.Command) -> Reply:
+    """Execute a command; skip messages whose outbox rows its queue remembers."""
+    verb = VERBS[type(command)]
+    if not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)) or command.origin is None:
+        return verb(store, command)
+    origin = command.origin
+    known = set(store.look(command.queue).forwarded(origin))
+    reply, rows = executed_once(command, origin, known, lambda rest: verb(store, rest))
+    if rows:  # a put may have made the queue
+        store.look(command.queue).remember_forwarded(origin.outbox, rows)
+    return reply
+
+
+def answer_again(store: QueueStore[Any], queue: str, kept: Kept) -> Reply:
+    """Return a remembered answer; of a claim with the messages that it still holds."""
+    assert not isinstance(kept, NotKept)
+    if not isinstance(kept, Held):
+        return kept
+    state, reply = store.look(queue), kept.reply
+    messages: list[Message] = []
+    freed: list[int] = []
+    for place, record in enumerate(state.read(kept.ids)):
+        if record is not None and record.state == "leased" and record.token == reply.token:
+            messages.append(record.message(queue, state.now))
+            freed += reply.freed[place : place + 1]
+    return msgspec.structs.replace(reply, messages=messages, freed=freed)

@@ -1,0 +1,133 @@
+"""Commands that change nothing."""
+
+from typing import Any
+
+from bide.engines.cursor import Budget
+from bide.engines.rules.record import Record
+from bide.engines.storage import QueueStore, StoredQueue
+from bide.model import commands as cmd
+from bide.model.ended import within_budget
+from bide.model.message import Message, size_of
+from bide.model.rank import PROMOTE, forecast_start, rank_when_ready, ready_rank
+from bide.model.replies import AHEAD, Counts, Ends, Explained, Forecasted, Found, Names, Page
+from bide.model.times import LIMITS
+
+
+def find(store: QueueStore[Any], command: cmd.Find) -> Found:
+    """Return messages by id, as many as the budget allows."""
+    queue, budget = store.look(command.queue), Budget(command.max_bytes)
+    messages: list[Message | None] = []
+    for record in queue.read(command.ids):
+        if record is not None and not budget.takes(size_of(record)):
+            break
+        messages.append(None if record is None else record.message(command.queue, queue.now))
+    return Found(messages)
+
+
+def scan(store: QueueStore[Any], command: cmd.Scan) -> Page:
+    """Return a page of messages, and the cursor of the next."""
+    queue, budget = store.look(command.queue), Budget(command.max_bytes)
+    messages: list[Message] = []
+    more = None
+    for record, cursor in queue.walk(command):
+        if not budget.takes(size_of(record)):
+            break
+        messages.append(record.message(command.queue, queue.now))
+        more = cursor
+        if len(messages) == command.limit:
+            break
+    else:
+        more = None
+    return Page(messages, more)
+
+
+def history(store: QueueStore[Any], command: cmd.History) -> Ends:
+    """Return how messages with an id have ended."""
+    queue = store.look(command.queue)
+    record = queue.load([command.id], bodies=False).get(command.id)
+    state = None if record is None else record.seen(queue.now)
+    return Ends(state, within_budget(queue.ends_of(command.id), command.max_bytes))
+
+
+def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:
+    """Return the state of a message, its place among others, and the pauses of its queue."""
+    queue = store.look(command.queue)
+    ids = [] if command.id is None else [command.id]
+    record = queue.load(ids, bodies=False).get(command.id or "")
+    if record is None:
+        return Explained(queue.now, queue.pauses())
+    seen = record.message(queue.row.name, queue.now)
+    waits = seen.state == "ready"
+    return Explained(
+        queue.now,
+        queue.pauses(),
+        state=seen.state,
+        due=seen.due,
+        planned=seen.planned,
+        priority=seen.priority,
+        attempt=seen.attempt,
+        attempts=seen.attempts,
+        failure=seen.failures[-1] if seen.failures else None,
+        ahead=_ahead(queue, record) if waits else None,
+        holder=seen.holder,
+        since=record.since,
+        extended=record.extended,
+        until=seen.until,
+        ended=seen.ended,
+        successor=None if record.successor is None else record.successor.at,
+        limited=queue.lines.holds(record) if queue.lines and waits else None,
+    )
+
+
+def _ahead(queue: StoredQueue, record: Record) -> int:
+    """Count the messages that are delivered before a ready record, up to `AHEAD` + 1.
+
+    A claim makes the first delayed ones that are due ready, `PROMOTE` of them, and then takes those
+    of the highest priority. So these are looked at. In a limited queue those of the same group
+    count.
+    """
+    mine = ready_rank(record.due, record.priority), record.seq
+    due = queue.next_due(PROMOTE)
+    if record.state == "delayed" and (record.rank, record.seq, record.group) not in due:
+        return AHEAD + 1
+    before = queue.ready_before(record, mine[0])
+    for rank, seq, group in due:
+        counts = not queue.lines or group == record.group
+        if counts and (rank_when_ready(rank), seq) < mine:
+            before += 1
+    return min(before, AHEAD + 1)
+
+
+def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
+    """Return the number of messages in each state, and the settings."""
+    queue = store.look(command.queue)
+    row, due = queue.row, queue.due()
+    recount, strays = queue.recount(due) if command.recount else (None, None)
+    return Counts(
+        row.sizes(due),
+        row.flow(),
+        row.kept,
+        bool(row.paused),
+        row.keep,
+        row.history,
+        row.result_ttl,
+        oldest=queue.oldest(due),
+        recount=recount,
+        strays=strays,
+        stored=queue.stored() if command.stored else None,
+        **{name: getattr(queue.lines.limits, name) for name in LIMITS},
+    )
+
+
+def forecast(store: QueueStore[Any], command: cmd.Forecast) -> Forecasted:
+    """Count what falls due in each bucket."""
+    queue = store.look(command.queue)
+    start = forecast_start(queue.now, command.bucket)
+    counts, later = queue.due_in(start, command.bucket, command.buckets)
+    waiting = queue.row.delayed + queue.row.ready
+    return Forecasted(start, waiting - sum(counts) - later, counts, later)
+
+
+def queues(store: QueueStore[Any], command: cmd.Queues) -> Names:
+    """Return the names of the queues."""
+    return Names(store.names(command.queue))

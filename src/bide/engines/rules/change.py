@@ -1,0 +1,128 @@
+"""A change of one message, as data."""
+
+from typing import Any
+
+import msgspec
+
+from bide.engines.rules.record import Record
+from bide.model.ended import End, Ending
+from bide.model.rank import delayed_rank, ready_rank
+from bide.model.replies import Outcome
+from bide.model.times import Ms
+
+
+class Facts(msgspec.Struct, frozen=True, gc=False):
+    """What the rules need to know of a queue."""
+
+    now: int
+    """The time of the command, in Unix milliseconds."""
+    keep: Ms = 0
+    """How long the queue keeps acked messages; 0: not at all."""
+    history: Ms = 0
+    """How long it remembers how messages ended."""
+    result_ttl: Ms = 0
+    """How long it remembers their results."""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """One step of a message: from one record to another."""
+
+    before: Record | None
+    """The record in the store; `None`: there is none."""
+    after: Record | None
+    """The record to have in its place, with the same sequence number; `None`: none."""
+    counts: tuple[str, ...] = ()
+    """The counters of `Flow` that grow by one, with repetitions."""
+    ends: tuple[End, ...] = ()
+    """How the message ended, if the queue remembers that."""
+    returned: bool = False
+    """Whether it has gone to an earlier set, or to an earlier place in its set, so that a scan that
+    is under way must be told."""
+    renewed: bool = False
+    """Whether `after` is the record of another put: all of it is stored anew."""
+    outcome: Outcome | None = None
+    """What the caller is told, if that is more than where the message is now."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether a message that is there before and after goes to another place.
+
+        A lease that is extended stays where it is.
+        """
+        before, after = self.before, self.after
+        if before is None or after is None or self.renewed:
+            return True
+        if before.state == after.state == "leased":
+            return False
+        return _place(before) != _place(after)
+
+    @property
+    def ends_lease(self) -> bool:
+        """Whether a worker held the message, and none holds it now."""
+        before, after = self.before, self.after
+        held = before is not None and before.state == "leased"
+        return held and (after is None or after.state != "leased")
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    """Return what decides where a record is; of one that waits, its group and due time, too."""
+    if record.state in ("delayed", "ready"):
+        return record.state, record.rank, record.due, record.group
+    return record.state, record.rank
+
+
+def unchanged(record: Record, now: int) -> Change:
+    """Return the change of a command that could not be done."""
+    return Change(record, record, outcome=record.outcome(False, now))
+
+
+def delayed(record: Record, due: int, *, planned: int | None = None, **fields: Any) -> Record:
+    """Return a record that waits until `due`; `planned` if a worker has put it off."""
+    rank = delayed_rank(due, record.priority)
+    return _placed(record, "delayed", rank, due=due, ended=None, planned=planned, **fields)
+
+
+def ready(record: Record, **fields: Any) -> Record:
+    """Return a record that can be claimed."""
+    return _placed(record, "ready", ready_rank(record.due, record.priority), **fields)
+
+
+def ended(record: Record, state: str, moment: int, **fields: Any) -> Record:
+    """Return a record that is dead, acked or expired since a time."""
+    return _placed(record, state, moment, ended=moment, **fields)
+
+
+def leased(record: Record, holder: str, token: int, now: int, until: int) -> Record:
+    """Return a record that a worker holds until a time."""
+    lease = {"holder": holder, "token": token, "since": now, "until": until}
+    return _placed(record, "leased", until, **lease)
+
+
+def expired(record: Record, facts: Facts) -> Change:
+    """Return the change of a message that is too late to be delivered."""
+    after = ended(record, "expired", facts.now)
+    return Change(record, after, ("expired",), end_of(record, "expired", None, facts))
+
+
+def end_of(
+    record: Record, how: Ending, by: str | None, facts: Facts, result: bytes | None = None
+) -> tuple[End, ...]:
+    """Return what the queue remembers of the end of a message: one `End`, or nothing."""
+    if not (facts.history or facts.result_ttl):
+        return ()
+    failures = record.failures if facts.history else ()
+    kept = result if facts.result_ttl else None
+    end = End(how, facts.now, by, record.due, record.attempt, record.since, failures, kept)
+    return (end,)
+
+
+_NO_LEASE: dict[str, Any] = {
+    "holder": None, "token": None, "since": None, "until": None, "extended": 0,
+}  # fmt: skip
+
+
+def _placed(record: Record, state: str, rank: int, **fields: Any) -> Record:
+    """Return a record in the set of a state; what it had of a lease is gone."""
+    if record.state == "leased":
+        fields = {**_NO_LEASE, **fields}
+    return msgspec.structs.replace(record, state=state, rank=rank, **fields)

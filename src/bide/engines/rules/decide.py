@@ -1,0 +1,143 @@
+"""Which rule a command follows, for each message that it names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from bide.engines.rules import leases, unheld
+from bide.engines.rules.change import Change, Facts
+from bide.engines.rules.putting import put, put_again, succeed
+from bide.engines.rules.record import Record
+from bide.model import commands as cmd
+from bide.model.command_parts import versions_of
+from bide.model.message import Item
+from bide.model.replies import Outcome
+
+Rule = Callable[[Record, Any, int, Facts], Change]
+"""What a command does to one message that it names; the number is its place in the command."""
+
+BY_LEASE: dict[type[cmd.Command], Rule] = {
+    cmd.Ack: leases.ack,
+    cmd.Retry: leases.retry,
+    cmd.Bury: leases.bury,
+    cmd.Extend: leases.extend,
+}
+BY_ID: dict[type[cmd.Command], Rule] = {
+    cmd.Cancel: unheld.cancel,
+    cmd.Reschedule: unheld.reschedule,
+    cmd.Edit: unheld.edit,
+    cmd.Release: leases.release,
+    cmd.Revive: unheld.revive,
+    cmd.Purge: unheld.purge,
+    cmd.Bury: unheld.set_aside,
+}
+"""The rules of commands that name messages: by their leases, and by their ids."""
+
+
+class Decision(NamedTuple):
+    """What becomes of one message that a command names."""
+
+    changes: list[Change]
+    """One after the other: the end of a lease that has expired, what the command does, and that a
+    successor takes the place of the message."""
+    outcome: Outcome
+    """What the caller is told."""
+    ends_lease: bool = False
+    """Whether the command ends the lease of a worker."""
+
+    def record_after(self, before: Record | None) -> Record | None:
+        """Return the record after all changes."""
+        return self.changes[-1].after if self.changes else before
+
+
+def decide(
+    record: Record | None, command: Any, name: str | cmd.Lease, number: int, facts: Facts
+) -> Decision:
+    """Return what a command does to one message that it names.
+
+    Args:
+        record: of the message; `None`: there is none.
+        command: the command.
+        name: the id or the lease with which the command names the message.
+        number: the place of the name in the command.
+        facts: of the queue.
+    """
+    if record is None:
+        id = name if isinstance(name, str) else name.id
+        return Decision([], Outcome(id, False))
+    changes = leases.lapse(record, facts)
+    current = changes[-1].after if changes else record
+    assert current is not None
+    if not _is_named(current, command, name, number):
+        return Decision(changes, current.outcome(False, facts.now))
+    rules = BY_ID if isinstance(name, str) else BY_LEASE
+    change = rules[type(command)](current, command, number, facts)
+    successions = succeed(change) if change.ends_lease else []
+    last = successions[-1] if successions else change
+    outcome = change.outcome
+    if successions or outcome is None:
+        assert last.after is not None
+        outcome = last.after.outcome(True, facts.now)
+    if outcome and last.after is not None and last.after.state in unheld.WAITING:
+        last = replace(last, returned=True)
+    steps = [change, last] if successions else [last]
+    return Decision(changes + steps, outcome, change.ends_lease)
+
+
+def decide_new(item: Item, seq: int, facts: Facts) -> Decision:
+    """Return what a put does with an item whose id is new.
+
+    Args:
+        item: to be stored.
+        seq: the sequence number of its record.
+        facts: of the queue.
+    """
+    change = put(item, seq, facts)
+    assert change.after is not None
+    return Decision([change], change.after.outcome(True, facts.now))
+
+
+def decide_put(record: Record, command: cmd.Put, item: Item, facts: Facts) -> Decision:
+    """Return what a put does to the message that has the id of its item."""
+    changes = leases.lapse(record, facts)
+    current = changes[-1].after if changes else record
+    assert current is not None
+    change = put_again(current, command, item, facts)
+    assert change.outcome is not None
+    return Decision([*changes, change], change.outcome)
+
+
+def decide_each(
+    records: Mapping[str, Record],
+    command: Any,
+    names: Sequence[str | cmd.Lease],
+    first: int,
+    facts: Facts,
+) -> list[Decision]:
+    """Return what a command does to messages that it names, one after the other.
+
+    Args:
+        records: those that are there, by id.
+        command: the command.
+        names: of the messages; one that is named twice is changed twice.
+        first: the place of the first name in the command.
+        facts: of the queue.
+    """
+    current: dict[str, Record | None] = dict(records)
+    decisions = []
+    for number, name in enumerate(names, first):
+        id = name if isinstance(name, str) else name.id
+        record = current.get(id)
+        decision = decide(record, command, name, number, facts)
+        current[id] = decision.record_after(record)
+        decisions.append(decision)
+    return decisions
+
+
+def _is_named(record: Record, command: Any, name: str | cmd.Lease, number: int) -> bool:
+    """Return whether a message has the lease, or the version, that the command asks for."""
+    if not isinstance(name, str) and name.token != record.token:
+        return False
+    versions = versions_of(command)
+    return not versions or record.is_still(versions[number])

@@ -1,0 +1,66 @@
+"""What a put does: with a new id, with one that exists, and as the successor of a message."""
+
+from msgspec.structs import replace
+
+from bide.engines.rules.change import Change, Facts, unchanged
+from bide.engines.rules.record import Record
+from bide.model.commands import Put
+from bide.model.message import Item
+
+
+def put(item: Item, seq: int, facts: Facts) -> Change:
+    """Store a message whose id is new."""
+    record = Record.of(item, item.due(facts.now), seq, facts.now)
+    counts = ("put",) if item.died is None else ("put", "died")
+    return Change(None, record, counts)
+
+
+def put_again(record: Record, command: Put, item: Item, facts: Facts) -> Change:
+    """Put a message whose id exists; its lease has not expired."""
+    if record.state == "leased" and item.follows(command.on_conflict, command.if_version):
+        return _followed(record, item, facts)
+    replaceable = record.state in ("delayed", "ready", "dead")
+    if not (replaceable and record.is_still(command.if_version)):
+        return unchanged(record, facts.now)
+    revives = command.on_conflict == "revive" and record.state == "dead"
+    if command.on_conflict != "replace" and not revives:
+        return unchanged(record, facts.now)
+    return _replaced(record, item, facts)
+
+
+def succeed(change: Change) -> list[Change]:
+    """Let a successor take the place of a message whose lease a change has ended, if it has one."""
+    held, after = change.before, change.after
+    assert held is not None
+    if held.successor is None or (after is not None and after.state == "leased"):
+        return []
+    item = held.successor
+    assert item.at is not None
+    counts: tuple[str, ...] = ()
+    if after is None or after.state == "acked":  # the message before it has left the queue
+        counts = ("put",)
+    elif after.state == "dead":
+        counts = ("revived",)
+    successor = Record.of(item, item.at, held.seq, None)
+    return [Change(after, successor, counts, renewed=True)]
+
+
+def _followed(record: Record, item: Item, facts: Facts) -> Change:
+    """Keep the item as the successor of a leased message; the newest one stays."""
+    successor = item.follow(record.successor, facts.now)
+    after = replace(record, successor=successor)
+    outcome = replace(after.outcome(True, facts.now), successor=successor.at)
+    return Change(record, after, outcome=outcome)
+
+
+def _replaced(record: Record, item: Item, facts: Facts) -> Change:
+    created = record.created
+    if created is None and item.latest is not None:  # from now on it is known
+        created = facts.now
+    due = item.due(facts.now, record.created)
+    after = Record.of(item, due, record.seq, created)
+    counts: tuple[str, ...] = ("revived",) if record.state == "dead" else ()
+    if item.died is not None:
+        counts += ("died",)
+    outcome = after.outcome(True, facts.now)
+    return Change(record, after, counts, returned=True, renewed=True, outcome=outcome)

@@ -1,0 +1,97 @@
+"""What commands do to a message that no worker holds."""
+
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from bide.engines.rules.change import Change, Facts, delayed, end_of, ready, unchanged
+from bide.engines.rules.leases import died, with_failure
+from bide.engines.rules.record import Record
+from bide.model.commands import Bury, Cancel, Edit, Purge, Reschedule, Revive
+from bide.model.ended import Ending
+from bide.model.replies import Outcome
+
+WAITING = ("delayed", "ready")
+
+
+def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change:
+    """Delete a message that waits, or the successor of a leased one."""
+    conditional = command.if_due is not None or command.if_version or command.versions
+    if record.successor is not None and not conditional:
+        after = replace(record, successor=None)
+        outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
+        return Change(record, after, outcome=outcome)
+    if record.state not in WAITING or command.if_due not in (None, record.due):
+        return unchanged(record, facts.now)
+    return finished(record, "cancelled", command.actor, facts)
+
+
+def reschedule(record: Record, command: Reschedule, number: int, facts: Facts) -> Change:
+    """Change the due time of a message that waits."""
+    if record.state not in WAITING or command.if_due not in (None, record.due):
+        return unchanged(record, facts.now)
+    due = facts.now + command.delay if command.at is None else command.at
+    return Change(record, _planned(record, due))
+
+
+def edit(record: Record, command: Edit, number: int, facts: Facts) -> Change:
+    """Change fields of the message; a dead letter gets no due time."""
+    due = command.due(facts.now)
+    if record.state == "dead" and (due is not None or record.in_transit):
+        return unchanged(record, facts.now)
+    if record.state not in (*WAITING, "dead"):
+        return unchanged(record, facts.now)
+    after = record if due is None else _planned(record, due)
+    options: dict[str, Any] = command.options
+    if options.get("expires") is not None and after.planned is not None:
+        options["expires"] -= after.due - after.planned
+    if command.data is not UNSET:
+        options |= {"data": command.data, "json": command.json}
+    after = replace(after, **options)
+    if after.state == "delayed":
+        after = delayed(after, after.due, planned=after.planned)
+    elif after.state == "ready":
+        after = ready(after)
+    return Change(record, after)
+
+
+def revive(record: Record, command: Revive, number: int, facts: Facts) -> Change:
+    """Return a dead letter to the queue."""
+    if record.state != "dead":
+        return unchanged(record, facts.now)
+    asked = record.message("", facts.now).as_edited().due
+    after = _planned(record, facts.now + command.delay)
+    return Change(record, replace(after, attempt=0, asked=asked), ("revived",))
+
+
+def set_aside(record: Record, command: Bury, number: int, facts: Facts) -> Change:
+    """Make a message that waits a dead letter."""
+    if record.state not in WAITING:
+        return unchanged(record, facts.now)
+    failure = with_failure(record, record.attempt, command.reason, facts.now)
+    return replace(died(failure, command.actor, facts), before=record)
+
+
+def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
+    """Delete a dead letter."""
+    if record.state != "dead":
+        return unchanged(record, facts.now)
+    change = finished(record, "purged", command.actor, facts)
+    return replace(change, outcome=Outcome(record.id, True, due=record.due))
+
+
+def finished(record: Record, how: Ending, by: str | None, facts: Facts) -> Change:
+    """Delete the message; unless it has ended before, count that, and remember how it ended."""
+    gone = replace(record, state=None).outcome(True, facts.now)
+    if record.state in ("acked", "expired"):
+        return Change(record, None, outcome=gone)
+    return Change(record, None, (how,), end_of(record, how, by, facts), outcome=gone)
+
+
+def _planned(record: Record, due: int) -> Record:
+    """Return a record that waits until `due`, and expires as its put asked, from then on."""
+    expires = record.expires
+    if expires is not None and record.planned is not None:
+        expires += record.due - record.planned
+    return delayed(record, due, expires=expires, asked=None)
