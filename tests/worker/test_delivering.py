@@ -148,8 +148,8 @@ def test_signals_steer(scene: Scene, is_async: bool) -> None:
             await scene.dead(1)
             await scene.acked(1)
             await scene.delayed(1)
-        later, aside = await scene.find("later"), await scene.find("aside")
-        assert (later.due, later.error) == (scene.clock.now() + 300_000, "closed")
+            later, aside = await scene.find("later"), await scene.find("aside")
+            assert (later.due, later.error) == (scene.clock.now() + 300_000, "closed")
         assert (aside.state, aside.error) == ("dead", "forged")
 
     scene.play(story())
