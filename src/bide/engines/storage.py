@@ -20,11 +20,16 @@ from bide.model.replies import Outcomes, Pause, Sizes
 class StoredQueue(Protocol):
     """One queue: its settings and counters, its records, and the sets of its states."""
 
-    row: QueueRow
+    @property
+    def row(self) -> QueueRow:
+        """The settings and counters of the queue."""
+
     now: int
     """The time of the command, in milliseconds."""
-    lines: Any
-    """A `Limiter`, for a queue without limits as well: it is false then."""
+
+    @property
+    def lines(self) -> Any:
+        """A `Limiter`, for a queue without limits as well: it is false then."""
 
     @property
     def facts(self) -> Facts:

@@ -161,6 +161,8 @@ def actor_of(name: str, through: str = "") -> str:
         >>> actor_of("ann"), actor_of("ann", "shop-api"), len(actor_of("a" * 100))
         ('ann', 'ann via shop-api', 64)
     """
+    if not through and len(name) <= MAX_ACTOR and name.isascii() and name.isprintable():
+        return name
     plain = _CONTROL.sub(" ", name)
     if not through:
         return _beginning(plain, MAX_ACTOR)

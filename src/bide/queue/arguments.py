@@ -138,7 +138,8 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     Raises:
         InvalidArgument: they are not.
     """
-    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
+    is_list = isinstance(ids, list)  # asked first: to look for the abstract types takes long
+    if not is_list and (isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable)):
         raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
     return [check_name(id) for id in ids]
 

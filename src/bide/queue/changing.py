@@ -49,8 +49,10 @@ def _rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
     return count
 
 
-def _check_no_rule(*rule: object) -> None:
-    if any(part is not None and part is not False for part in rule):
+def _check_no_rule(
+    group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
+) -> None:
+    if dry_run or not (group is None and after is None and before is None):
         raise InvalidArgument(
             "name one message by its id, or several by group=, after= and before=, not both"
         )

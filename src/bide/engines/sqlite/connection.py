@@ -137,12 +137,14 @@ def patiently(
     Raises:
         sqlite3.OperationalError: the store was busy for `timeout` seconds.
     """
-    start = time.monotonic()
+    start: float | None = None
     while True:
         try:
             return run(statement, parameters)
         except sqlite3.OperationalError as error:
-            waited = time.monotonic() - start
+            now = time.monotonic()
+            start = now if start is None else start
+            waited = now - start
             if not is_busy(error) or waited > timeout:
                 raise
         time.sleep((PAUSE if waited < 1 else LONG_PAUSE) * (0.5 + random.random()))

@@ -4,9 +4,10 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.repetition import replies_of
@@ -146,8 +147,9 @@ class SqliteEngine:
                 patiently(connection.execute, self._timeout, self._begin)
                 # The clock is read under the lock: a lease must not be shorter by the wait for it.
                 session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-                for name in {one.queue for one in commands if repairs and isinstance(one, Claim)}:
-                    repair(session, name)
+                if repairs:
+                    for name in {one.queue for one in commands if isinstance(one, Claim)}:
+                        repair(session, name)
                 outcomes = session.carry_out(commands, identities)
                 if not self._read_only:
                     session.save()
@@ -340,14 +342,26 @@ class SqliteEngine:
 
 def bytes_added(commands: Sequence[Command]) -> int:
     """Return about how many bytes commands add to a store; 0 if they read, move or delete."""
-    added = 0
-    for command in commands:
-        if isinstance(command, Put):
-            added += sum(PER_MESSAGE + 2 * size_of(item) for item in command.items)
-        elif isinstance(command, Edit):
-            size = len(command.data or b"")
-            size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
-            added += (PER_MESSAGE + 2 * size) * len(command.ids)
-        elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
-            added += (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
-    return added
+    return sum(_ADDED[type(command)](command) for command in commands if type(command) in _ADDED)
+
+
+def _added_by_put(command: Put) -> int:
+    items = command.items
+    return PER_MESSAGE * len(items) + 2 * sum(map(size_of, items))
+
+
+def _added_by_edit(command: Edit) -> int:
+    size = len(command.data or b"")
+    size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
+    return (PER_MESSAGE + 2 * size) * len(command.ids)
+
+
+def _added_by_failure(command: Bury | Retry) -> int:
+    if isinstance(command, Retry) and command.release:
+        return 0
+    return (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
+
+
+_ADDED: dict[type[Command], Callable[[Any], int]] = {
+    Put: _added_by_put, Edit: _added_by_edit, Bury: _added_by_failure, Retry: _added_by_failure,
+}  # fmt: skip

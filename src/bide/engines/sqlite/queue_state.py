@@ -1,6 +1,5 @@
 """A queue in a SQLite file, in one transaction."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -10,7 +9,6 @@ from msgspec.structs import replace
 
 from bide.engines.execution.changing import PART
 from bide.engines.limiter import key_of
-from bide.engines.queue_row import QueueRow
 from bide.engines.rules.change import Change, leased
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.reading import QueueReader
@@ -67,32 +65,35 @@ class QueueState(QueueReader):
 
     Args:
         session: of the transaction.
-        row: of the queue.
-        single_puts: how many messages its counters do not know of yet, by the hour they are due.
+        name: of the queue.
     """
 
-    def __init__(self, session: "Session", row: QueueRow, single_puts: Counter[int]) -> None:
-        super().__init__(session, row, single_puts)
+    def __init__(self, session: "Session", name: str) -> None:
+        super().__init__(session, name)
         self._ends = session.ends
-        self._before = row.values()
         self._returned = False
-        if single_puts:
-            row.put += single_puts.total()
-            row.delayed += single_puts.total()
 
-    def save_row(self) -> None:
-        """Write back what has changed in the row of the queue, and in its limits."""
-        self.lines.save()
+    def save_row(self) -> tuple[int, dict[int, int]]:
+        """Write back what has changed in the row of the queue, and in its limits.
+
+        Returns:
+            The id of the queue, and the changes to its counters of hours.
+        """
+        if "lines" in vars(self):
+            self.lines.save()
         if self._returned:
             self.run(SQL.drop_old_returns, (MAX_RETURNED,))
-        if (values := self.row.values()) != self._before:
-            self.run(SQL.save_queue, (*values, self.row.id))
+        row = self.row
+        if (values := row.values()) != self.values_before:
+            self.run(SQL.save_queue, (*values, row.id))
+        return row.id, self.changed_hours
 
     # Records that a command names.
 
     def load(self, ids: Sequence[str], *, bodies: bool) -> dict[str, Record]:
         """Return the messages with some ids, by id; without their bodies unless asked for."""
-        bounds = {"queue": self.row.id, "ids": json_text(ids), "bodies": bodies}
+        row = self.row
+        bounds = {"queue": row.id, "ids": json_text(ids), "bodies": bodies, "ready": row.ready}
         rows = self.run(SQL.records, bounds)
         records = (_ranked(changeable(row, bodies=bodies)) for row in rows)
         return {record.id: record for record in records}
@@ -229,12 +230,13 @@ class QueueState(QueueReader):
     def forget(self) -> None:
         """Delete up to `FORGET` records, and ends, that were remembered for long enough."""
         row = self.row
-        ends = (ACKED, self.now - row.keep), (EXPIRED, self.now - max(row.keep, EXPIRED_KEEP))
-        for state, before in ends if row.kept else ():
-            rows = self.run(SQL.forgettable, (row.id, state, before, FORGET)).fetchall()
-            self.run_many(SQL.drop_aside, rows)
-            self.run_many(SQL.drop_message, rows)
-            row.kept -= len(rows)
+        if row.kept:
+            for state, keep in (ACKED, row.keep), (EXPIRED, max(row.keep, EXPIRED_KEEP)):
+                kept = row.id, state, self.now - keep, FORGET
+                rows = self.run(SQL.forgettable, kept).fetchall()
+                self.run_many(SQL.drop_aside, rows)
+                self.run_many(SQL.drop_message, rows)
+                row.kept -= len(rows)
         if row.ended:
             bounds = row.id, self.now - row.remembers, FORGET
             row.ended -= self.run(SQL.forget_ends, bounds).rowcount

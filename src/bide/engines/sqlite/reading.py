@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from bide.engines.cursor import (
@@ -61,16 +62,40 @@ class QueueReader:
 
     Args:
         session: of the transaction.
-        row: of the queue.
-        changed_hours: the changes of this transaction to the counters of hours.
+        name: of the queue.
     """
 
-    def __init__(self, session: "Session", row: QueueRow, changed_hours: Counter[int]) -> None:
-        self.row, self.now = row, session.now
+    def __init__(self, session: "Session", name: str) -> None:
+        self.name, self.now = name, session.now
         self.run: Callable[..., sqlite3.Cursor] = session.run
         self.run_many: Callable[..., sqlite3.Cursor] = session.run_many
-        self.lines = Lines(session, row)
-        self.changed_hours = changed_hours
+        self._session = session
+        self.values_before: tuple[Any, ...] = ()
+        """What the table has of the row."""
+        self.changed_hours: dict[int, int] = {}
+        """The changes of this transaction to the counters of hours."""
+
+    @cached_property
+    def row(self) -> QueueRow:
+        """The row of the queue, read when it is needed; with the id 0 if there is none."""
+        values = self.run(SQL.load_queue, (self.name,)).fetchone()
+        if values is None:
+            row = QueueRow(name=self.name)
+            self.values_before = row.values()
+            return row
+        row, self.values_before = QueueRow(*values), values[2:]
+        if single_puts := self._session.single_puts(row.id):
+            self.changed_hours = single_puts
+            row.put += sum(single_puts.values())
+            row.delayed += sum(single_puts.values())
+        if row.limited:  # they begin with the counts before any change
+            self.lines = Lines(self._session, row)
+        return row
+
+    @cached_property
+    def lines(self) -> Lines:
+        """The limits of the queue."""
+        return Lines(self._session, self.row)
 
     @property
     def facts(self) -> Facts:
@@ -85,8 +110,7 @@ class QueueReader:
     def read(self, ids: Sequence[str]) -> Iterator[Record | None]:
         """Yield the records with some ids as they are, to be shown only."""
         for id in ids:
-            bounds = self.row.id, id, f"{id}\x01", 1  # no id has a control character
-            row = self.run(SQL.scan_all, bounds).fetchone()
+            row = self.run(SQL.by_id, (self.name, id)).fetchone()
             yield None if row is None else shown(row, self.now)
 
     def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
@@ -185,8 +209,10 @@ class QueueReader:
 
     def count_hours(self, dues: Iterable[int], change: int = 1) -> None:
         """Count delayed and ready messages that came, or have gone, in the hours they are due."""
+        changed = self.changed_hours
         for due in dues:
-            self.changed_hours[-(-due // HOUR)] += change
+            hour = -(-due // HOUR)
+            changed[hour] = changed.get(hour, 0) + change
 
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""

@@ -1,5 +1,12 @@
 -- Scans and counts: statements that change nothing. See statements.sql for how they are written.
 
+-- name: by_id
+-- By the name of the queue: of its row no more is needed.
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
+WHERE m.queue = (SELECT id FROM bide_queue WHERE name = ?) AND m.id = ?;
+
 -- name: scan_all
 -- By id: an order that no change of a message changes.
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item

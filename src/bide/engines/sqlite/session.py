@@ -1,15 +1,12 @@
 """One transaction: the queues of its commands, and what it has to count."""
 
 import sqlite3
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import groupby, zip_longest
 from typing import cast
 
 from bide.engines.execution.changing import change_each, reopening
 from bide.engines.execution.commands import answer_again, execute
-from bide.engines.queue_row import QueueRow
 from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.sqlite.put import put_all, together
 from bide.engines.sqlite.queue_state import QueueState
@@ -38,6 +35,7 @@ class Session:
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for."""
         self._queues: dict[str, QueueState] = {}
+        self._single_puts: dict[int, dict[int, int]] | None = None
         self._senders = Senders(self.run, self.now)
 
     def carry_out(
@@ -80,6 +78,8 @@ class Session:
 
     def _carry_out(self, commands: Sequence[Command]) -> list[Reply]:
         """Execute commands; consecutive puts of a kind together."""
+        if len(commands) == 1:
+            return [execute(self, commands[0])]
         replies: list[Reply] = []
         for stores_new, run in groupby(commands, together):
             if stores_new is not None:
@@ -94,11 +94,7 @@ class Session:
         """Return a queue as it is."""
         queue = self._queues.get(name)
         if queue is None:
-            row = self.run(SQL.load_queue, (name,)).fetchone()
-            if row is None:
-                return QueueState(self, QueueRow(name=name), Counter())
-            single_puts = self._single_puts.pop(row[0], Counter())
-            queue = self._queues[name] = QueueState(self, QueueRow(*row), single_puts)
+            queue = self._queues[name] = QueueState(self, name)
         return queue
 
     def open(self, name: str) -> QueueState:
@@ -112,7 +108,7 @@ class Session:
         queue = self.open(name)
         if not queue.row.id:
             self.run(SQL.create_queue, (name, self.now))
-            queue = self.look(name)
+            queue = self._queues[name] = QueueState(self, name)
         return queue
 
     def drop(self, queue: QueueState) -> None:
@@ -126,31 +122,31 @@ class Session:
         """Return the names of the queues, sorted."""
         return [name for (name,) in self.run(SQL.queue_names, {"prefix": prefix})]
 
-    @cached_property
-    def _single_puts(self) -> dict[int, Counter[int]]:
-        """The messages that no counter knows of yet: how many, by queue and hour."""
-        found: dict[int, Counter[int]] = defaultdict(Counter)
-        for queue, hour, count in self.run(SQL.uncounted):
-            found[queue][hour] = count
-        return found
+    def single_puts(self, queue: int) -> dict[int, int]:
+        """Return the messages that no counter of a queue knows of yet: how many, by hour."""
+        if self._single_puts is None:
+            self._single_puts = {}
+            for id, hour, count in self.run(SQL.uncounted):
+                self._single_puts.setdefault(id, {})[hour] = count
+        return self._single_puts.pop(queue, {})
 
     def save(self) -> None:
         """Write back what has changed in the rows of queues, with what single puts have added."""
         self._senders.save()
-        if not self._queues:
+        if self._single_puts is None:  # no row was read
             return
-        hours = self._single_puts
-        others = [(count.total(), count.total(), id) for id, count in hours.items()]
-        self.run_many(SQL.count_puts, others)
-        for queue in self._queues.values():
-            queue.save_row()
-            hours[queue.row.id] = queue.changed_hours
+        hours = [*self._single_puts.items()]
+        if hours:
+            totals = [(sum(counts.values()), id) for id, counts in hours]
+            self.run_many(SQL.count_puts, [(total, total, id) for total, id in totals])
+        hours += [queue.save_row() for queue in self._queues.values()]
         rows = [
-            (id, hour, count) for id, counts in hours.items() for hour, count in counts.items()
-            if count
-        ]  # fmt: skip
-        self.run_many(SQL.count_hour, rows)
-        self.run_many(SQL.drop_hour, [row[:2] for row in rows if row[2] < 0])
+            (id, hour, count) for id, counts in hours for hour, count in counts.items() if count
+        ]
+        if rows:
+            self.run_many(SQL.count_hour, rows)
+        if fewer := [row[:2] for row in rows if row[2] < 0]:
+            self.run_many(SQL.drop_hour, fewer)
         self.run(SQL.balance)
 
     # Commands that have statements for many messages.

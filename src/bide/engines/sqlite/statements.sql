@@ -123,7 +123,7 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- name: records
 -- In the order of the ids. Bodies are not read unless they are wanted.
 SELECT {perhaps_body},
-       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 ELSE EXISTS (
+       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 WHEN NOT :ready THEN 0 ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
          AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
        0, {lease}, a.ended, s.item
