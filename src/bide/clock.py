@@ -11,6 +11,35 @@ from collections.abc import Callable
 from typing import Protocol
 
 
+class Signal:
+    """Wakes one thread that waits for it, or lets its next wait return at once.
+
+    Finalizers and signal handlers may set it at any time: each method is one step of a lock, and
+    no lock is held meanwhile. `threading.Condition` and `Event` are not made for that.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the thread."""
+        try:
+            self._lock.release()
+        except RuntimeError:  # it is set
+            pass
+
+    def is_set(self) -> bool:
+        """Return whether a wait would return at once."""
+        return not self._lock.locked()
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Wait until it is set, and take that; return False after so many seconds."""
+        return self._lock.acquire(timeout=timeout)
+
+
 class Timer(Protocol):
     """A callback that `Clock.call_later` has scheduled."""
 
@@ -47,6 +76,18 @@ class Clock(Protocol):
             you wait for: a wake-up may be spurious.
         """
 
+    def wait(self, signal: Signal, moment: float | None) -> bool:
+        """Wait until a signal is set, or `monotonic()` reaches `moment`.
+
+        Args:
+            signal: which only this thread waits for.
+            moment: the end of the wait; `None`: no limit. Unlike a timeout, it stays right if a
+                manual clock moves before the wait starts.
+
+        Returns:
+            False when that time has come, True when the signal was set.
+        """
+
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
     ) -> Timer:
@@ -72,6 +113,13 @@ class SystemClock:
             return condition.wait()
         timeout = moment - time.monotonic()
         return timeout > 0 and condition.wait(min(timeout, threading.TIMEOUT_MAX))
+
+    def wait(self, signal: Signal, moment: float | None) -> bool:
+        """Wait for a signal in real time, until `time.monotonic()` reaches `moment`."""
+        if moment is None:
+            return signal.wait()
+        timeout = moment - time.monotonic()
+        return timeout > 0 and signal.wait(min(timeout, threading.TIMEOUT_MAX))
 
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]

@@ -3,12 +3,13 @@
 import ctypes
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from types import FrameType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 R = TypeVar("R")
 
@@ -70,17 +71,25 @@ class Alarms:
 def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alarms]:
     """Provide alarms while the signal has their handler."""
     strikes = Alarms(error, seed=seed)
-    before = signal.signal(signal.SIGALRM, strikes._strike)
+    before, report = signal.signal(signal.SIGALRM, strikes._strike), sys.unraisablehook
+
+    def report_others(unraisable: Any) -> None:
+        if unraisable.exc_type is not error:  # else it struck a finalizer
+            report(unraisable)
+
+    sys.unraisablehook = report_others
     try:
         yield strikes
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = report
 
 
 def raise_in(thread: threading.Thread, error: type[BaseException]) -> bool:
     """Raise an error in another thread, at its next bytecode; return whether it was alive."""
-    assert thread.ident is not None
+    if thread.ident is None:  # it is about to start
+        return False
     ident = ctypes.c_ulong(thread.ident)
     struck: int = ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
     return struck == 1

@@ -1,15 +1,22 @@
 """Interrupts at any place of a call: no false answer, no dead thread, and the books balance."""
 
+import itertools
+import logging
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import bide
+from bide import threads
+from bide.threads import deaths
 from tests.effort import effort
 from tests.faults.ledger import Ledger
-from tests.faults.strikes import Late, alarms
+from tests.faults.strikes import Late, alarms, own_threads, raise_in
+from tests.lane.commands import PATIENCE, eventually, spawn
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return (
         f"memory://{tmp_path.name}" if request.param == "memory" else f"sqlite:///{tmp_path}/b.db"
@@ -23,3 +30,44 @@ def test_a_signal_handler_that_raises(url: str, error: type[BaseException]) -> N
         while strikes.hits < effort(300, 2_000):
             ledger.turn()
     assert ledger.problems() == []
+
+
+@pytest.mark.parametrize("error", [SystemExit, RuntimeError])
+def test_the_death_of_threads_of_its_own(
+    url: str,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each call ends, with an answer or because it is unknown; claims that wait go on."""
+    caplog.set_level(logging.CRITICAL, "bide")
+    monkeypatch.setattr(threads, "PAUSE", 0.001)
+    before, strikes = deaths.total(), itertools.count()
+    with bide.Queue("work", url) as queue, bide.Queue("events", url) as events:
+
+        def wait_for_an_event() -> object:
+            while True:
+                with suppress(bide.OutcomeUnknown, error):  # it was asking when the thread died
+                    for delivery in events.claim(wait="10m"):
+                        return delivery.body
+
+        waiting = spawn(wait_for_an_event)
+        put: set[str] = set()
+        perhaps: set[str] = set()
+        while deaths.total() < before + effort(50, 2_000):
+            for thread in own_threads():
+                raise_in(thread, error)
+            id = f"m{next(strikes)}"
+            perhaps.add(id)
+            with suppress(bide.OutcomeUnknown, error):
+                queue.put(id, id=id)
+                put.add(id)
+            with suppress(bide.OutcomeUnknown, error):
+                events.claim(wait=0.001)  # by way of the thread
+        eventually(lambda: events._lane.is_idle)
+        events.put("go on")
+        assert waiting.result(PATIENCE) == "go on"
+        there = {message.id for message in queue.scan()}
+        assert put <= there <= perhaps
+        assert queue.audit()
+        assert events.audit()

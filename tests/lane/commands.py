@@ -69,11 +69,7 @@ def sizes(engine: FlakyEngine, now: int) -> tuple[int, int, int]:
 def waiting(lane: Lane, count: int = 1) -> None:
     """Block until so many claims are parked and the lane itself is at rest."""
 
-    def at_rest() -> bool:
-        with lane._changed:
-            return len(lane._waiting) == count and not lane._inbox
-
-    eventually(at_rest)
+    eventually(lambda: len(lane._waiting) == count and lane.is_idle)
 
 
 def claims(engine: FlakyEngine) -> int:

@@ -38,7 +38,7 @@ def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
 
 
 def blocked(lane: Lane) -> int:
-    return len(lane._inbox.space._waiters) + len(lane._inbox._tasks)  # type: ignore[attr-defined]
+    return lane._inbox.blocked
 
 
 def test_a_thread_blocks_until_there_is_room(narrow: Lane, engine: FlakyEngine) -> None:

@@ -10,7 +10,7 @@ from bide.lane.inbox import MAX_COMMANDS
 from bide.lane.lane import Lane
 from bide.model.command_identity import Identities
 from bide.model.commands import Command, Put
-from bide.model.errors import StoreBusy, StoreError, StoreFull
+from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
@@ -74,7 +74,7 @@ def test_a_task_goes_on_only_after_the_engine_has_committed(
 
 def test_a_lone_thread_executes_by_itself(lane: Lane, engine: FlakyEngine) -> None:
     lane.call(put("a"))
-    assert lane._thread is None
+    assert not lane._worker.was_started
     assert engine.batches == [[put("a")]]
 
 
@@ -203,10 +203,23 @@ def test_an_engine_that_answers_too_little_hurts_nobody_else(
     assert [outcome(future) for future in futures] == [["a"], ValueError]
 
 
-@pytest.mark.parametrize("error", [SystemExit("bye"), StopIteration("odd"), KeyboardInterrupt()])
-def test_an_engine_that_breaks_off_oddly_is_an_error_that_everybody_can_catch(
+@pytest.mark.parametrize("error", [SystemExit("bye"), KeyboardInterrupt()])
+def test_after_an_interrupt_of_the_engine_no_command_of_the_batch_is_executed_again(
     lane: Lane, engine: FlakyEngine, error: BaseException
 ) -> None:
+    engine.fail(error, when=is_put_of("a"), after=True)
+    futures = together(lane, engine, put("a"), put("b"))
+    for future in futures:
+        unknown = future.exception(PATIENCE)
+        assert isinstance(unknown, OutcomeUnknown)
+        assert unknown.__cause__ is error
+    assert engine.batches[-1] == [put("a"), put("b")]
+
+
+def test_an_engine_that_breaks_off_oddly_is_an_error_that_everybody_can_catch(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    error = StopIteration("odd")
     engine.fail(error, when=is_put_of("a"), times=None)
 
     async def main() -> list[object]:

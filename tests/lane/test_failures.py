@@ -1,7 +1,7 @@
 """Whatever fails in the lane's own thread, nobody is left waiting, and the lane goes on."""
 
+import _thread
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -102,7 +102,7 @@ def test_a_store_that_cannot_be_opened_says_so_to_everybody_and_can_be_mended(
 def test_a_thread_that_cannot_be_started_leaves_nobody_in_the_inbox(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threading.Thread, "start", broken)
+    monkeypatch.setattr(_thread, "start_new_thread", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         asyncio.run(lane.acall(claim(), wait=60))
     monkeypatch.undo()

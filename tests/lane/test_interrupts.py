@@ -73,7 +73,7 @@ def test_interrupted_while_it_waits(
     spawn(interrupt)
     with pytest.raises(KeyboardInterrupt):
         lane.call(claim(), wait=60)
-    assert len(lane._waiting) == 0
+    waiting(lane, 0)
     lane.call(put("a"))
     assert sizes(engine, clock.now()) == (0, 1, 0)
 
@@ -142,14 +142,3 @@ def test_interrupted_while_it_enters_the_lane(lane: Lane, monkeypatch: pytest.Mo
             lane.call(put("b"))
     lane.call(put("c"))
     spawn(lane.call, put("d")).result(PATIENCE)
-
-
-def test_an_interrupt_while_the_lane_was_woken_lets_it_be_woken_again(lane: Lane) -> None:
-    call = spawn(lane.call, claim(), wait=60)
-    waiting(lane)
-    eventually(lambda: lane._changed._waiters)  # type: ignore[attr-defined]
-    gone = threading.Lock()  # what `notify` leaves behind when it is interrupted half-way
-    gone.acquire()
-    lane._changed._waiters.appendleft(gone)  # type: ignore[attr-defined]
-    lane.call(put("a"))
-    assert ids(call.result(PATIENCE)) == ["a"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bide.clock import Signal
 from bide.lane.inbox import AsyncRequest, Inbox
 from bide.lane.lane import Lane
 from bide.model.commands import Count
@@ -165,8 +165,8 @@ def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
                 raise KeyboardInterrupt
             return super().call_soon(*arguments, **options)
 
-    notified: list[int] = []
-    inbox = Inbox(threading.RLock(), lambda: notified.append(1))
+    signal = Signal()
+    inbox = Inbox(signal)
     loop = Loop()
     request = AsyncRequest(Count("q"), loop=loop, future=loop.create_future())
     with pytest.raises(KeyboardInterrupt):
@@ -175,4 +175,4 @@ def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
     loop.call_soon(loop.stop)
     loop.run_forever()
     loop.close()
-    assert notified
+    assert signal.is_set()

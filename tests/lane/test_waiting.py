@@ -131,9 +131,9 @@ def test_what_goes_behind_the_head_wakes_nobody(
     lane.call(put("near", delay=500))
     crowd(lane, 1)
     clock.wait_for_waiters()
-    before = clock._waiting.copy()
+    before = clock._signals.copy()
     lane.call(put("far", delay=900))
-    assert clock._waiting == before  # the lane sleeps the same sleep
+    assert clock._signals == before  # the lane sleeps the same sleep
 
 
 def test_a_message_given_back_wakes_who_waits(lane: Lane) -> None:
@@ -274,8 +274,8 @@ def test_thousands_of_settled_claims_leave_no_deadlines_behind(
             await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(main())
+    waiting(lane, 1)
     assert len(lane._waiting._deadlines) < 200
-    assert len(lane._waiting) == 1
 
 
 def test_nobody_wakes_for_the_deadline_of_a_claim_that_was_settled(
@@ -284,4 +284,4 @@ def test_nobody_wakes_for_the_deadline_of_a_claim_that_was_settled(
     (future,) = crowd(lane, 1, wait=5)
     lane.call(put("a"))
     assert ids(future.result(PATIENCE)) == ["a"]
-    eventually(lambda: [moment for moment, _ in clock._waiting.values()] == [None])
+    eventually(lambda: [moment for moment, _ in clock._signals.values()] == [None])

@@ -112,10 +112,9 @@ def test_a_hint_for_another_queue_costs_nothing(
 def test_closing_stops_to_listen(lane: Lane) -> None:
     spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    before = {thread for thread in threading.enumerate() if thread.name == "bide-notifier"}
+    eventually(lambda: lane._hearing.is_alive)
     lane.close()
-    eventually(lambda: not before <= set(threading.enumerate()))
-    assert before
+    eventually(lambda: not lane._hearing.is_alive)
 
 
 def test_a_listener_may_close_the_lane(lane: Lane, store: Shared) -> None:
@@ -148,20 +147,12 @@ def test_a_lane_closes_that_could_not_start_a_thread_to_listen(
 
 
 def test_after_a_notifier_has_ended_at_once_the_next_claim_listens_again(
-    lane: Lane, store: Shared, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, store: Shared, clock: FakeClock
 ) -> None:
-    start = threading.Thread.start
-
-    def start_and_end(thread: threading.Thread) -> None:
-        start(thread)
-        if thread.name == "bide-notifier":
-            thread.join()
-
     store.bell.close()
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start_and_end)
-        future = spawn(lane.call, claim(), wait=60)
-        waiting(lane)
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    eventually(lambda: lane._listens is None)
     clock.wait_for_waiters()
     clock.advance(LOOK_AGAIN)
     eventually(lambda: store.events.count("listen") == 2)

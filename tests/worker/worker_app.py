@@ -174,8 +174,7 @@ async def step(clock: FakeClock, lane: Lane, seconds: float, pause: float) -> No
 
 def _idle(lane: Lane) -> bool:
     """Tell whether a lane has no commands to execute."""
-    waits = len(lane._changed._waiters) > 0  # type: ignore[attr-defined]
-    return waits or lane._thread is None or lane._ended
+    return lane.is_idle
 
 
 async def until(condition: Callable[[], object]) -> None:

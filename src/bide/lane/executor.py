@@ -6,7 +6,6 @@ the store executes only what it has not executed before: see `bide.engines.repet
 """
 
 import copy
-import logging
 import secrets
 import threading
 import weakref
@@ -18,6 +17,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import Request
+from bide.logs import logger, wait_while
 from bide.model import errors
 from bide.model.command_identity import Identity
 from bide.model.commands import Command
@@ -27,16 +27,24 @@ E = TypeVar("E", bound=BaseException)
 
 CLOSED = "the queue is closed; open a new one to go on"
 
+OCCUPIED = (
+    "the queue is used by a finalizer, a handler of logging or a signal handler in a thread that "
+    "executes a command; set a flag there or raise an exception, and use the queue after it"
+)
+
 FORK_WAITS = 5.0
 """How many seconds a fork waits for the running batch, so that the child does not inherit half."""
 
 LOGGED_DIED = 10
 """The number of dead messages of one claim that are logged; one more line counts the others."""
 
-_log = logging.getLogger("bide.lane")
+_log = logger("bide.lane")
 
 EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
 """All of this process, which `bide.lane.shared` prepares for forks."""
+
+OWN_THREADS: set[int] = set()
+"""The identifiers of the threads that execute the batches of lanes."""
 
 _inherited: list[Engine] = []
 """Engines of the parent process: a child that closed them would break the parent's."""
@@ -80,7 +88,7 @@ class Executor:
         """Open the engine, if that has not been done."""
         if (engine := self._engine) is not None:
             return engine
-        self.refuse_reentry()
+        refuse_to_wait()
         with self._lock:
             return self._opened()
 
@@ -129,7 +137,10 @@ class Executor:
             for request in batch:
                 request.error = self._final(error, request.command, repeated=repeated)
         except BaseException as error:  # noqa: BLE001  (it is handed to its caller)
-            if len(batch) == 1:
+            if not isinstance(error, Exception):  # nobody knows when it struck
+                for request in batch:
+                    request.error = interrupted(error)
+            elif len(batch) == 1:
                 raisable = _raisable(error)
                 batch[0].error = self._final(raisable, batch[0].command, repeated=repeated)
             else:  # execute them one by one, so that only the faulty caller gets the error
@@ -205,11 +216,12 @@ class Executor:
         Raises:
             WrongContext: this thread executes a command, so it would wait for itself for ever.
         """
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise errors.WrongContext(
-                "a signal handler or finalizer uses the queue while it interrupts a command of its "
-                "own thread; set a flag there or raise an exception, and use the queue after it"
-            )
+        if self._is_entered():
+            raise errors.WrongContext(OCCUPIED)
+
+    def _is_entered(self) -> bool:
+        """Return whether this thread executes a batch."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def close(self) -> None:
         """Close the engine. No command can follow."""
@@ -221,8 +233,7 @@ class Executor:
 
     def before_fork(self) -> None:
         """Before a fork: wait for the running batch, else the child would inherit half of it."""
-        owned = self._lock._is_owned()  # type: ignore[attr-defined]
-        self._holds = not owned and self._lock.acquire(timeout=FORK_WAITS)
+        self._holds = not self._is_entered() and self._lock.acquire(timeout=FORK_WAITS)
         if self._holds and isinstance(self._engine, LeavesBeforeFork):
             self._engine.leave()
 
@@ -252,6 +263,30 @@ class Executor:
         return self._clock.now()
 
 
+def is_occupied() -> bool:
+    """Return whether others wait for this thread: it is a lane's own, or executes a command.
+
+    Then it runs a signal handler, a finalizer or a handler of `logging`, and may wait for no lane:
+    each of two such threads would wait for the other.
+    """
+    return threading.get_ident() in OWN_THREADS or any(
+        executor._is_entered() for executor in list(EXECUTORS)
+    )
+
+
+wait_while(is_occupied)
+
+
+def refuse_to_wait() -> None:
+    """Refuse what would wait for a lane in a thread for which others wait.
+
+    Raises:
+        WrongContext: this thread is occupied.
+    """
+    if is_occupied():
+        raise errors.WrongContext(OCCUPIED)
+
+
 def as_repeated(identity: Identity | None) -> Identity | None:
     """Return the identity of a command that is sent once more."""
     return None if identity is None else msgspec.structs.replace(identity, repeated=True)
@@ -262,6 +297,16 @@ def copied(error: E) -> E:
     mine = copy.copy(error)
     mine.__cause__ = error.__cause__
     return mine
+
+
+def interrupted(error: BaseException) -> errors.OutcomeUnknown:
+    """Return the error of a command whose thread was interrupted."""
+    unknown = errors.OutcomeUnknown(
+        f"the thread that executes commands was interrupted by {error!r}, and the command may have "
+        "been carried out or not"
+    )
+    unknown.__cause__ = error
+    return unknown
 
 
 def _raisable(error: BaseException) -> Exception:

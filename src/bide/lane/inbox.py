@@ -1,4 +1,8 @@
-"""Requests, the commands of callers; and the inbox, where they wait for the next batch."""
+"""Requests, the commands of callers; and the inbox, where they wait for the next batch.
+
+Callers only append to deques, which is one step of the interpreter: so a signal handler, a
+finalizer or another thread may come between any two steps, and meets no lock half taken.
+"""
 
 import asyncio
 import threading
@@ -7,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from bide.clock import Signal
 from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Command, History, Lease, Retry
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
+from bide.threads import Background
 
 MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
@@ -109,13 +115,16 @@ class BlockingRequest(Request, eq=False):
 
     def settle(self) -> None:
         """Wake the thread."""
-        self.done.release()
+        try:
+            self.done.release()
+        except RuntimeError:  # it was woken
+            pass
 
-    def wait(self) -> None:
-        """Block until the request is settled."""
+    def wait(self, worker: Background) -> None:
+        """Block until the request is settled, by the thread of a lane."""
         # With a timeout: else an interrupt just before the wait is noticed only after the wait.
         while not self.done.acquire(timeout=HEAR_INTERRUPTS):
-            pass
+            worker.ensure(again=True)
 
 
 class AsyncRequest(Request, eq=False, kw_only=True):
@@ -126,7 +135,7 @@ class AsyncRequest(Request, eq=False, kw_only=True):
 
     def settle(self) -> bool:
         """Wake the task, on its loop; return whether it still waits."""
-        if self.future.done():
+        if self.abandoned or self.future.done():
             return False
         if self.error is not None:
             self.future.set_exception(self.error)
@@ -137,7 +146,7 @@ class AsyncRequest(Request, eq=False, kw_only=True):
     @property
     def gone(self) -> bool:
         """Whether the task was cancelled, or its event loop was closed under it."""
-        return self.future.done() or self.loop.is_closed()
+        return self.abandoned or self.future.done() or self.loop.is_closed()
 
 
 def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[str, int]:
@@ -159,20 +168,22 @@ def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[s
 
 
 class Inbox:
-    """Commands in the order of their submission. Not thread-safe: the caller holds the lane's lock.
+    """Commands in the order of their submission.
+
+    Any thread may add some; one thread takes them.
 
     Args:
-        guard: the lane's lock.
-        notify: wakes the lane's thread.
+        signal: wakes the thread that takes them.
     """
 
-    def __init__(self, guard: threading.RLock, notify: Callable[[], object]) -> None:
-        self._notify = notify
+    def __init__(self, signal: Signal) -> None:
+        self._signal = signal
         self.requests: deque[Request] = deque()
-        self._left = 0  # so many of these were not in the last batch
-        self._guard = guard
-        self.space = threading.Condition(guard)
+        self.batch: list[Request] = []
+        """The last ones that were taken."""
+        self._left = 0  # so many of `requests` were not in the last batch
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
+        self._threads: deque[Signal] = deque()  # that wait for space
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
@@ -182,6 +193,11 @@ class Inbox:
     def full(self) -> bool:
         """Whether a caller must wait before it submits a command."""
         return len(self.requests) >= LIMIT
+
+    @property
+    def blocked(self) -> int:
+        """How many callers wait for space."""
+        return len(self._threads) + len(self._tasks)
 
     def add(self, request: Request) -> None:
         """Add a command without regard to the limit, and wake the lane's thread.
@@ -193,15 +209,14 @@ class Inbox:
         self.requests.append(request)
         loop = request.loop
         if loop is None:
-            self._notify()
+            self._signal.set()
         elif loop not in self._turns:
             loop.call_soon(self._end_turn, loop)
             self._turns.add(loop)
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._guard:
-            self._turns.discard(loop)
-            self._notify()
+        self._turns.discard(loop)
+        self._signal.set()
 
     def take(self, *, overlaps: bool = False) -> list[Request]:
         """Remove and return the commands of one batch.
@@ -214,39 +229,56 @@ class Inbox:
             waiting = max((waiting + 1) // 2, self._left)
         most = min(waiting, MAX_COMMANDS)
         batch: list[Request] = []
+        self.batch = batch
         weight = 0
         while len(batch) < most and weight < MAX_WEIGHT:
-            batch.append(request := self.requests.popleft())
+            request = self.requests[0]
+            batch.append(request)  # before it leaves: else an error here would lose it
+            self.requests.popleft()
             weight += request.command.weight
         self._left = len(self.requests)
         if batch:
             self.wake_callers()
         if self._turns:  # a loop that was closed never calls `_end_turn`
-            self._turns = {loop for loop in self._turns if not loop.is_closed()}
+            self._turns -= {loop for loop in list(self._turns) if loop.is_closed()}
         return batch
+
+    def wait_for_space(self) -> None:
+        """Block until there may be space."""
+        signal = Signal()
+        self._threads.append(signal)
+        try:
+            if self.full:
+                signal.wait(HEAR_INTERRUPTS)
+        finally:
+            if signal in self._threads:
+                self._threads.remove(signal)
 
     async def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait, in a task, until there may be space."""
         room: asyncio.Future[None] = loop.create_future()
-        with self._guard:
-            if not self.full:
-                return
-            self._tasks.append((loop, room))
+        self._tasks.append((loop, room))
+        if not self.full:
+            room.cancel()
+            return
         try:
             await room
         except asyncio.CancelledError:
-            with self._guard:
-                self.wake_callers()  # the space is for the next caller
+            self.wake_callers()  # the space is for the next caller
             raise
 
     def wake_callers(self, *, all_of_them: bool = False) -> None:
         """Wake waiting callers: all threads, and as many tasks as there is space for."""
-        self.space.notify_all()
         room = len(self._tasks) if all_of_them else LIMIT - len(self.requests)
-        while self._tasks and room > 0:
-            loop, waiting = self._tasks.popleft()
-            if not waiting.done() and call_on(loop, _grant, waiting):
-                room -= 1
+        try:
+            while self._threads:
+                self._threads.popleft().set()
+            while room > 0:
+                loop, waiting = self._tasks.popleft()
+                if not waiting.done() and call_on(loop, _grant, waiting):
+                    room -= 1
+        except IndexError:  # no more wait; another thread may wake them too
+            pass
 
 
 def call_on(

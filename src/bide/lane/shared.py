@@ -6,11 +6,11 @@ from functools import partial
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
-from bide.lane.executor import EXECUTORS
+from bide.lane.executor import EXECUTORS, refuse_to_wait
 from bide.lane.lane import Lane
 from bide.model.forks import in_child, notice_fork
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may open and close queues while its thread does
 _open: dict[tuple[str, int, int], Lane] = {}
 """By store, clock and process: the child of a fork shares no lane with its parent."""
 
@@ -24,27 +24,32 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
     notice_fork()
     key = absolute(url), id(clock), os.getpid()
     with _lock:
-        if key not in _open:
-            _open[key] = Lane(opener(url), clock)
-        _open[key].users += 1
-        return _open[key]
+        lane = _open.get(key) or _open.setdefault(key, Lane(opener(url), clock))
+        lane.users.append(None)
+        return lane
 
 
 def close_lane(lane: Lane) -> None:
-    """Close a lane once its last user has closed it."""
+    """Close a lane once its last user has closed it.
+
+    Raises:
+        WrongContext: it would have to wait, in a thread for which others wait.
+    """
+    refuse_to_wait()
     with _lock:
-        lane.users -= 1
-        if lane.users > 0:
+        if lane.users:
+            lane.users.pop()
+        if lane.users:
             return
-        for key in [key for key, known in _open.items() if known is lane]:
-            del _open[key]
+        for key in [key for key, known in list(_open.items()) if known is lane]:
+            _open.pop(key, None)
     lane.close()
 
 
 def close_lanes(url: str) -> None:
     """Close all lanes of this process to a store, also those still in use."""
     with _lock:
-        keys = [key for key in _open if key[0] == absolute(url)]
+        keys = [key for key in list(_open) if key[0] == absolute(url)]
         lanes = [_open.pop(key) for key in keys]
     for lane in lanes:
         lane.close()
@@ -59,7 +64,7 @@ def _each(step: str) -> None:
 @in_child
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _each("after_fork_in_child")
 
 

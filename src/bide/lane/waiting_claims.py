@@ -41,13 +41,15 @@ class _Waiting:
 
 
 class WaitingClaims:
-    """All waiting claims of a lane. Not thread-safe: the caller holds the lane's lock."""
+    """All waiting claims of a lane, which only the lane's thread changes."""
 
     def __init__(self) -> None:
         self.queues: dict[str, _Waiting] = {}
         """By name: the queues with claims that wait, or that ask now; and awaited ends."""
         self._moments: SortedList[tuple[float, int, _Waiting]] = SortedList()
         self._deadlines: SortedList[tuple[float, int, Request]] = SortedList()
+        self.entered: set[Request] = set()
+        """All of them, also those that ask now."""
         self.watchers = 0
         """How many of them wait for the end of a message."""
 
@@ -56,10 +58,11 @@ class WaitingClaims:
 
     def enter(self, request: Request) -> None:
         """Add a claim before it asks: from now on no hint for its queue is missed."""
+        self.entered.add(request)
+        request.entered = True
         waiting = self.queues.setdefault(request.awaits, _Waiting())
         waiting.asking += 1
         self._list(waiting)
-        request.entered = True
         self.watchers += isinstance(request.command, History)
         if request.deadline is not None and request.deadline != FOREVER:
             self._deadlines.add((request.deadline, id(request), request))
@@ -98,6 +101,7 @@ class WaitingClaims:
         if not waiting.asking and not waiting.requests:
             del self.queues[request.awaits]
         request.entered = False
+        self.entered.discard(request)
         self.watchers -= isinstance(request.command, History)
         self._deadlines.discard((request.deadline, id(request), request))
 
@@ -115,14 +119,21 @@ class WaitingClaims:
                 self.leave(request, now, asked=True)
         return wanted
 
-    def hint(self, queue: str, moment: float) -> bool:
-        """Note when messages can be claimed; return whether a claim will ask sooner for it."""
+    def asks_by(self, queue: str, moment: float) -> bool:
+        """Return whether no claim needs a hint: one asks by then anyway. Any thread may ask this.
+
+        For what was executed before this call: an answer may be old, but a claim that has asked in
+        the meantime has seen it.
+        """
         waiting = self.queues.get(queue)
-        if waiting is None or waiting.wake <= moment:
-            return False
-        waiting.wake = moment
-        self._list(waiting)
-        return True
+        return waiting is None or waiting.wake <= moment
+
+    def hint(self, queue: str, moment: float) -> None:
+        """Note when messages can be claimed."""
+        if not self.asks_by(queue, moment):
+            waiting = self.queues[queue]
+            waiting.wake = moment
+            self._list(waiting)
 
     def due(self, now: float) -> list[Request]:
         """Return the claims that should ask now, the first of each queue."""

@@ -13,7 +13,7 @@ process = os.getpid()
 """The id of this process, as of the last fork that was noticed: code that runs for each command
 compares it, and calls `notice_fork` only if it is another."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def in_child(step: Callable[[], None]) -> Callable[[], None]:
@@ -35,7 +35,7 @@ def notice_fork() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     notice_fork()
 
 

@@ -8,6 +8,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
 from bide.engines.registry import absolute, default_url, lives_alone, mask
 from bide.engines.registry import guest as guest_of
+from bide.lane.executor import refuse_to_wait
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Command, Put
@@ -160,7 +161,7 @@ class BaseQueue:
 
     def _close(self) -> None:
         notice_fork()
-        self._lane.refuse_reentry()
+        refuse_to_wait()
         try:
             self._users.pop()  # only one thread succeeds if several close it
         except IndexError:

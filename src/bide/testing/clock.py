@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from bide.clock import Timer
+from bide.clock import Signal, Timer
 from bide.model.times import Duration, milliseconds, to_datetime, unix
 
 NS = 1_000_000_000  # nanoseconds in a second
@@ -33,7 +33,7 @@ class FakeClock:
 
     def __init__(self, now: int | dt.datetime | None = None, *, autojump: bool = False) -> None:
         self.autojump = autojump
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may read the clock
         if now is None:
             now = (int(time.time()) + 2) * 1_000
         start = unix(now, "now") if isinstance(now, dt.datetime) else now
@@ -41,6 +41,7 @@ class FakeClock:
         self._ns = 1_000 * NS  # an integer, so that ten tenths of a second are one second
         self._sequence = itertools.count()
         self._waiting: dict[int, tuple[int | None, threading.Condition]] = {}
+        self._signals: dict[int, tuple[int | None, Signal]] = {}
         self._timers: list[tuple[int, int, _FakeTimer]] = []
         self._changed = threading.Condition()
 
@@ -89,6 +90,10 @@ class FakeClock:
         with self._lock:
             self._ns += step
             self._wall_ns += step
+            for key, (moment, signal) in list(self._signals.items()):
+                if moment is not None and moment <= self._ns:
+                    signal.set()
+                    del self._signals[key]
             for key, (moment, condition) in list(self._waiting.items()):
                 if moment is not None and moment <= self._ns:
                     conditions.append(condition)
@@ -110,7 +115,8 @@ class FakeClock:
         """Count the threads that wait on this clock and have not been notified."""
         with self._lock:
             conditions = {condition for _, condition in self._waiting.values()}
-        return sum(map(_parked, conditions))
+            signals = sum(not signal.is_set() for _, signal in self._signals.values())
+        return signals + sum(map(_parked, conditions))
 
     def wait_for_waiters(self, count: int = 1, timeout: float = 10.0) -> None:
         """Block, in real time, until `count` threads wait on this clock.
@@ -154,6 +160,28 @@ class FakeClock:
             with self._lock:
                 self._waiting.pop(key, None)
 
+    def wait(self, signal: Signal, moment: float | None) -> bool:
+        """Wait until a signal is set or this clock has reached `moment`."""
+        until = None if moment is None else round(moment * NS)
+        if until is not None and moment is not None and until / NS < moment:
+            until += 1  # when the wait is over, the clock must show the time
+        key = next(self._sequence)
+        with self._lock:
+            if until is not None and until <= self._ns:
+                return False
+            self._signals[key] = (until, signal)
+        with self._changed:
+            self._changed.notify_all()
+        try:
+            if self.autojump and until is not None:
+                self._jump(key)
+            else:
+                signal.wait()
+            return until is None or self._ns < until
+        finally:
+            with self._lock:
+                self._signals.pop(key, None)
+
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
     ) -> Timer:
@@ -171,8 +199,10 @@ class FakeClock:
     def _jump(self, key: int) -> None:
         """Move to the earliest time. The thread of `key` is awake and holds its condition."""
         with self._lock:
-            moments = [moment for moment, _ in self._waiting.values() if moment is not None]
+            waits = [*self._waiting.values(), *self._signals.values()]
+            moments = [moment for moment, _ in waits if moment is not None]
             self._waiting.pop(key, None)
+            self._signals.pop(key, None)
             step = min(moments, default=self._ns) - self._ns
         self._advance_ns(max(0, step))
 

@@ -61,7 +61,7 @@ class Stores:
             engine = self.engines[name] = WatchedEngine(inner)
             key = self.url(name), id(clock), os.getpid()
             lane = Lane(lambda engine=engine: engine, clock)  # type: ignore[misc]
-            _open[key], lane.users = lane, 1
+            _open[key], lane.users = lane, [None]
             self._lanes.append(lane)
             self._keys.append(key)
 

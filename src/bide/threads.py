@@ -1,0 +1,131 @@
+"""The threads of bide's own: none of them dies silently.
+
+| name | what it does | where | if it dies |
+|---|---|---|---|
+| bide-lane | executes what callers submit to a store | `bide.lane.lane` | logged, restarted |
+| bide-notifier | listens to other processes of a store | `bide.lane.lane` | logged, restarted |
+"""
+
+import _thread
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+from bide.clock import Signal
+from bide.logs import logger
+
+PAUSE = 1.0
+"""The minimum time in seconds from one restart of a thread to the next."""
+
+LOOK_AGAIN = 1.0
+"""How often, in seconds, who waits for a thread checks that it is there."""
+
+deaths: Counter[str] = Counter()
+"""How often threads have died in this process, by name."""
+
+_log = logger("bide.threads")
+
+
+class Background:
+    """A thread of bide's own: it is started when it is needed, and runs on if its work raises.
+
+    Finalizers and signal handlers may call every method. `Thread.start` is not made for an
+    exception of a signal handler; so the thread is started by another one, which no signal strikes.
+
+    Args:
+        name: of the thread, beginning with `bide-`.
+        run: its work; called once more if it raises, or if it was needed meanwhile.
+    """
+
+    def __init__(self, name: str, run: Callable[[], object]) -> None:
+        self.name = name
+        self._run = run
+        self._turn = threading.RLock()  # of the one thread that works
+        self._thread: threading.Thread | None = None
+        self._needed = self._started = False
+        self._joining: deque[Signal] = deque()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def was_started(self) -> bool:
+        """Whether the thread runs or is about to."""
+        return self._started
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the calling thread."""
+        return self._thread is not None and self._thread.ident == _thread.get_ident()
+
+    def ensure(self, *, again: bool = False) -> None:
+        """Let the thread do its work.
+
+        Args:
+            again: start it also if it was started and is not there.
+        """
+        self._needed = True
+        if self._started and not (again and not self.is_alive):
+            return
+        self._started = True
+        try:
+            thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+            _thread.start_new_thread(self._start, (thread,))
+        except BaseException:
+            self._started = False
+            raise
+
+    def join(self) -> None:
+        """Block until the thread has done its work; from the thread itself, return at once."""
+        if self.is_current:
+            return
+        ended = Signal()
+        self._joining.append(ended)
+        while self._started and not ended.wait(LOOK_AGAIN):
+            self.ensure(again=True)
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except Exception as error:  # noqa: BLE001  (who waits for it tries again)
+            _log.error("cannot start the thread %s (%s)", self.name, error)
+            self._over()
+
+    def _over(self) -> None:
+        self._started = False
+        while self._joining:
+            self._joining.popleft().set()
+
+    def _main(self) -> None:
+        try:
+            if not self._turn.acquire(blocking=False):
+                return  # another one works
+            self._thread = threading.current_thread()
+            self._work()
+        finally:
+            try:
+                self._turn.release()
+            except RuntimeError:  # it was not taken
+                pass
+            else:
+                self._over()
+                if self._needed:
+                    self.ensure()
+
+    def _work(self) -> None:
+        died = -PAUSE
+        while self._needed:
+            self._needed = False
+            try:
+                self._run()
+            except BaseException as error:  # noqa: BLE001  (nothing may end the thread)
+                self._needed = True
+                deaths[self.name] += 1
+                _log.error("the thread %s died of %r; it is restarted", self.name, error,
+                           exc_info=error)  # fmt: skip
+                if time.monotonic() - died < PAUSE:
+                    Signal().wait(PAUSE)
+                died = time.monotonic()
