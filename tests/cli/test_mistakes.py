@@ -245,10 +245,29 @@ def test_a_purge_without_a_state(run: Bide, url: str, more: list[str]) -> None:
 
 @pytest.mark.parametrize("line", ["put q 1", "queues", "subscription list", "doctor"])
 def test_what_is_no_url(run: Bide, line: str) -> None:
-    for wrong, cause in (("http://[::1", "is no URL"), ("sqlite:///x%00.db", "name of a file")):
+    for wrong, cause in (
+        ("http://[::1", "is not a valid URL"), ("sqlite:///x%00.db", "name of a file"),
+        ("redis://u:hu[sh@cache", "%5B"), (" sqlite:///bide.db", "begins or ends with a blank"),
+    ):  # fmt: skip
         result = run(*line.split(), "--url", wrong)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert cause in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "forward postgresql://u:hu[sh@db/shop --once", "top --once --url http://:hu[sh@host",
+        "worker x:y --outbox postgresql://u:hu[sh@db/shop", "rabbitmq amqp://u:hu[sh@mq/?exchange=s",
+        "subscription add o --to amqp://u:hu[sh@mq/?exchange=s",
+        "import o redis://u:hu[sh@cache --from celery", "move redis://u:hu[sh@cache redis://b",
+    ],
+)  # fmt: skip
+def test_a_password_that_must_be_encoded(run: Bide, line: str) -> None:
+    result = run(*line.split())
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "%5B %5D" in " ".join(result.stderr.split())
+    assert "hu" not in result.stderr
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [

@@ -105,7 +105,7 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
         ("sqlite:///bide.db?timeout=soon", r"\?timeout='soon' is not a valid duration"),
         ("memory://name/path", "takes a name at most"),
         ("memory://?durability=full", "has no option"),
-        ("redis://[half", "is no URL"),
+        ("redis://[half", "is not a valid URL"),
         ("redis://cache?wait_replicas=all", "wait_replicas='all' must be a number"),
         ("redis://cache/orders", "db='orders' must be a number"),
         ("redis://cache?ca=ca.pem", "redis:// has no option 'ca'"),

@@ -4,11 +4,11 @@ import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 
-from bide.engines.registry import is_server, mask, module_of, opener
+from bide.engines.registry import is_server, mask, module_of, opener, split_url
 from bide.model.errors import Unsupported
 
 
@@ -53,7 +53,7 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
         StoreError: the store cannot be reached.
     """
     opener(url)  # says what is wrong with the URL
-    parts = urlsplit(url)
+    parts = split_url(url)
     if is_server(url):
         raise Unsupported(
             f"{mask(url)} is a bide server, which does not say how its store is set up: run "

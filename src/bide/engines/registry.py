@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from bide.engines.port import Engine, Guest
 from bide.model.errors import InvalidArgument
+from bide.model.identity import text_of
 from bide.model.times import milliseconds
 
 DEFAULT_URL = "sqlite:///bide.db"
@@ -54,8 +55,47 @@ _PASSWORD = re.compile(
 )
 _OPTION = re.compile(r"([?&](?:(?:sentinel_)?password|token|secret|key)=)[^&#]*", re.IGNORECASE)
 
+_AUTHORITY = re.compile(r"[a-z0-9+.-]+://([^/?#]*)", re.IGNORECASE)
+
 FromUrl = Callable[[SplitResult], Any]
 """Checks a URL, and returns what opens the store that it names, any number of times; or a guest."""
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of the URL of a store, a broker or a database.
+
+    Raises:
+        InvalidArgument: it is no URL. The text shows nothing of a password, as Python's own can.
+    """
+    url = _checked(url)
+    if url != url.strip():
+        raise InvalidArgument(f"url={mask(url)!r} begins or ends with a blank; remove it")
+    if not url.isascii() and text_of(url) != url:
+        raise InvalidArgument(f"url={text_of(mask(url))!r} is not valid Unicode text")
+    authority = _AUTHORITY.match(url)
+    user = authority[1].rpartition("@")[0] if authority else ""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise invalid_url(url, error) from None
+    if "[" in user or "]" in user:
+        raise invalid_url(url, ValueError())
+    if parts.netloc and any("@" in text for text in _after_host(parts)):
+        raise InvalidArgument(
+            f"url={mask(url)!r} has an @ behind its host; if it ends a password, write / ? # and @ "
+            "in the password as %2F %3F %23 and %40"
+        )
+    return parts
+
+
+def invalid_url(url: str, error: ValueError) -> InvalidArgument:
+    """Return the error for what is no URL. Python's own may show a part of a password."""
+    if "@" in url:
+        return InvalidArgument(
+            f"url={mask(url)!r} is not a valid URL; if the password has one of / ? # @ [ ] in it, "
+            "write that as %2F %3F %23 %40 %5B %5D"
+        )
+    return InvalidArgument(f"url={mask(url)!r} is not a valid URL: {error}")
 
 
 def opener(url: str) -> Callable[[], Engine]:
@@ -64,17 +104,8 @@ def opener(url: str) -> Callable[[], Engine]:
     Raises:
         InvalidArgument: the URL names no known kind of store, or is malformed.
     """
-    url = _checked(url)
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidArgument(f"url={mask(url)!r} is no URL: {error}") from None
+    parts = split_url(url)
     target = _target(parts.scheme)
-    if parts.netloc and any("@" in text for text in _after_host(parts)):
-        raise InvalidArgument(
-            f"url={mask(url)!r} has an @ behind its host; if it ends a password, write / ? # and @ "
-            "in the password as %2F %3F %23 and %40"
-        )
     if target is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
@@ -94,7 +125,7 @@ def guest(url: str) -> Guest | None:
     Args:
         url: an absolute one, see `absolute`.
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     package = _BUILT_IN.get(parts.scheme)
     if package not in _GUESTS:
         return None
@@ -104,7 +135,7 @@ def guest(url: str) -> Guest | None:
 
 def lives_alone(url: str) -> bool:
     """Return whether a store exists in one process only."""
-    return urlsplit(url).scheme == "memory"
+    return split_url(url).scheme == "memory"
 
 
 def module_of(scheme: str) -> str:
@@ -236,5 +267,5 @@ def file_of(url: str) -> Path | None:
         >>> file_of("sqlite:////srv/bide.db"), file_of("redis://cache")
         (PosixPath('/srv/bide.db'), None)
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None

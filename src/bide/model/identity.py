@@ -20,6 +20,11 @@ _QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def text_of(reason: object) -> str:
+    """Return a reason as text that every store can hold."""
+    return str(reason).encode(errors="backslashreplace").decode()
+
+
 def plain_text(text: str) -> str:
     """Return a text as a plain `str`, which is what stores know.
 

@@ -14,11 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
-from bide.engines.registry import mask, opener
+from bide.engines.registry import mask, opener, split_url
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
@@ -59,7 +58,7 @@ def table_of(url: str) -> Table:
         InvalidArgument: it is another kind of URL, or a package is missing.
         StoreUnavailable: the database cannot be reached, or the tables cannot be made.
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in ("postgresql", "postgres", "sqlite"):
         raise InvalidArgument(
             f"{mask(url)!r} cannot have an outbox: name the database of your program, "

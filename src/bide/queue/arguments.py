@@ -11,7 +11,7 @@ import msgspec
 from bide.model.commands import Command
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, plain_text
+from bide.model.identity import check_name, plain_text, text_of
 from bide.model.limits import MAX_COUNT, check_whole
 from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.times import Duration, interval, milliseconds
@@ -100,11 +100,6 @@ def check_latest(items: Sequence[Item], on_conflict: str, if_version: str | None
                 f"latest of {item.id!r} is for puts that replace the message of their id: add "
                 'on_conflict="replace", and leave out if_version'
             )
-
-
-def text_of(reason: object) -> str:
-    """Return a reason as text that every store can hold."""
-    return str(reason).encode(errors="backslashreplace").decode()
 
 
 def check_state(state: str) -> State:

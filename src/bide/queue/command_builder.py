@@ -11,7 +11,15 @@ from msgspec import UNSET, UnsetType
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
-from bide.model.identity import actor_of, check_actor, check_name, check_queue, new_id, new_ids
+from bide.model.identity import (
+    actor_of,
+    check_actor,
+    check_name,
+    check_queue,
+    new_id,
+    new_ids,
+    text_of,
+)
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE, check_whole
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
@@ -264,7 +272,7 @@ class CommandBuilder:
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
         """Return the command that returns messages for another attempt."""
-        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], arguments.text_of(reason))
+        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that returns messages without counting an attempt."""
@@ -274,7 +282,7 @@ class CommandBuilder:
         """Return the command that ends a lease of any worker."""
         actor = self.actor
         why = f"released by {actor}" if reason is None else reason
-        return cmd.Release(self.queue, [check_name(id)], arguments.text_of(why), actor=actor)
+        return cmd.Release(self.queue, [check_name(id)], text_of(why), actor=actor)
 
     def configure(self, *, paused: bool | None = None) -> cmd.Configure:
         """Return the command that pauses or resumes."""
@@ -291,7 +299,7 @@ class CommandBuilder:
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that makes messages dead letters."""
-        return cmd.Bury(self.queue, list(leases), arguments.text_of(reason))
+        return cmd.Bury(self.queue, list(leases), text_of(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that extends leases."""

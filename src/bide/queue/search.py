@@ -9,12 +9,12 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Find, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_prefix, is_listed, plain_text
+from bide.model.identity import check_name, check_prefix, is_listed, plain_text, text_of
 from bide.model.limits import MAX_BYTES, check_whole
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import unix
-from bide.queue.arguments import check_state, text_of
+from bide.queue.arguments import check_state
 from bide.queue.results import cursor_to, place_of
 
 READ = 200

@@ -12,12 +12,12 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import inspect
 
-from bide.engines.registry import mask
+from bide.engines.registry import mask, split_url
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_DEPTH, MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
@@ -301,7 +301,7 @@ class ClientText:
     """
 
     def __init__(self, store: str) -> None:
-        parts = urlsplit(store)
+        parts = split_url(store)
         self._hosts = _hosts_in(parts.netloc, parts.path)
         self._places = [(mask(store), "the store")]
         path = Path(unquote(parts.path.removeprefix("/" * (parts.scheme == "sqlite")))).absolute()

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from bide.engines.registry import invalid_url, split_url
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 
@@ -133,13 +134,13 @@ def parse(url: str) -> Address:
     """
     safe = shown(url)
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         port, host = parts.port, parts.hostname
         options = dict(
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
     except ValueError as error:
-        raise InvalidArgument(f"url={safe!r} is not a valid URL: {error}") from None
+        raise invalid_url(url, error) from None
     exchange, key = options.get("exchange", ""), options.get("key", "")
     heartbeat, unknown = options.get("heartbeat", str(HEARTBEAT)), options.keys() - set(OPTIONS)
     fits = len(url) <= 2_048 and url.isascii() and url.isprintable()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import click
 import msgspec
@@ -17,6 +17,7 @@ from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, p
 from bide.cli.store import Store, on_store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.engines.registry import split_url
 from bide.model.commands import Forecast
 from bide.model.errors import StoreError
 from bide.model.identity import is_listed
@@ -59,7 +60,7 @@ def read_events(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sa
     from bide.engines.http import address_of
     from bide.engines.http.events import EventStream
 
-    address, timeout = address_of(urlsplit(store.url))
+    address, timeout = address_of(split_url(store.url))
     query = urlencode({"counts": f"{interval:g}", "workers": "true", "prefix": prefix})
     events = EventStream(address, query, max(timeout, interval + SILENCE))
     queues: dict[str, Counts] = {}

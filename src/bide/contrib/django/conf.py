@@ -5,13 +5,15 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import connections
+
+from bide.engines.registry import split_url
 
 OUTBOX = "bide.contrib.django.outbox"
 
@@ -137,7 +139,7 @@ def _postgresql(parameters: Mapping[str, Any]) -> str:
 
 def in_database(url: str, alias: str) -> bool:
     """Tell whether the store at a URL is in a database of Django's."""
-    vendor, parts = connections[alias].vendor, urlsplit(url)
+    vendor, parts = connections[alias].vendor, split_url(url)
     if vendor == "sqlite" and parts.scheme == "sqlite":
         path, name = unquote(parts.path.removeprefix("/")), connections[alias].settings_dict["NAME"]
         return os.path.realpath(path) == os.path.realpath(str(name))
@@ -152,7 +154,7 @@ def _place(url: str) -> tuple[str, ...]:
 
     from bide.engines.postgres.settings import libpq_url
 
-    known = conninfo_to_dict(libpq_url(urlsplit(url)))
+    known = conninfo_to_dict(libpq_url(split_url(url)))
     named = {key: str(value) for key, value in known.items()}
     if service := named.get("service"):
         return ("service", service, named.get("dbname", ""))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
@@ -11,7 +11,7 @@ from bide.clock import SYSTEM_CLOCK
 from bide.engines.http import address_of
 from bide.engines.http.answers import request
 from bide.engines.http.connection import Connection
-from bide.engines.registry import opener
+from bide.engines.registry import opener, split_url
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
 from bide.model.identity import split_name
@@ -86,7 +86,7 @@ class _ServerAccess:
 
     def __init__(self, url: str) -> None:
         opener(url)  # checks the URL
-        self._address, timeout = address_of(urlsplit(url))
+        self._address, timeout = address_of(split_url(url))
         self._connection = Connection(self._address, timeout)
         self.close = self._connection.close
 

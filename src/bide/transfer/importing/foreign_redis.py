@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis import exceptions as raised
@@ -10,6 +9,7 @@ from redis.connection import ConnectionPool
 
 from bide.engines.redis.faults import no_connection
 from bide.engines.redis.settings import read_url, shown_address
+from bide.engines.registry import split_url
 from bide.model.errors import NotAStore
 
 
@@ -25,7 +25,7 @@ class ForeignRedis:
     """
 
     def __init__(self, url: str) -> None:
-        settings = read_url(urlsplit(url))
+        settings = read_url(split_url(url))
         self.shown = settings.shown
         address = settings.address if settings.sentinels is None else settings.sentinels.master()
         self._place = shown_address(address)
