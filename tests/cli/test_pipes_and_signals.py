@@ -88,6 +88,32 @@ def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: b
     assert orders.counts().sizes.ready == 1
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "audit", "export orders", "import orders x.jsonl", "move sqlite:///bide.db sqlite:///new.db",
+        "revive orders --all", "purge orders --state dead", "put orders --lines --file lines",
+        "counts orders", "get orders a", "cancel orders nobody", "get orders nobody",
+    ],
+)  # fmt: skip
+def test_a_closed_stderr_changes_nothing(shell: Shell, tmp_path: Path, command: str) -> None:
+    """As under cron and in daemons. An export was empty, an audit did not balance."""
+    url = "" if command.startswith("move") else "--url sqlite:///bide.db"
+    results = []
+    for closing in ("2>&-", "2>/dev/null"):
+        (folder := tmp_path / closing[-1]).mkdir()
+        (folder / "lines").write_text('"b"\n')
+        done = shell(
+            f"cd {folder}; export BIDE_URL=sqlite:///bide.db; bide put orders 1 --id a > ids\n"
+            f"bide export orders > x.jsonl; bide {command} {url} {closing}"
+        )
+        # Ids that bide makes and times differ.
+        results.append(
+            (done.returncode, re.sub(r"in [0-9hms]+|[-0-9T:.]{8,}Z|[0-9]{3,}", "", done.stdout))
+        )
+    assert results[0] == results[1]
+
+
 def test_a_key_is_not_made_for_a_closed_output(shell: Shell) -> None:
     done = shell("bide subscription new-key >&-")
     assert done.stderr == "error: standard output is closed; redirect it, as in >/dev/null\n"

@@ -98,6 +98,45 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
     assert orders.counts().flow.put == 0
 
 
+DEEP = "[" * 1_500 + "]" * 1_500
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (DEEP, "is not JSON (it is nested too deeply; the limit is 500 levels)"),
+        ("[" * 600 + "]" * 600, "nested too deeply: 600 levels, the limit is 500"),
+        ('"caf\\ud83d"', r"is not JSON (\ud83d is half of a character: the other half"),
+        ('{"a": "\\ude00 x"}', r"is not JSON (\ude00 is half of a character"),
+    ],
+    ids=["deep", "less deep", "first half", "second half"],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["argument", "stdin", "lines", "edit"])
+def test_json_that_nobody_can_read(
+    run: Bide, orders: bide.Queue, how: str, text: str, why: str
+) -> None:
+    orders.put("as it was", id="a")
+    arguments = {
+        "argument": ["put", "orders", text], "stdin": ["put", "orders", "-"],
+        "lines": ["put", "orders", "--lines"], "edit": ["edit", "orders", "a", text],
+    }  # fmt: skip
+    result = run(*arguments[how], stdin=text)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert why in " ".join(result.stderr.split())
+    assert [message.body for message in orders.scan()] == ["as it was"]
+
+
+def test_a_byte_order_mark_before_json_is_left_out(
+    run: Bide, orders: bide.Queue, tmp_path: Path
+) -> None:
+    """As editors on Windows write it; in text it stays."""
+    (tmp_path / "body.json").write_text('{"order": 42}', "utf-8-sig")
+    assert run("put", "orders", "--id", "a", "--file", str(tmp_path / "body.json")).exit_code == 0
+    assert run("put", "orders", "--lines", stdin="\ufeff1\n2\n").exit_code == 0
+    assert run("put", "orders", "\ufefftext", "--text").exit_code == 0
+    assert [message.body for message in orders.scan("ready")] == [{"order": 42}, 1, 2, "\ufefftext"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -117,6 +118,26 @@ def flush_output() -> None:
     """
     if sys.stdout is not None:  # it may be closed
         sys.stdout.flush()
+
+
+def open_closed_streams() -> None:
+    """Open the null device in place of a closed stdin or stderr, as under cron and in daemons.
+
+    Python has `None` there, on which progress bars, warnings and logs fail. And the next file that
+    is opened would get the number of a closed stream, so that others would write into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115  (it stays open)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 def drop_output() -> None:

@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from pathlib import Path
 from typing import Any
 
 import click
@@ -170,8 +169,7 @@ class Program(Group):
         """Run the command line, and leave with its exit code."""
         if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may not have every character
             sys.stdout.reconfigure(errors="backslashreplace")
-        if sys.stdin is None:  # it is closed
-            sys.stdin = Path(os.devnull).open()  # noqa: SIM115  (it stays open)
+        errors.open_closed_streams()
         try:
             code = super().main(args, prog_name, standalone_mode=False, **more)
             errors.flush_output()

@@ -18,6 +18,11 @@ OR_BYTES = ", or encode the whole body to bytes yourself"
 """The end of errors about values that JSON cannot represent; results cannot be bytes."""
 
 _STRINGS = re.compile(rb'"[^"]*+"')  # possessive: no memory for each character
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""Half of a surrogate pair, as programs write that cut a text between two UTF-16 units."""
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _STEPS = {ord("["): 1, ord("]"): -1}
@@ -195,8 +200,25 @@ def check_json(data: bytes, what: str) -> None:
     try:
         parse(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON: {error}") from None
+        raise InvalidArgument(f"{what} is not JSON: {why_unreadable(data, error)}") from None
     check_depth(data)
+
+
+def why_unreadable(data: bytes, error: Exception) -> str:
+    """Return why a decoder could not read JSON. Its own words may name nothing to look for.
+
+    Example:
+        >>> print(why_unreadable(b'"\\\\ud83d"', ValueError("Input data was truncated")))
+        \\ud83d is half of a character: the other half of the surrogate pair is missing
+    """
+    if isinstance(error, RecursionError):
+        return f"it is nested too deeply; the limit is {MAX_DEPTH} levels"
+    if half := _HALF.search(data):
+        return (
+            f"{half[0].decode()} is half of a character: the other half of the surrogate pair is "
+            "missing"
+        )
+    return str(error)
 
 
 def _outside_strings(data: bytes) -> bytes:

@@ -345,7 +345,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
     except UNREADABLE as error:
-        raise of_decoding(error, kind) from None
+        raise of_decoding(error, kind, data=data) from None
 
 
 async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:

@@ -18,8 +18,9 @@ import msgspec
 from msgspec import inspect
 
 from bide.engines.registry import mask, split_url
+from bide.model.body import why_unreadable
 from bide.model.errors import BideError, InvalidArgument, StoreError
-from bide.model.limits import MAX_DEPTH, MAX_DETAIL, MAX_TYPO
+from bide.model.limits import MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 
@@ -217,18 +218,20 @@ UNREADABLE = msgspec.DecodeError, UnicodeDecodeError, RecursionError
 """The errors of a decoder."""
 
 
-def of_decoding(error: Exception, kind: Any, what: str = "The body") -> Problem:
+def of_decoding(
+    error: Exception, kind: Any, what: str = "The body", *, data: bytes = b""
+) -> Problem:
     """Convert an error of a decoder to a problem.
 
     Args:
         error: one of `UNREADABLE`.
         kind: the type to which the request, or a part of it, was decoded.
         what: the name of what was decoded, for the text.
+        data: the JSON, if it is known.
     """
     text = str(error)
-    if isinstance(error, RecursionError):
-        text = f"it is nested too deeply, {MAX_DEPTH} levels are allowed"
     if not isinstance(error, msgspec.ValidationError):
+        text = why_unreadable(data, error)
         return Problem("malformed", f"{what} cannot be read: {text}")
     fix = would_fit(kind, text)
     found = _PLACE.search(text)

@@ -1,10 +1,10 @@
 """`bide put` and `bide edit`."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import IO, Any
 
 import click
-import msgspec
 from msgspec import UNSET
 
 from bide.cli import option
@@ -15,6 +15,7 @@ from bide.cli.option import together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store, refuse_own
 from bide.cli.times import when
+from bide.model.body import parse, why_unreadable
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
@@ -40,14 +41,18 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
     """
     if form == "bytes":
         return data
+    if form == "json":
+        data = data.removeprefix(BOM_UTF8)  # as editors on Windows write it
     try:
-        return data.decode() if form == "text" else msgspec.json.decode(data)
-    except ValueError as error:
+        return data.decode() if form == "text" else parse(data)
+    except (ValueError, RecursionError) as error:
         shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
         foreign = isinstance(error, UnicodeDecodeError)
         wanted, fix = ("UTF-8 text", "--bytes") if foreign else ("JSON", "--text")
-        text = f"{where} is not {wanted} ({error}): {shown!r}; put it with {fix}"
-        raise usage_error(text) from error
+        why = why_unreadable(data, error)
+        raise usage_error(
+            f"{where} is not {wanted} ({why}): {shown!r}; put it with {fix}"
+        ) from error
 
 
 APART = ("id", "headers", "if_version", "latest")
