@@ -14,14 +14,14 @@ from bide.server.limits import quotas as module
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.problem import Problem
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import QuotaUsage
+from bide.server.shared_state import SharedState
 
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[module.Quotas]:
     """Provide quotas whose counts take no time."""
     monkeypatch.setattr(module, "SHARE", 0)
-    lane, usage = open_lane("memory://counting"), QuotaUsage()
+    lane, usage = open_lane("memory://counting"), SharedState()
     settings = Settings(quotas={"shop": Quota(pending=10)})
     yield module.Quotas(settings, lane, SlowReads(lane), usage)
     usage.close()
@@ -97,8 +97,8 @@ def test_what_is_put_as_a_count_begins_is_counted_once(
         monkeypatch.setattr(counting, "_names", names)
         monkeypatch.setattr(counting, "_sum", count)
         for _ in range(6):  # the second of them begins a count, which none waits for
-            await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30)
-            stored += 1
+            with await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30):
+                stored += 1
             named.clear()
         over = asyncio.ensure_future(asyncio.wait([*counting._counting.values()]))
         named.set()
@@ -107,4 +107,24 @@ def test_what_is_put_as_a_count_begins_is_counted_once(
             assert use.messages.value == 6
 
     monkeypatch.setattr(module, "COUNT_EVERY", -100.0)
+    asyncio.run(story())
+
+
+def test_a_put_that_is_under_way_as_a_count_begins_is_counted(
+    counting: module.Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(what: str, names: list[str]) -> int:
+        return 0  # the store does not show it yet
+
+    async def story() -> None:
+        monkeypatch.setattr(counting, "_sum", nothing)
+        with await counting.admit(SHOP, [PUT] * 7):
+            with pytest.raises(Problem, match="may have 10 messages and has 7"):
+                await counting.admit(SHOP, [PUT] * 4)
+            with await counting.admit(SHOP, [PUT] * 3):
+                pass
+        assert counting.state.under_way.of("shop") == (0, 0)
+
+    monkeypatch.setattr(module, "COUNT_EVERY", -1.0)
+    monkeypatch.setattr(module, "RECOUNT_EVERY", -1.0)
     asyncio.run(story())

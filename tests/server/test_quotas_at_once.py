@@ -15,7 +15,7 @@ from bide.server.limits.quotas import Quotas
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.problem import Problem
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import QuotaUsage
+from bide.server.shared_state import SharedState
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.raw import request, status_of
@@ -60,7 +60,7 @@ def test_queues_that_were_deleted_or_refused_leave_their_room_at_once(
 
 def test_a_namespace_that_is_full_holds_up_no_other() -> None:
     settings = Settings(quotas={"shop": Quota(queues=0), "inn": Quota(queues=1)})
-    lane, usage = open_lane("memory://full"), QuotaUsage()
+    lane, usage = open_lane("memory://full"), SharedState()
     quotas = Quotas(settings, lane, SlowReads(lane), usage)
     served: list[str] = []
 
@@ -97,9 +97,11 @@ def test_subscriptions_of_a_namespace_wait_for_none_of_another(
 ) -> None:
     server = serve(auth="required", push=False)
     inn = server.with_token(make_token("inn", "admin"))
-    asyncio.run(server.app.service.subscribing["shop"].acquire())  # as a request of it does
+    columns = server.app.service.shared.columns
+    held = columns.hold("shop")  # as a request of it does
     given = {"queue": "orders", "url": "https://inn.example/hook"}
     assert inn.put("/v1/subscriptions/s", given).status == 201
+    columns.release(held)
 
 
 def test_settings_make_no_queues_beyond_the_quota(serve: Serve, make_token: Any) -> None:

@@ -57,16 +57,16 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
         if not view.access.may(verb):
             raise Refused(403, "not-allowed", verb)
 
-    await view.admit(command)
     takes_back = view.store.capabilities.takes_back
     if takes_back and isinstance(command, Undo):  # the server decides by the token
         allow(cast("Verb", view.request.get("verb")))
 
     async def ask(step: cmd.Command) -> Reply:
-        await view.admit(step)
-        return await view.store.execute(step)
+        with await view.admit(step):
+            return await view.store.execute(step)
 
-    return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
+    with await view.admit(command):
+        return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
 
 
 async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
@@ -300,8 +300,8 @@ async def _edit(view: View, ids: list[str]) -> Result:
         return Result(0, [Outcome(found.id, False, found.state, found.due, until, found.holder)])
     body = changes.pop("body", UNSET)
     command = CommandBuilder(full).edit(ids[:1], body, None, None, found.version, **changes)
-    await view.admit(command)
-    return await _each(view, ids[:1], command)
+    with await view.admit(command):
+        return await _each(view, ids[:1], command)
 
 
 async def _copy(view: View, ids: list[str]) -> Result:
@@ -313,8 +313,8 @@ async def _copy(view: View, ids: list[str]) -> Result:
         created=None, at=due.at, delay=due.delay, attempt=0,
     )  # fmt: skip
     put = cmd.Put(full, [item])
-    await view.admit(put)
-    return _result((await view.store.ask(Outcomes, put)).outcomes)
+    with await view.admit(put):
+        return _result((await view.store.ask(Outcomes, put)).outcomes)
 
 
 async def _release(view: View, ids: list[str]) -> Result:
@@ -324,8 +324,8 @@ async def _release(view: View, ids: list[str]) -> Result:
 
 async def _pause(view: View, _: list[str]) -> Result:
     command = cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
-    await view.admit(command)
-    await _ask(view, replies.Settings, command)
+    with await view.admit(command):
+        await _ask(view, replies.Settings, command)
     return Result()
 
 

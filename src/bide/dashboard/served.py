@@ -21,6 +21,7 @@ from bide.model.undoing import Bulk, Undo
 from bide.server.access.admission import refuse_foreign_hosts
 from bide.server.access.rights import OPEN, Caller
 from bide.server.access.tokens import Token
+from bide.server.limits.admitted import Admitted
 from bide.server.problem import Problem
 from bide.server.serve import SESSION_KEY, main
 from bide.server.service import Service
@@ -138,9 +139,9 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
         key: the secret of the server's processes that makes the codes of sessions.
     """
 
-    async def admit(access: Access, command: Command | Bulk | Undo) -> None:
+    async def admit(access: Access, command: Command | Bulk | Undo) -> Admitted:
         """Keep a visitor within the quotas of their namespace."""
-        await service.quotas.admit(access.caller, [command])
+        return await service.quotas.admit(access.caller, [command])
 
     return Dashboard(
         service.settings.store, lambda scope: None, service.settings.dashboard_hide,

@@ -1,7 +1,7 @@
 """What a page is made with: the request, its visitor, and the store."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -223,7 +223,7 @@ class Redirect(NamedTuple):
     """The value of the header `Set-Cookie`."""
 
 
-Admit = Callable[[Access, Command | Bulk | Undo], Awaitable[None]]
+Admit = Callable[[Access, Command | Bulk | Undo], Awaitable[AbstractContextManager[Any]]]
 """Refuses what is beyond a quota: takes the visitor's access, and what is to be executed."""
 
 
@@ -278,11 +278,13 @@ class View:
             raise Refused(404, "not-found")
         return check_queue(self.access.caller.full(name))
 
-    async def admit(self, command: Command | Bulk | Undo) -> None:
+    async def admit(self, command: Command | Bulk | Undo) -> AbstractContextManager[Any]:
         """Refuse a command that is beyond a quota of the visitor's namespace.
+
+        Returns:
+            A context in which to execute the command: until then, others leave it room.
 
         Raises:
             Problem: it is.
         """
-        if self.quotas is not None:
-            await self.quotas(self.access, command)
+        return nullcontext() if self.quotas is None else await self.quotas(self.access, command)

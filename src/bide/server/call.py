@@ -254,8 +254,9 @@ class Call:
         return await arun_steps(steps, self._execute)
 
     async def _execute(self, command: Command) -> Reply:
-        await self.service.quotas.admit(self.caller, [command])
-        return await self.visit.execute(command)
+        with await self.service.quotas.admit(self.caller, [command]) as admitted:
+            (admitted_command,) = admitted.commands
+            return await self.visit.execute(admitted_command)
 
     async def names(self, prefix: str = "") -> list[str]:
         """Return the caller's names of the queues that the caller may see.

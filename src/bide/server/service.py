@@ -87,7 +87,7 @@ class Service:
         self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
         self.quotas = Quotas(
-            settings, self.lane, self.slow_reads, self.shared.usage,
+            settings, self.lane, self.slow_reads, self.shared,
             lambda: self.admission.asks, self.clock,
         )  # fmt: skip
         self.gate = Gate(
@@ -113,8 +113,6 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and its error."""
         self.scrapes = Turns()
-        self.subscribing: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By namespace: held from the check of its quotas until a subscription is stored."""
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0

@@ -194,35 +194,145 @@ class NamespaceUsage(msgspec.Struct):
 _RECORD = struct.Struct(f"={_KEY}s10d")
 
 
-class QuotaUsage(SharedFile):
-    """One record per namespace in a shared file. A record is read and written under its lock."""
+class NamespaceFile(SharedFile):
+    """One record per namespace in a shared file, each with its key and then its content.
+
+    Args:
+        size: of a record in bytes.
+        descriptor: of the file.
+    """
+
+    def __init__(self, size: int, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self._size = size
+        self._places: dict[bytes, int] = {}
+
+    def place_of(self, file: int, key: bytes, new: bytes) -> int:
+        """Return the offset of a key's record; append a new record if there is none.
+
+        The caller holds the lock.
+        """
+        if key not in self._places:
+            end = os.fstat(file).st_size
+            known = os.pread(file, end, 0)
+            for place in range(0, end, self._size):
+                self._places[known[place : place + _KEY]] = place
+            if key not in self._places:
+                os.pwrite(file, new, end)
+                self._places[key] = end
+        return self._places[key]
+
+
+def _key_of(namespace: str | None) -> bytes:
+    return hashlib.blake2b((namespace or "").encode(), digest_size=_KEY).digest()
+
+
+class QuotaUsage(NamespaceFile):
+    """What namespaces have used. A record is read and written under its lock."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        super().__init__(descriptor)
-        self._places: dict[bytes, int] = {}
+        super().__init__(_RECORD.size, descriptor)
 
     @contextmanager
     def of(self, namespace: str | None) -> Iterator[NamespaceUsage]:
         """Lock the record of a namespace. Changes are stored, unless the block raises."""
-        key = hashlib.blake2b((namespace or "").encode(), digest_size=_KEY).digest()
+        key = _key_of(namespace)
         with self.locked() as file:
-            place = self._place(file, key)
+            place = self.place_of(file, key, NamespaceUsage().packed(key))
             _, *values = _RECORD.unpack(os.pread(file, _RECORD.size, place))
             use = NamespaceUsage(Amount(*values[:3]), Amount(*values[3:6]), *values[6:])
             yield use
             os.pwrite(file, use.packed(key), place)
 
-    def _place(self, file: int, key: bytes) -> int:
-        """Return the offset of a key's record; append the record if there is none."""
-        if key not in self._places:
-            end = os.fstat(file).st_size
-            known = os.pread(file, end, 0)
-            for place in range(0, end, _RECORD.size):
-                self._places[known[place : place + _KEY]] = place
-            if key not in self._places:
-                os.pwrite(file, NamespaceUsage().packed(key), end)
-                self._places[key] = end
-        return self._places[key]
+
+COLUMNS = 64
+"""The number of processes of a server whose requests under way are counted."""
+
+_PAIR = struct.Struct("=2d")
+
+
+class Columns(SharedFile):
+    """The column of each process in `UnderWay`, and the locks of namespaces.
+
+    A process holds the lock of one byte for as long as it lives; the system releases it.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self.mine = next((n for n in range(COLUMNS) if self._takes(n)), None)
+        """The column of this process; `None`: there are too many processes."""
+
+    def is_alive(self, column: int) -> bool:
+        """Return whether the process of a column lives."""
+        if column == self.mine:
+            return True
+        if self._takes(column):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, column)
+            return False
+        return True
+
+    def hold(self, namespace: str | None) -> int:
+        """Wait for the lock of a namespace, which other processes may hold; return its byte.
+
+        The threads of one process do not exclude each other.
+        """
+        byte = COLUMNS + int.from_bytes(_key_of(namespace)[:4])
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, byte)
+        return byte
+
+    def release(self, byte: int) -> None:
+        """Release the lock of a namespace."""
+        if not self.is_closed:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+
+    def _takes(self, column: int) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, column)
+        except OSError:
+            return False
+        return True
+
+
+class UnderWay(NamespaceFile):
+    """The messages and bytes of puts that are under way, by namespace and process.
+
+    A count of the store may miss those of other processes. What a dead process had under way does
+    not count: its puts are in the store, or never will be.
+    """
+
+    def __init__(self, columns: Columns, descriptor: int | None = None) -> None:
+        super().__init__(_KEY + COLUMNS * _PAIR.size, descriptor)
+        self._columns = columns
+        if columns.mine is not None:  # a dead process may have had this column
+            with self.locked() as file:
+                for place in range(0, os.fstat(file).st_size, self._size):
+                    os.pwrite(file, bytes(_PAIR.size), self._offset(place, columns.mine))
+
+    def add(self, namespace: str | None, messages: float, stored: float) -> None:
+        """Count what a put adds; negative numbers when it has ended."""
+        if self._columns.mine is None or self.is_closed:
+            return
+        with self.locked() as file:
+            offset = self._offset(self._place(file, namespace), self._columns.mine)
+            before = _PAIR.unpack(os.pread(file, _PAIR.size, offset))
+            os.pwrite(file, _PAIR.pack(before[0] + messages, before[1] + stored), offset)
+
+    def of(self, namespace: str | None) -> tuple[float, float]:
+        """Return how many messages and bytes are under way, of all live processes."""
+        with self.locked() as file:
+            place = self._place(file, namespace)
+            data = os.pread(file, COLUMNS * _PAIR.size, self._offset(place, 0))
+        columns = enumerate(_PAIR.iter_unpack(data))
+        pairs = [pair for n, pair in columns if any(pair) and self._columns.is_alive(n)]
+        return sum(messages for messages, _ in pairs), sum(stored for _, stored in pairs)
+
+    def _place(self, file: int, namespace: str | None) -> int:
+        key = _key_of(namespace)
+        return self.place_of(file, key, key.ljust(self._size, b"\0"))
+
+    @staticmethod
+    def _offset(place: int, column: int) -> int:
+        return place + _KEY + column * _PAIR.size
 
 
 _HEAD = struct.Struct("=QQ")
@@ -331,7 +441,10 @@ def _lives(name: str) -> bool:
 
 def make_files() -> list[int]:
     """Return the descriptors of files for a `SharedState`, to be inherited by each process."""
-    return [make_file(f"bide-{name}") for name in ("usage", "stats", "logins")]
+    return [make_file(f"bide-{name}") for name in _NAMES]
+
+
+_NAMES = "usage", "stats", "logins", "columns", "under-way"
 
 
 class SharedState:
@@ -341,16 +454,19 @@ class SharedState:
         descriptors: see `make_files`; by default the state belongs to this process alone.
     """
 
-    def __init__(self, descriptors: Sequence[int | None] = (None, None, None)) -> None:
-        usage, stats, logins = descriptors
+    def __init__(self, descriptors: Sequence[int | None] = (None,) * len(_NAMES)) -> None:
+        usage, stats, logins, columns, under_way = descriptors
         self.usage = QuotaUsage(usage)
         """How much namespaces have used of their quotas."""
         self.stats = SharedStats(stats)
         """What each process has done."""
         self.logins = LoginThrottle(logins)
         """The addresses that have sent wrong tokens."""
+        self.columns = Columns(columns)
+        self.under_way = UnderWay(self.columns, under_way)
+        """The puts that are under way."""
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self.usage, self.stats, self.logins):
+        for file in (self.usage, self.stats, self.logins, self.under_way, self.columns):
             file.close()

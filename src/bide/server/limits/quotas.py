@@ -11,24 +11,27 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.consuming.graceful_stop import cancel
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
-from bide.model.message import REASON_LENGTH, Item, stored_size
+from bide.model.message import Item, stored_size
 from bide.model.replies import Counts, Names, expect
 from bide.model.undoing import Bulk, Undo, is_records
 from bide.observing.heartbeat import is_register
 from bide.server.access.rights import Caller
+from bide.server.limits.admitted import Admitted, left_by, shortened
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage
+from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage, SharedState
 
 COUNT_EVERY = 10.0
 """Seconds between two counts of the messages of a namespace that has room."""
@@ -46,8 +49,8 @@ CARRIED = 256 * 1024
 """Bytes of requests and answers after which a process reports them to the others; earlier if a
 namespace may carry less in a tenth of a second."""
 
-ENDED = 256
-"""About the number of bytes of a record in a history, without result and reasons."""
+WAITING = 32
+"""How many namespaces may wait for other processes at a time."""
 
 What = Literal["messages", "stored"]
 """What is counted: messages, or their bytes, which takes longer."""
@@ -63,7 +66,7 @@ class Quotas:
         settings: the settings with the quotas.
         lane: counts messages.
         slow_reads: counts bytes.
-        shared: how much namespaces have used, shared by the processes of a server.
+        state: what the processes of a server share: how much namespaces have used.
         asks: returns whether requests need tokens; then namespaces have default quotas.
         clock: the clock that due times are compared with.
     """
@@ -71,19 +74,21 @@ class Quotas:
     settings: Settings
     lane: Lane
     slow_reads: SlowReads
-    shared: QuotaUsage
+    state: SharedState
     asks: Callable[[], bool] = lambda: False
     clock: Clock = SYSTEM_CLOCK
     _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
     """The full names of the queues that a namespace has or had."""
-    _new: defaultdict[str | None, set[str]] = field(
-        default_factory=lambda: defaultdict(set), init=False
-    )
-    """New queues of requests that are under way: the store may not show them yet."""
-    _naming: defaultdict[str | None, asyncio.Lock] = field(
+    _making: defaultdict[str | None, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock), init=False
     )
-    """By namespace: one that looks up its queues again and again blocks no other."""
+    """By namespace: held while a request makes new queues there."""
+    _makers: dict[str | None, asyncio.Task[Any] | None] = field(default_factory=dict, init=False)
+    """The requests that hold these locks."""
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(WAITING, "bide-make-queues"), init=False
+    )
+    """They wait while another process makes new queues in a namespace."""
     _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
@@ -95,6 +100,11 @@ class Quotas:
     """By namespace, and whether requests need tokens: from how many bytes on these are reported."""
     _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
     """The time until which a namespace is refused that transferred too much."""
+
+    @property
+    def shared(self) -> QuotaUsage:
+        """How much namespaces have used."""
+        return self.state.usage
 
     @property
     def any(self) -> bool:
@@ -123,52 +133,96 @@ class Quotas:
             max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
         )  # fmt: skip
 
-    async def admit(self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo]) -> None:
+    async def admit(
+        self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo]
+    ) -> Admitted:
         """Admit commands. An edit counts as if all its bytes were new; other changes do not.
 
         Results and reasons, which queues remember, and undo records are counted. They are never
-        refused, except for changes that can be repeated without end.
+        refused, except for changes that can be repeated without end; but in a namespace without
+        room, results are dropped and reasons cut to a line.
 
         Args:
             caller: the caller.
             commands: the commands, with the full names of queues.
 
+        Returns:
+            The commands to execute within its context: until then, other requests leave them room.
+
         Raises:
             Problem: messages are too many, too large, or too far ahead.
         """
+        admitted = Admitted(commands)
         if not self.any:
-            return
+            return admitted
+        try:
+            await self._admit(caller.namespace, admitted)
+        except BaseException:
+            admitted.end()
+            raise
+        return admitted
+
+    async def _admit(self, namespace: str | None, admitted: Admitted) -> None:
+        commands = admitted.commands
         makes = [
             command for command in commands
             if isinstance(command, (cmd.Put, cmd.Configure)) and not is_records(command.queue)
         ]  # fmt: skip
         if makes:
-            await self._let_in(caller.namespace, {command.queue for command in makes})
+            await self._let_in(namespace, {command.queue for command in makes}, admitted)
         if puts := [command for command in makes if isinstance(command, cmd.Put)]:
             items = [item for put in puts for item in put.items]
             added = sum(len(put.items) for put in puts if put.if_version is None)
-            await self._let(caller.namespace, items, added)
+            await self._let(namespace, items, added, admitted)
         for command in commands:
             if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
-                await self._let(caller.namespace, (), 0)
+                await self._let(namespace, (), 0, admitted)
             elif isinstance(command, cmd.Reschedule) and command.ids:
                 moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
-                self._bound(caller.namespace, [moved])
+                self._bound(namespace, [moved])
             elif isinstance(command, cmd.Edit):
                 edited = Item(
                     "", command.data or b"", at=command.at, delay=command.delay or 0,
                     group=command.group or None, headers=command.headers or None,
                 )  # fmt: skip
                 if stored_size(edited):
-                    await self._let(caller.namespace, [edited] * len(command.ids), 0)
+                    await self._let(namespace, [edited] * len(command.ids), 0, admitted)
                 else:
-                    self._bound(caller.namespace, [edited])
-        if left := sum(map(_left_by, commands)):
-            with self.shared.of(caller.namespace) as use:
-                use.stored.value += left
-                use.stored.added += left
+                    self._bound(namespace, [edited])
+        await self._leave(namespace, admitted)
 
-    async def _let(self, namespace: str | None, items: Sequence[Item], added: int) -> None:
+    async def _leave(self, namespace: str | None, admitted: Admitted) -> None:
+        """Count what commands leave in the store: results, reasons, undo records."""
+        records = sum(
+            stored_size(item)
+            for command in admitted.commands
+            if isinstance(command, cmd.Put) and is_records(command.queue)
+            for item in command.items
+        )
+        left = records + sum(map(left_by, admitted.commands))
+        if not left:
+            return
+        stored = self.of(namespace).stored
+        if self._add_stored(namespace, left, stored):
+            return
+        await self._count(namespace, "stored", RECOUNT_EVERY)
+        if self._add_stored(namespace, left, stored):
+            return
+        admitted.commands = [shortened(command) for command in admitted.commands]
+        self._add_stored(namespace, records + sum(map(left_by, admitted.commands)), None)
+
+    def _add_stored(self, namespace: str | None, size: int, most: int | None) -> bool:
+        """Count bytes that are stored, unless they would be more than `most`; tell whether."""
+        with self.shared.of(namespace) as use:
+            if most is not None and use.stored.value + size > most:
+                return False
+            use.stored.value += size
+            use.stored.added += size
+        return True
+
+    async def _let(
+        self, namespace: str | None, items: Sequence[Item], added: int, admitted: Admitted
+    ) -> None:
         """Admit messages, of which `added` are new."""
         quota = self.of(namespace)
         size = self._bound(namespace, items)
@@ -185,6 +239,9 @@ class Quotas:
             self._begin(namespace, "stored")  # nothing waits for the first count
         elif heavy:
             await self._count(namespace, "stored", RECOUNT_EVERY)
+        # First: a count that begins now must know of them, or find them in the store.
+        self.state.under_way.add(namespace, added, size)
+        admitted.at_end(partial(self.state.under_way.add, namespace, -added, -size))
         with self.shared.of(namespace) as use:
             if use.messages.value + added > messages:
                 raise _exceeded(
@@ -277,28 +334,66 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _let_in(self, namespace: str | None, queues: Collection[str]) -> None:
-        """Admit queues, by their full names: new ones only while there is room."""
-        most, known = self.of(namespace).queues, self._queues.get(namespace)
-        if most is None or (known is not None and known.issuperset(queues)):
-            return
+    async def _let_in(
+        self, namespace: str | None, queues: Collection[str], admitted: Admitted
+    ) -> None:
+        """Admit queues, by their full names: new ones only while there is room.
+
+        While a request makes new queues, no other request of any process makes some in the same
+        namespace: it would count on the same room.
+        """
+        most = self.of(namespace).queues
         wanted = {queue for queue in queues if not is_register(queue)}
-        async with self._naming[namespace]:  # or several requests would use the same room
-            known, new = self._queues.get(namespace), self._new[namespace]
-            if known is None or len(known | wanted) > most:
-                under_way = new.copy()  # before the store is read: some may end meanwhile
-                names = await self._names(Caller(namespace, frozenset()))
-                known = self._queues[namespace] = under_way.union(names)
-            if len(known | wanted) > most and not known.issuperset(wanted):
-                raise _exceeded(
-                    f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
-                    "delete empty ones, or ask for a larger quota (queues)",
-                    "queue",
-                )
-            if (mine := wanted - known) and (request := asyncio.current_task()) is not None:
-                new.update(mine)
-                request.add_done_callback(lambda _: new.difference_update(mine))
-            known.update(wanted)
+        if most is None or wanted <= self._queues.get(namespace, set()):
+            return
+        task = asyncio.current_task()
+        if self._makers.get(namespace) is not task:  # else an undo within a batch that makes queues
+            await self._begin_to_make(namespace, admitted)
+            self._makers[namespace] = task
+        if wanted <= self._queues.get(namespace, set()):  # another request has made them meanwhile
+            return
+        names = await self._names(Caller(namespace, frozenset()))
+        known = self._queues[namespace] = set(names)
+        if len(known | wanted) > most and not wanted <= known:
+            raise _exceeded(
+                f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
+                "delete empty ones, or ask for a larger quota (queues)",
+                "queue",
+            )
+        known.update(wanted)
+
+    async def alone(self, namespace: str | None) -> Admitted:
+        """Return a context in which no other request makes queues or subscriptions in a namespace.
+
+        Else several requests, perhaps of several processes, would use the same room.
+        """
+        admitted = Admitted(())
+        await self._begin_to_make(namespace, admitted)
+        return admitted
+
+    async def _begin_to_make(self, namespace: str | None, admitted: Admitted) -> None:
+        """Wait until no other request makes queues in a namespace, and keep others from it."""
+        lock, columns = self._making[namespace], self.state.columns
+        await lock.acquire()
+        hold = asyncio.get_running_loop().run_in_executor(self._threads, columns.hold, namespace)
+        try:
+            byte = await asyncio.shield(hold)
+        except BaseException:  # the thread still waits: no other request may hold it before
+
+            def give_up(_: object) -> None:
+                if not hold.cancelled() and hold.exception() is None:
+                    columns.release(hold.result())
+                lock.release()
+
+            hold.add_done_callback(give_up)
+            raise
+
+        def end() -> None:
+            self._makers.pop(namespace, None)
+            columns.release(byte)
+            lock.release()
+
+        admitted.at_end(end)
 
     async def _count(
         self, namespace: str | None, what: What, every: float, *, waits: bool = True
@@ -343,10 +438,12 @@ class Quotas:
             queues.update(name for name in names if not _is_ours(name))
             with self.shared.of(namespace) as use:  # last: what is put meanwhile is counted twice
                 before = getattr(use, what).added
-            found = await self._sum(what, names)
+            open_messages, open_bytes = self.state.under_way.of(namespace)
+            under_way = open_messages if what == "messages" else open_bytes
+            counted = await self._sum(what, names)
             with self.shared.of(namespace) as use:
                 amount = getattr(use, what)
-                amount.value = found + amount.added - before
+                amount.value = counted + under_way + amount.added - before
                 amount.after = (now := time.monotonic()) + SHARE * (now - began)
             self._counted.add((what, namespace))
         finally:  # a callback would be late for who needs a new count at once
@@ -355,6 +452,7 @@ class Quotas:
     async def close(self) -> None:
         """End the counts that are under way."""
         await cancel(self._counting.values())
+        self._threads.shutdown(wait=False)
 
     async def _names(self, caller: Caller, *, ours: bool = False) -> list[str]:
         """Return the full names of a caller's queues.
@@ -389,14 +487,3 @@ def _is_ours(queue: str) -> bool:
 
 def _exceeded(text: str, field: str | None = None) -> Problem:
     return Problem("quota-exceeded", text, field=field)
-
-
-def _left_by(command: cmd.Command | Bulk | Undo) -> int:
-    """Return how many bytes of results, reasons or undo records a command leaves."""
-    if isinstance(command, cmd.Ack):
-        return ENDED * command.weight + sum(map(len, filter(None, command.results)))
-    if isinstance(command, cmd.Bury) or (isinstance(command, cmd.Retry) and not command.release):
-        return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
-    if isinstance(command, cmd.Put) and is_records(command.queue):
-        return sum(map(stored_size, command.items))
-    return 0

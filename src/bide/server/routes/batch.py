@@ -68,14 +68,14 @@ async def batch(call: Call) -> Answer:
     commands = [await _own(call, command, pause) for command in given.commands]
     check_count("messages", sum(command.weight for command in commands), MAX_BATCH_MESSAGES)
     service = call.service
-    await service.quotas.admit(call.caller, commands)
     answers: list[Any] = []
-    sent = map(Sent, commands, _identities(call, given))
-    for composed, group in groupby(sent, lambda one: isinstance(one.command, (Bulk, Undo))):
-        if composed:
-            answers += [await _composed(call, one.command, given) for one in group]
-        else:
-            answers += await service.batch(list(group), call.visit)
+    with await service.quotas.admit(call.caller, commands) as admitted:
+        sent = map(Sent, admitted.commands, _identities(call, given))
+        for composed, group in groupby(sent, lambda one: isinstance(one.command, (Bulk, Undo))):
+            if composed:
+                answers += [await _composed(call, one.command, given) for one in group]
+            else:
+                answers += await service.batch(list(group), call.visit)
     pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
     replies = [
         await _shown(call, await _completed(call, command, reply), pause)

@@ -64,7 +64,7 @@ async def put(call: Call, asked: about.SubscriptionIn) -> Answer:
     defaults. A repeated request changes nothing.
     """
     name, fresh = await _name(call), wants_fresh(call)
-    async with call.service.subscribing[split_name(name)[0]]:
+    with await call.service.quotas.alone(split_name(name)[0]):
         new = Subscription(name=name, **await _checked(call, name, asked.fields()))
         work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
         kept = await _done(call, work)
@@ -90,7 +90,7 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
     After the answer, new requests use the new values; requests under way are finished.
     """
     name = await _name(call)
-    async with call.service.subscribing[split_name(name)[0]]:
+    with await call.service.quotas.alone(split_name(name)[0]):
         fields = await _checked(call, name, about.fields_of(asked))
         done = await _done(call, call.records.change(name, _tag(call), **fields))
     return await _answer(call, done)

@@ -139,11 +139,11 @@ async def execute(call: Call, command: Bulk | Undo) -> Part | Undone:
 
     if isinstance(command, Bulk):
         allow(command.verb)
-    await call.service.quotas.admit(call.caller, [command])
     takes_back = call.service.lane.capabilities.takes_back  # true: a server, which has the records
-    done: Part | Undone = await call.carry_out(
-        steps_of(command, takes_back=takes_back, allow=allow)
-    )
+    with await call.service.quotas.admit(call.caller, [command]):
+        done: Part | Undone = await call.carry_out(
+            steps_of(command, takes_back=takes_back, allow=allow)
+        )
     return done
 
 

@@ -1,0 +1,71 @@
+"""Commands that the quotas admit, and what is to be undone when they have been executed."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from bide.model import commands as cmd
+from bide.model.message import REASON_LENGTH
+
+LINE = 200
+"""The maximum length of a reason in a namespace without room, in characters."""
+
+ENDED = 256
+"""About the number of bytes of a record in a history, without result and reasons."""
+
+
+class Admitted:
+    """Commands that may be executed. Use it as a context manager around their execution.
+
+    Args:
+        commands: to be executed: those that were asked for, perhaps without results and with
+            shorter reasons.
+    """
+
+    def __init__(self, commands: Sequence[Any]) -> None:
+        self.commands = commands
+        self._ends: list[Callable[[], object]] = []
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call a function when the commands have been executed, or failed."""
+        self._ends.append(call)
+
+    def end(self) -> None:
+        """Call what was given to `at_end`, the last one first; once."""
+        while self._ends:
+            self._ends.pop()()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+def left_by(command: Any) -> int:
+    """Return how many bytes of results and reasons a command leaves in the store."""
+    if isinstance(command, cmd.Ack):
+        return ENDED * command.weight + sum(map(len, filter(None, command.results)))
+    if isinstance(command, cmd.Bury) or (isinstance(command, cmd.Retry) and not command.release):
+        return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
+    return 0
+
+
+def shortened(command: Any) -> Any:
+    """Return a command that settles messages as this one, and leaves as little as possible.
+
+    A namespace without room must still be able to settle what its workers hold.
+    """
+    if isinstance(command, cmd.Ack):
+        return msgspec.structs.replace(command, results=[])
+    if isinstance(command, (cmd.Bury, cmd.Retry, cmd.Release)):
+        line = next(iter(command.reason.splitlines()), "")[:LINE]
+        return msgspec.structs.replace(command, reason=line)
+    return command
