@@ -1,6 +1,6 @@
 """Put: many messages, of many callers, in one go."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,9 +9,9 @@ from bide.engines.rules.decide import decide_put
 from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import QueueState
-from bide.engines.sqlite.tables import DEAD, SQL, json_text, row_of
+from bide.engines.sqlite.tables import DEAD, SQL, row_of
 from bide.model.commands import Command, Put
-from bide.model.message import Item, State
+from bide.model.message import Item
 from bide.model.replies import Outcome, Reply
 
 if TYPE_CHECKING:
@@ -45,17 +45,32 @@ def _put_into(
     queue: QueueState, session: "Session", commands: Sequence[Put], stores_new: bool
 ) -> list[Reply]:
     """Store the new messages with one statement, then the others in the order of the puts."""
-    now = session.now
-    put = [(command, item) for command in commands for item in command.items]
+    now, id = session.now, queue.row.id
+    items = [item for command in commands for item in command.items]
     base = queue.number(SQL.last_seq)
-    entries = [(seq, command, item) for seq, (command, item) in enumerate(put, base + 1)]
-    new = [(seq, item, item.due(now)) for seq, _, item in entries] if stores_new else []
-    rows = [row_of(seq, queue.row.id, item, due, now) for seq, item, due in new]
-    if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
-        stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
-        new = [one for one in new if one[0] in stored]
-    outcomes = _place_new(queue, new)
-    left = [entry for entry in entries if entry[0] not in outcomes]
+    outcomes: dict[int, Outcome] = {}
+    if stores_new:
+        new = [(seq, item, item.due(now)) for seq, item in enumerate(items, base + 1)]
+        rows = [row_of(seq, id, item, due, now) for seq, item, due in new]
+        if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
+            stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
+            new = [row for row in new if row[0] in stored]
+        outcomes = _place_new(queue, new, base)
+    if len(outcomes) < len(items):
+        _put_others(queue, commands, base, outcomes)
+    in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]
+    if len(commands) == 1:
+        return [outcomes_of(in_order)]
+    rest = iter(in_order)
+    return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
+
+
+def _put_others(
+    queue: QueueState, commands: Sequence[Put], base: int, outcomes: dict[int, Outcome]
+) -> None:
+    """Put the items that are not stored as new messages, and add their outcomes."""
+    put = [(command, item) for command in commands for item in command.items]
+    left = [(seq, *each) for seq, each in enumerate(put, base + 1) if seq not in outcomes]
     bodies = any(command.if_version is not None for command in commands)
     size = WHOLE_PART if bodies else PART
     for start in range(0, len(left), size):
@@ -63,8 +78,6 @@ def _put_into(
         records = queue.load([item.id for _, _, item in part], bodies=bodies)
         for seq, command, item in part:
             outcomes[seq] = _put_again(queue, records, command, item)
-    rest = (outcomes[seq] for seq, _, _ in entries)
-    return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
 
 
 def _put_again(queue: QueueState, records: dict[str, Record], command: Put, item: Item) -> Outcome:
@@ -80,23 +93,33 @@ def _put_again(queue: QueueState, records: dict[str, Record], command: Put, item
     return decision.outcome
 
 
-def _place_new(queue: QueueState, rows: Sequence[tuple[int, Item, int]]) -> dict[int, Outcome]:
-    """Let messages that were just inserted wait, or be dead letters: (seq, item, due)."""
-    row = queue.row
-    outcomes: dict[int, Outcome] = {}
-    for seq, item, due in rows:
-        if item.died is None:
-            state: State = "ready" if due <= queue.now else "delayed"
-            outcomes[seq] = Outcome(item.id, True, state, due)
-        else:
-            queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
-            row.dead += 1
-            row.died += 1
-            outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
-    waiting = [(seq, due) for seq, item, due in rows if item.died is None]
-    queue.run(SQL.delay, (json_text([seq for seq, _ in waiting]),))
-    queue.count_hours([due for _, due in waiting])
-    row.delayed += len(waiting)
+def _place_new(
+    queue: QueueState, rows: Sequence[tuple[int, Item, int]], base: int
+) -> dict[int, Outcome]:
+    """Let messages that were just inserted wait, or be dead letters.
+
+    Args:
+        queue: that they are in.
+        rows: sequence number, item and due time of each.
+        base: the last sequence number before theirs.
+    """
+    row, now = queue.row, queue.now
+    outcomes = {
+        seq: Outcome(item.id, True, "ready" if due <= now else "delayed", due)
+        for seq, item, due in rows
+    }
+    dues = Counter([due for _, _, due in rows])
+    dead = [each for each in rows if each[1].died is not None]
+    for seq, item, due in dead:
+        queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
+        outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
+        dues[due] -= 1
+    queue.run(SQL.delay_after, {"base": base})
+    queue.count_hours(dues)
+    row.dead += len(dead)
+    row.died += len(dead)
+    row.delayed += len(rows) - len(dead)
     row.put += len(rows)
-    row.weighted = int(row.weighted or any(item.priority for _, item, _ in rows))
+    if not row.weighted:
+        row.weighted = int(any(item.priority for _, item, _ in rows))
     return outcomes

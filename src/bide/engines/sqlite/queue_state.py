@@ -1,5 +1,6 @@
 """A queue in a SQLite file, in one transaction."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -188,7 +189,7 @@ class QueueState(QueueReader):
         if record.state not in ("delayed", "ready"):
             self.run(SQL.insert_aside, (record.seq, row.id, code, record.rank))
             return
-        self.count_hours([record.due])
+        self.count_hours({record.due: 1})
         self.run(SQL.insert_pending, (row.id, code, record.rank, record.seq))
         row.weighted = int(row.weighted or record.priority > 0)
         if record.state == "ready" and self.lines:
@@ -206,7 +207,7 @@ class QueueState(QueueReader):
         elif record.state not in ("delayed", "ready"):
             self.run(SQL.drop_aside, (record.seq,))
         else:
-            self.count_hours([record.due], -1)
+            self.count_hours({record.due: -1})
             self.run(SQL.drop_pending, (row.id, code, record.rank, record.seq))
             if record.state == "ready" and self.lines:
                 self.lines.leave(record)
@@ -326,7 +327,7 @@ class QueueState(QueueReader):
             rank, seq = max(places)
             bounds = {"queue": row.id, "state": code, "rank": rank, "seq": seq}
             self.run(SQL.drop_first, bounds)
-        self.count_hours([record.due for record in records], -1)
+        self.count_hours(Counter([record.due for record in records]), -1)
         row.add(STATES[code], -len(records))
         row.leased += len(records)
         return [leased(record, holder, row.token, self.now, until) for record in records]

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -207,12 +207,17 @@ class QueueReader:
         found.update(self.changed_hours)
         return found
 
-    def count_hours(self, dues: Iterable[int], change: int = 1) -> None:
-        """Count delayed and ready messages that came, or have gone, in the hours they are due."""
+    def count_hours(self, dues: Mapping[int, int], sign: int = 1) -> None:
+        """Count delayed and ready messages that came, or have gone, in the hours they are due.
+
+        Args:
+            dues: how many are due at a time.
+            sign: -1 if they have gone.
+        """
         changed = self.changed_hours
-        for due in dues:
+        for due, count in dues.items():
             hour = -(-due // HOUR)
-            changed[hour] = changed.get(hour, 0) + change
+            changed[hour] = changed.get(hour, 0) + sign * count
 
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""

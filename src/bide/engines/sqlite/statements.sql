@@ -107,10 +107,11 @@ INSERT INTO put_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- Which of the messages just inserted are there: the others met their id.
 SELECT seq FROM bide_message WHERE seq > ?;
 
--- name: delay
+-- name: delay_after
+-- The messages just inserted, but for dead letters.
 INSERT INTO bide_pending (queue, state, rank, seq)
-SELECT queue, 0, due * 256 + 255 - priority, seq
-FROM json_each(?) j CROSS JOIN bide_message ON seq = j.value;
+SELECT queue, 0, due * 256 + 255 - priority, seq FROM bide_message
+WHERE seq > :base AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > :base);
 
 -- name: insert_pending
 INSERT INTO bide_pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
