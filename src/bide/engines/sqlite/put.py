@@ -9,7 +9,7 @@ from bide.engines.rules.decide import decide_put
 from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import QueueState
-from bide.engines.sqlite.tables import DEAD, SQL, row_of
+from bide.engines.sqlite.tables import DEAD, SQL, plain_row_of, row_of
 from bide.model.commands import Command, Put
 from bide.model.message import Item
 from bide.model.replies import Outcome, Reply
@@ -51,8 +51,13 @@ def _put_into(
     outcomes: dict[int, Outcome] = {}
     if stores_new:
         new = [(seq, item, item.due(now)) for seq, item in enumerate(items, base + 1)]
-        rows = [row_of(seq, id, item, due, now) for seq, item, due in new]
-        if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
+        if _have_extras(items):
+            statement = SQL.insert_message
+            rows = [row_of(seq, id, item, due, now) for seq, item, due in new]
+        else:
+            statement = SQL.insert_plain
+            rows = [plain_row_of(seq, id, item, due, now) for seq, item, due in new]
+        if session.run_many(statement, rows).rowcount < len(rows):
             stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
             new = [row for row in new if row[0] in stored]
         outcomes = _place_new(queue, new, base)
@@ -63,6 +68,17 @@ def _put_into(
         return [outcomes_of(in_order)]
     rest = iter(in_order)
     return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
+
+
+def _have_extras(items: Sequence[Item]) -> bool:
+    """Return whether an item has one of the columns that plain rows leave out."""
+    return any(
+        item.group is not None
+        or item.expires is not None
+        or item.headers is not None
+        or item.failures
+        for item in items
+    )
 
 
 def _put_others(

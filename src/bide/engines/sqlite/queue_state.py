@@ -6,8 +6,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from bide.engines.execution.changing import PART
 from bide.engines.limiter import key_of
 from bide.engines.rules.change import Change, leased
@@ -33,10 +31,8 @@ from bide.model.rank import (
     EVERYTHING,
     LOOK_MOST,
     PROMOTE,
-    delayed_rank,
     delayed_reach,
     rank_when_ready,
-    ready_rank,
 )
 from bide.model.replies import PAUSES
 
@@ -50,15 +46,6 @@ _CONTENT = (
 """What commands change of a message, beside its place. Its body has the type of JSON or bytes."""
 
 _content = attrgetter(*_CONTENT)
-
-
-def _ranked(record: Record) -> Record:
-    """Return a record that waits with its rank, which its columns do not have."""
-    if record.state == "delayed":
-        return replace(record, rank=delayed_rank(record.due, record.priority))
-    if record.state == "ready":
-        return replace(record, rank=ready_rank(record.due, record.priority))
-    return record
 
 
 class QueueState(QueueReader):
@@ -96,7 +83,7 @@ class QueueState(QueueReader):
         row = self.row
         bounds = {"queue": row.id, "ids": json_text(ids), "bodies": bodies, "ready": row.ready}
         rows = self.run(SQL.records, bounds)
-        records = (_ranked(changeable(row, bodies=bodies)) for row in rows)
+        records = [changeable(row, bodies=bodies) for row in rows]
         return {record.id: record for record in records}
 
     def each(self, ids: Sequence[str]) -> Iterator[Record]:

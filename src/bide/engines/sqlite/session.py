@@ -36,7 +36,7 @@ class Session:
         """The ends of messages that other processes may wait for."""
         self._queues: dict[str, QueueState] = {}
         self._single_puts: dict[int, dict[int, int]] | None = None
-        self._senders = Senders(self.run, self.now)
+        self._senders: Senders | None = None
 
     def carry_out(
         self, commands: Sequence[Command], identities: Identities = None
@@ -44,6 +44,7 @@ class Session:
         """Execute commands, each with an identity once; return the outcome of each."""
         if identities is None:
             return self._carry_out(commands)
+        senders = self._senders = Senders(self.run, self.now)
         outcomes: dict[int, Reply | OutcomeUnknown] = {}
         new: dict[int, Identity | None] = {}  # to be executed, together
         under_way: set[tuple[str, int, int]] = set()  # of these
@@ -53,7 +54,7 @@ class Session:
             for (at, identity), reply in zip(new.items(), replies, strict=True):
                 outcomes[at] = reply
                 if identity is not None:
-                    self._senders.remember(identity, reply)
+                    senders.remember(identity, reply)
             new.clear()
             under_way.clear()
 
@@ -64,7 +65,7 @@ class Session:
                     execute_new()
                 under_way.add(command)
                 try:
-                    kept = self._senders.recall(identity)
+                    kept = senders.recall(identity)
                 except OutcomeUnknown as unknown:
                     outcomes[at] = unknown
                     continue
@@ -132,7 +133,8 @@ class Session:
 
     def save(self) -> None:
         """Write back what has changed in the rows of queues, with what single puts have added."""
-        self._senders.save()
+        if self._senders is not None:
+            self._senders.save()
         if self._single_puts is None:  # no row was read
             return
         hours = [*self._single_puts.items()]

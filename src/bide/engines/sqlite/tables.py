@@ -12,7 +12,7 @@ from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.model.commands import Where
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
-from bide.model.rank import EVERYTHING
+from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
@@ -21,6 +21,9 @@ DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 
 _MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
 """The columns `{message}`: with them begins each row of a message, then comes its state."""
+
+_LEASE = len(Record.__struct_fields__) - len(_MESSAGE) - 2
+"""How many columns may follow state and rank: the last one is the successor."""
 
 _as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -41,14 +44,14 @@ def record_of(row: tuple[Any, ...]) -> Record:
     Raises:
         Exception: one of `DAMAGED`: another program has written to the row.
     """
-    record = Record(*row)
+    record = _decoded(row)
     # Raises if a number or a text has another type.
     record.id.encode()
     if record.group is not None:
         record.group.encode()
     _ = len(record.data) + record.due + record.priority + record.attempt + record.attempts
     _ += record.expires or 0
-    return _decoded(record)
+    return record
 
 
 def changeable(row: tuple[Any, ...], *, bodies: bool) -> Record:
@@ -58,30 +61,41 @@ def changeable(row: tuple[Any, ...], *, bodies: bool) -> Record:
     message with such a column can be cancelled, for instance. With its body, the version of the
     message is asked for, which such a message does not have.
     """
-    record: Any = Record(*row)
     try:
-        return _decoded(record)
+        return _decoded(row, ranked=True)
     except DAMAGED:
         if bodies:
             raise
-        replaced = msgspec.structs.replace(record, headers=None, failures=None)
-        return msgspec.structs.replace(_decoded(replaced), failures=None)
+        columns: Any = Record(*row)
+        columns = msgspec.structs.replace(columns, headers=None, failures=None)
+        record = _decoded(msgspec.structs.astuple(columns), ranked=True)
+        unreadable: Any = None
+        return msgspec.structs.replace(record, failures=unreadable)
 
 
-def _decoded(record: Any) -> Record:
-    """Return the record of a row with the columns of text decoded."""
-    data, headers, failures = record.data, record.headers, record.failures
-    decoded: Record = msgspec.structs.replace(
-        record,
-        json=bool(record.json),
-        data=data.encode() if isinstance(data, str) else data,
-        headers=None if headers is None else _as_headers(headers),
-        failures=as_failures(failures) if failures else (),
-        created=record.created or None,
-        state=STATES[record.state],
-        successor=None if record.successor is None else as_item(record.successor),
-    )
-    return decoded
+def _decoded(row: tuple[Any, ...], *, ranked: bool = False) -> Record:
+    """Return the record of a row with the columns of text decoded.
+
+    Args:
+        row: the fields of a record, in their order; the last ones may be missing.
+        ranked: compute the rank of a message that waits, which the row does not have.
+    """
+    (
+        seq, id, data, json, due, priority, attempt, attempts, expires, group, headers, failures,
+        created, planned, asked, code, rank, *lease,
+    ) = row  # fmt: skip
+    if ranked and code == DELAYED:
+        rank = delayed_rank(due, priority)
+    elif ranked and code == READY:
+        rank = ready_rank(due, priority)
+    if len(lease) == _LEASE and lease[-1] is not None:
+        lease[-1] = as_item(lease[-1])
+    return Record(
+        seq, id, data.encode() if isinstance(data, str) else data, bool(json), due, priority,
+        attempt, attempts, expires, group, None if headers is None else _as_headers(headers),
+        as_failures(failures) if failures else (), created or None, planned, asked, STATES[code],
+        rank, *lease,
+    )  # fmt: skip
 
 
 def shown(row: tuple[Any, ...], now: int) -> Record:
@@ -128,6 +142,15 @@ def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) ->
         -1 if item.expires is None else item.expires, item.group or "",
         "" if item.headers is None else json_text(item.headers),
         json_text(item.failures) if item.failures else "",
+        item.data.decode() if item.json else item.data,
+        created if item.created is None else item.created,
+    )  # fmt: skip
+
+
+def plain_row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
+    """Return an item as the statement `insert_plain` takes it."""
+    return (
+        seq, queue, item.id, due, item.priority, item.attempt, item.attempts,
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
     )  # fmt: skip
