@@ -155,7 +155,7 @@ def empty_stores(server: PostgresServer) -> Iterator[Callable[[], str]]:
             if schema in made:
                 tables = client.execute(  # but those that have rows at first
                     "SELECT tablename FROM pg_tables WHERE schemaname = %s"
-                    " AND tablename NOT IN ('store', 'access', 'returned')",
+                    " AND tablename NOT IN ('store', 'access', 'returned', 'secret')",
                     (schema,),
                 ).fetchall()
                 client.execute(

@@ -221,7 +221,9 @@ def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
     orders.put_many([bide.NewMessage(n, id=f"m{n}", delay="1h") for n in range(3)])
     heard: list[str] = []
     shop.add_notify_handler(lambda told: heard.append(told.payload.partition(" ")[2]))
-    shop.execute(f"LISTEN {schema}".encode())
+    names = f"SELECT channel, {schema}._tag('orders') FROM {schema}.store"
+    ((channel, tag),) = shop.execute(names.encode()).fetchall()
+    shop.execute(f"LISTEN {channel}".encode())
     shop.execute(f"INSERT INTO {schema}.sleeper VALUES ('p', 'orders', 2^53, 2^53)".encode())
     shop.commit()
 
@@ -229,7 +231,7 @@ def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
         heard.clear()
         change(*arguments, within=shop, **options)
         shop.commit()
-        return heard == ["orders"]
+        return heard == [tag]
 
     for put, bodies in ((orders.put, 1), (orders.put_many, [1, 2])):
         assert wakes(put, bodies)

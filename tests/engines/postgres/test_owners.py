@@ -24,7 +24,7 @@ def server(postgres: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
     """Provide a superuser's connection to a server with an owner, a member of it, and another."""
     with postgres.client() as client:
         client.execute("CREATE ROLE owner LOGIN; CREATE ROLE member LOGIN; CREATE ROLE other LOGIN")
-        client.execute("GRANT owner TO member; GRANT CREATE ON DATABASE postgres TO owner")
+        client.execute("GRANT owner TO member, bide; GRANT CREATE ON DATABASE postgres TO owner")
         yield client
         client.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
         client.execute("DROP OWNED BY owner, member, other; DROP ROLE owner, member, other")
@@ -170,3 +170,22 @@ def test_a_function_of_another_user_is_not_called_in_the_place_of_the_servers(
         assert server.execute("SELECT * FROM caught").fetchall() == []
     finally:
         server.execute("DROP TABLE caught; REVOKE CREATE ON SCHEMA public FROM other")
+
+
+def test_a_superuser_calls_no_functions_of_an_ordinary_user(
+    postgres: PostgresServer, server: psycopg.Connection[Any]
+) -> None:
+    server.execute("REVOKE owner FROM bide")
+    opened(postgres, "owner").close()
+    with psycopg.connect(postgres.url.replace("bide@", "owner@"), autocommit=True) as owner:
+        owner.execute(
+            f"CREATE FUNCTION {SCHEMA}.escalate() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN"
+            " ALTER ROLE owner SUPERUSER; RETURN 3; END $$;"
+            f"ALTER TABLE {SCHEMA}.store RENAME TO old;"
+            f"CREATE VIEW {SCHEMA}.store AS SELECT {SCHEMA}.escalate() AS version".encode()
+        )
+    for opens in (lambda: opened(postgres, "bide"), lambda: examine(url_of(postgres, "bide"))):
+        with pytest.raises(AccessDenied, match="belongs to 'owner', whose functions would run"):
+            opens()
+    superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'owner'"
+    assert server.execute(superuser).fetchone() == (False,)

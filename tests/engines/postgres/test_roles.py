@@ -1,6 +1,7 @@
 """What a role may do that was let in, and one that was not."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,7 +12,7 @@ from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreError
 from bide.model.message import Item
-from bide.model.replies import Names, Outcomes
+from bide.model.replies import Counts, Names, Outcomes
 from tests.postgres_server import PostgresServer
 
 
@@ -271,3 +272,106 @@ def test_a_put_by_sql_waits_as_long_as_bide_says_and_leaves_the_users_setting(
         first.commit() if ended == "committed" else first.rollback()
         row = second.execute(put.replace(b"SELECT ", b"SELECT (") + b").done").fetchone()
     assert row == (ended == "rolled back",)
+
+
+def test_a_name_that_is_refused_in_python_is_refused_in_sql(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    allow(postgres, owner, "{shop%}")
+    engine = as_shop(postgres, owner)
+    commands: list[cmd.Command] = [
+        cmd.Put("shop\nx", [Item("a", b"1")]), cmd.Put("shop x", [Item("a", b"1")], "replace"),
+        cmd.Configure("shop\nx", paused=True), cmd.Put("shop" * 99, [Item("a", b"1")]),
+        cmd.Put("shop", [Item("a\nb", b"1")]), cmd.Put("shop", [Item("a\nb", b"1")], "replace"),
+        cmd.Put("shop", [Item("a", b"1", group="\x9b")]), cmd.Put("shop", [Item("", b"1")]),
+    ]  # fmt: skip
+    engine.execute([cmd.Put("shop", [Item("first", b"1")])])
+    for command in commands:
+        with pytest.raises(StoreError, match="must have 1 to"):
+            engine.execute([command])
+    assert owner.execute([cmd.Queues("")]) == [Names(["shop"])]
+    engine.close()
+
+
+def test_a_role_without_rights_stops_nobody_and_hears_no_name(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    """It takes each advisory lock that is held, and listens to the name of the schema."""
+    url = f"{postgres.url}&schema={owner.schema}"
+    with (
+        bide.Queue("q", url, limit=9) as queue,
+        psycopg.connect(postgres.url.replace("bide@", "shop@"), autocommit=True) as shop,
+        postgres.client() as user,
+    ):
+        shop.execute(f"LISTEN {owner.schema}")
+        queue.put(1, id="first")
+        user.autocommit = False
+        for statement in (
+            f"SELECT {owner.schema}.put('q', '1', id => 'a')",
+            f"SELECT {owner.schema}._fold()",
+            f"SELECT * FROM {owner.schema}._claim('q', NULL, 1, 60000, 'w', 100, 1, NULL, NULL)",
+            f"SELECT {owner.schema}._delete('none', NULL)",
+        ):
+            user.execute(statement.encode())
+            held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+            assert user.execute(held).fetchone() == (0,)
+            user.rollback()
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            shop.execute(f"SELECT channel FROM {owner.schema}.store")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            with shop.transaction():
+                shop.execute(f"LOCK TABLE {owner.schema}.tally IN ACCESS SHARE MODE".encode())
+
+
+def test_notifications_name_no_queue_and_no_message(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    listener = owner.notifier()
+    assert listener is not None
+    owner.execute([cmd.Configure("shop.orders", result_ttl=60_000)])
+    owner.execute([cmd.Claim("shop.orders", 1, 60_000, "w")])
+    with postgres.client() as other:
+        ((channel,),) = other.execute(
+            f"SELECT channel FROM {owner.schema}.store".encode()
+        ).fetchall()
+        other.execute(f"LISTEN {channel}".encode())
+        other.execute(f"SELECT {owner.schema}.put('shop.orders', '1', id => 'secret')".encode())
+        assert [queue for queue, _ in listener.listen()] == ["shop.orders"]
+        other.execute(f"NOTIFY {channel}, 'anything'".encode())  # is skipped
+        owner.execute([cmd.History("shop.orders", "secret", watch=True)])
+        other.execute(f"SELECT {owner.schema}.cancel('shop.orders', 'secret')".encode())
+        assert [name for name, _ in listener.listen()] == ["shop.orders secret"]
+        texts = [note.payload for note in other.notifies(timeout=1, stop_after=3)]
+    assert len(texts) == 3
+    assert not any("shop" in text or "secret" in text for text in texts)
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "replace"])
+def test_a_put_that_meets_the_deletion_of_its_queue_makes_it_again(
+    postgres: PostgresServer, owner: PostgresEngine, on_conflict: str
+) -> None:
+    put = f"SELECT (({owner.schema}.put('q', '1', id => 'a', on_conflict => '{on_conflict}')).done)"
+
+    def put_it() -> bool:
+        with postgres.client() as user:
+            try:
+                return user.execute(put.encode()).fetchone() == (True,)
+            except psycopg.errors.LockNotAvailable:
+                return False  # the machine was slow: more than a quarter of a second
+
+    stored = False
+    while not stored:
+        owner.execute([cmd.Configure("q", keep=0)])
+        with postgres.client() as deleter, ThreadPoolExecutor(1) as threads:
+            deleter.autocommit = False
+            deleter.execute(f"SELECT {owner.schema}._delete('q', NULL)".encode())
+            putting = threads.submit(put_it)
+            waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
+            while deleter.execute(waits.encode()).fetchone() != (True,) and not putting.done():
+                pass
+            deleter.commit()
+            stored = putting.result()
+    (reply,) = owner.execute([cmd.Count("q", recount=True)])
+    assert isinstance(reply, Counts)
+    assert reply.recount is not None
+    assert (reply.recount.total, reply.strays) == (1, 0)

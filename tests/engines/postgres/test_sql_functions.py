@@ -192,12 +192,14 @@ def test_who_waits_hears_what_is_due_soon_and_nothing_else(
     with postgres.client() as client:
         client.add_notify_handler(lambda told: heard.append(told.payload.partition(" ")[2]))
         client.execute(asleep.format(engine.schema).encode())
-        client.execute(f"LISTEN {engine.schema}".encode())
+        names = f"SELECT channel, {engine.schema}._tag('q') FROM {engine.schema}.store"
+        ((channel, tag),) = client.execute(names.encode()).fetchall()
+        client.execute(f"LISTEN {channel}".encode())
 
         def wakes(call: str) -> bool:
             heard.clear()
             client.execute(f"SELECT {engine.schema}.{call}".encode())
-            return heard == ["q"]
+            return heard == [tag]
 
         latest = "on_conflict => 'replace', latest => '1h'"
         assert wakes("put('q', '1')")

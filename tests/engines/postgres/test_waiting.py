@@ -173,8 +173,9 @@ def test_processes_that_would_sleep_too_long_are_woken_once(
     told: list[str] = []
     with postgres.client() as client:
         client.execute(f"SET search_path = {engine.schema}".encode())
-        client.execute(f"LISTEN {engine.schema}".encode())
-        client.add_notify_handler(lambda hint: told.append(hint.payload))
+        ((channel, tag),) = client.execute("SELECT channel, _tag('q') FROM store").fetchall()
+        client.execute(f"LISTEN {channel}".encode())
+        client.add_notify_handler(lambda hint: told.append(hint.payload.replace(tag, "q")))
         client.execute("DELETE FROM sleeper")
         for (queue, process), until in ASLEEP.items():
             row = process, queue, until, {"sooner": 2}.get(process, 1)

@@ -12,7 +12,7 @@ from bide.engines.findings import Finding, of_messages, other_version
 from bide.engines.postgres.bounded_connection import patient
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.reading import is_readable
-from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only
+from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only, check_owner
 from bide.engines.postgres.settings import Settings, is_pooled, read_url
 
 TESTED = (15, 18)
@@ -50,6 +50,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 
         try:
             with catalog_only(connection):
+                check_owner(connection, settings.schema)
                 pooled = is_pooled(connection) and settings.listen == settings.url
                 return [
                     *_version(connection.info.server_version // 10_000),

@@ -27,6 +27,7 @@ from bide.engines.postgres.transactions import Answer, transact
 from bide.engines.repetition import replies_of
 from bide.model.command_identity import Identities
 from bide.model.commands import Ack, Bury, Command, History, Release, Retry
+from bide.model.ended import end_of
 from bide.model.errors import Closed, StoreBusy, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
@@ -96,6 +97,8 @@ class PostgresEngine:
         """Queues for which others assumed, at the last claim, that this process sleeps."""
         self._witness = Witness(settings.shown, settings.schema)
         self._pauses: BoundedDict[str, float] = BoundedDict()
+        self._names: BoundedDict[str, str] = BoundedDict()
+        """What this process waits for, by what notifications call it."""
         self._enrolled: BoundedDict[str, None] = BoundedDict()
         """Senders that the store knows."""
         self._connect()
@@ -147,7 +150,7 @@ class PostgresEngine:
             )  # fmt: skip
             return None
         if self._notifier is None:
-            self._notifier = PostgresNotifier(self._settings, self._process)
+            self._notifier = PostgresNotifier(self._settings, self._process, self._names)
         return self._notifier
 
     def close(self) -> None:
@@ -224,7 +227,8 @@ class PostgresEngine:
             elif isinstance(reply, Claimed) and batch.waiter and not reply.messages:
                 found[number] = self._sleep(batch, queue, reply)
             elif batch.waiter and isinstance(command, History) and is_awaited(command, reply):
-                batch.call("_watch", batch.waiter, queue, command.id)
+                ((tag,),) = batch.call("_watch", batch.waiter, queue, command.id)
+                self._names[tag] = end_of(queue, command.id)
                 (found[number],) = replies(batch, [command])  # it may have ended meanwhile
         for queue, (wake, most) in wakes.items():
             self._settle(batch.call)
@@ -239,7 +243,8 @@ class PostgresEngine:
             return reply
         self._slept.pop(queue, None)
         floor = self._floors.of(queue)
-        ((sooner,),) = batch.call("_sleep", batch.waiter, queue, until + DOZE, floor)
+        ((sooner, tag),) = batch.call("_sleep", batch.waiter, queue, until + DOZE, floor)
+        self._names[tag] = queue
         if sooner is not None and sooner < until:
             return replace(reply, next=max(0.0, sooner - reply.now))
         return reply

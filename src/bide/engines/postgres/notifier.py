@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from collections.abc import Mapping
 
 import psycopg
 from psycopg import sql
@@ -25,14 +26,16 @@ class PostgresNotifier:
     Args:
         settings: of the store.
         process: the name under which the process sleeps; it gets its hints, and those for all.
+        names: what it waits for, by what notifications call it.
 
     Raises:
         StoreError: the server cannot be reached.
     """
 
-    def __init__(self, settings: Settings, process: str) -> None:
+    def __init__(self, settings: Settings, process: str, names: Mapping[str, str]) -> None:
         self._settings = settings
         self._process = process
+        self._names = names
         self._closed = threading.Event()
         self._has_seen_other_text = False
         self._woken, self._waker = os.pipe()
@@ -92,9 +95,12 @@ class PostgresNotifier:
     def _hints(self, text: bytes) -> list[tuple[str, int]]:
         """Return the hint for this process in a notification; anybody may send one that is none."""
         try:
-            head, _, queue = text.decode().partition(" ")
+            head, _, tag = text.decode().partition(" ")
             moment, _, process = head.partition("/")
-            return [(queue, int(moment))] if process in ("", self._process) else []
+            name = self._names.get(tag)
+            if name is None or process not in ("", self._process):
+                return []
+            return [(name, int(moment))]
         except ValueError:
             if not self._has_seen_other_text:
                 self._has_seen_other_text = True
@@ -104,5 +110,7 @@ class PostgresNotifier:
     def _open(self) -> BoundedConnection:
         connection = self._settings.connect(to_listen=True)
         connection.execute("SET idle_session_timeout = 0")  # it is always idle
-        connection.execute(sql.SQL("LISTEN {}").format(self._settings.identifier))
+        query = sql.SQL("SELECT channel FROM {}.store").format(self._settings.identifier)
+        ((channel,),) = connection.execute(query).fetchall()
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         return connection

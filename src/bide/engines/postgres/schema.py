@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from bide.engines.postgres.bounded_connection import BoundedConnection, patient
 from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew, StoreError
@@ -51,11 +51,13 @@ def prepare(connection: BoundedConnection, schema: str) -> None:
     Raises:
         NotAStore: a schema of that name exists, and bide did not make it.
         SchemaTooNew: a newer bide made it.
-        AccessDenied: it is of an older bide, and this user does not own it.
+        AccessDenied: it is of an older bide, and this user does not own it; or of an owner whose
+            functions this user must not call.
         StoreError: the server is too old.
         psycopg.Error: the server refused.
     """
     with catalog_only(connection):  # alone: it keeps its locks until the end of the transaction
+        check_owner(connection, schema)
         if _version(connection, schema) == VERSION:
             return
     server = connection.info.server_version // 10_000
@@ -64,16 +66,26 @@ def prepare(connection: BoundedConnection, schema: str) -> None:
             f"the server is PostgreSQL {server}, and bide needs {OLDEST} or newer: "
             "upgrade the server"
         )
-    with patient(connection), catalog_only(connection):
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('bide schema'))")
+    with patient(connection):
+        try:
+            _make(connection, schema)
+        except (errors.DuplicateSchema, errors.UniqueViolation):  # another has made it meanwhile
+            _make(connection, schema)
+
+
+def _make(connection: BoundedConnection, schema: str) -> None:
+    """Make the schema, or bring it up to date, unless another process has done so meanwhile."""
+    with catalog_only(connection):
+        check_owner(connection, schema)
         found = _version(connection, schema)
-        if found == VERSION:
-            return
         name = sql.Identifier(schema)
         if found is None:
-            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))  # one process at a time
         else:
-            _drop_functions(connection, schema, found)
+            owner = _lock_store(connection, schema, found)
+            if _version(connection, schema) == VERSION:
+                return
+            _drop_functions(connection, schema, owner)
         connection.execute(sql.SQL(_AS_WRITTEN).format(name))
         quoted = name.as_string(connection)
         newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (found or 0)]
@@ -83,18 +95,13 @@ def prepare(connection: BoundedConnection, schema: str) -> None:
         connection.execute("INSERT INTO store VALUES (%s)", (VERSION,))
 
 
-def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: int) -> None:
-    """Drop what is not for people, so that no function of an older version is left.
-
-    The others are replaced: views and functions of the user's may depend on them. The rest of the
-    transaction has the rights of the owner, who is to own the new functions: those of a superuser
-    would run with all rights, on tables of a user with fewer.
-    """
-    place = sql.Identifier(schema).as_string(connection)
+def _lock_store(connection: psycopg.Connection[Any], schema: str, version: int) -> str:
+    """Lock a schema that is not of this version, for one process; return its owner."""
+    table = sql.Identifier(schema, "store")
     owner, may = connection.execute(
         "SELECT pg_get_userbyid(relowner), pg_has_role(relowner, 'USAGE') FROM pg_class"
-        " WHERE relname = 'store' AND relnamespace = %s::regnamespace",
-        (place,),
+        " WHERE oid = %s::regclass",
+        (table.as_string(connection),),
     ).fetchone() or ("", False)
     if not may:
         raise AccessDenied(
@@ -102,14 +109,57 @@ def _drop_functions(connection: psycopg.Connection[Any], schema: str, version: i
             "open the store once as the user who owns the schema (bide init), who brings it "
             "up to date"
         )
+    connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
+    return str(owner)
+
+
+def _drop_functions(connection: psycopg.Connection[Any], schema: str, owner: str) -> None:
+    """Drop what is not for people, so that no function of an older version is left.
+
+    The others are replaced: views and functions of the user's may depend on them. The rest of the
+    transaction has the rights of the owner, who is to own the new functions: those of a superuser
+    would run with all rights, on tables of a user with fewer.
+    """
     functions = connection.execute(
         "SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc"
         " WHERE pronamespace = %s::regnamespace AND starts_with(proname, '_')",
-        (place,),
+        (sql.Identifier(schema).as_string(connection),),
     ).fetchall()
     for (statement,) in functions:
         connection.execute(statement.encode())
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(owner)))
+
+
+_STRANGER = """
+WITH RECURSIVE mine AS (
+  SELECT oid FROM pg_roles WHERE rolname IN (session_user, current_user)
+  UNION SELECT roleid FROM pg_auth_members JOIN mine ON member = mine.oid
+), owner AS (
+  SELECT nspowner AS oid FROM pg_namespace WHERE nspname = %s
+  UNION SELECT relowner FROM pg_class WHERE oid = to_regclass(format('%%I.store', %s::text))
+)
+SELECT rolname FROM pg_roles AS r JOIN owner USING (oid)
+WHERE NOT rolsuper AND oid NOT IN (SELECT oid FROM mine) AND EXISTS (
+  SELECT FROM pg_roles WHERE rolname IN (session_user, current_user) AND rolsuper)
+"""
+
+
+def check_owner(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Refuse to let a superuser run the functions of an ordinary user, who may have made them.
+
+    A superuser has all rights, and any user who may create schemas can make one first that looks
+    like a store.
+
+    Raises:
+        AccessDenied: this user is a superuser, and is no member of the role that owns the schema.
+    """
+    row = connection.execute(_STRANGER, (schema, schema)).fetchone()
+    if row is not None:
+        raise AccessDenied(
+            f"the schema {schema!r} belongs to {row[0]!r}, whose functions would run with the "
+            f"rights of a superuser: connect as {row[0]!r}, or, if you trust this user, GRANT "
+            f"{row[0]} to the user of the URL"
+        )
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:

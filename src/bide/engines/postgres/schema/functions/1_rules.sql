@@ -112,9 +112,23 @@ BEGIN
   RETURN q;
 END $$;
 
--- The key of the lock that puts share until their commit: the queue is not deleted meanwhile.
-CREATE FUNCTION bide._lock(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
-  SELECT hashtextextended(p_queue, 'queue'::regclass::oid::bigint)
+-- Refuse what is not the name of a queue: the rule of `check_queue` in bide.model.names.
+CREATE FUNCTION bide._check_queue(p_queue text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF p_queue COLLATE "C" ~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' IS NOT TRUE THEN
+    RAISE EXCEPTION 'queue % must have 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first',
+      to_json(left(p_queue, 200))
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
+CREATE FUNCTION bide._channel() RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT channel FROM store
+$$;
+
+-- What notifications call a queue, or the end of a message: `_sleep` and `_watch` answer it.
+CREATE FUNCTION bide._tag(p_name text) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT left(md5(key || p_name), 16) FROM secret
 $$;
 
 -- Whether the transaction sees what others commit meanwhile: at REPEATABLE READ and above it does not.
@@ -128,14 +142,18 @@ CREATE FUNCTION bide._may_forget() RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT _sees_all() OR now() = statement_timestamp()
 $$;
 
--- The queue that a command changes; what it has remembered for long enough is deleted. A row of nulls
+-- The queue that a command changes, which is not deleted until the commit if `p_make`: each put holds a lock
+-- on the table `tally`, as all that insert there do, and `_delete` one that excludes it. Not an advisory
+-- lock: every user of the database could take it. What it has remembered for long enough is deleted. A row of nulls
 -- if there is none, unless `p_make`: then it is made.
 CREATE FUNCTION bide._open(p_queue text, p_now bigint, p_make boolean DEFAULT false)
 RETURNS bide.queue LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  locked CONSTANT text := CASE WHEN p_make THEN pg_advisory_xact_lock_shared(_lock(p_queue)) END;
   q queue;
 BEGIN
+  IF p_make THEN
+    LOCK TABLE tally IN ROW EXCLUSIVE MODE;
+  END IF;
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
   END IF;
@@ -145,6 +163,7 @@ BEGIN
   LOOP
     SELECT * INTO q FROM queue WHERE name = p_queue;
     EXIT WHEN q.id IS NOT NULL OR NOT p_make;
+    PERFORM _check_queue(p_queue);
     INSERT INTO queue (name) VALUES (p_queue) ON CONFLICT DO NOTHING;
   END LOOP;
   IF q.remembers AND _may_forget() THEN
@@ -189,7 +208,7 @@ $$;
 CREATE FUNCTION bide._remember_end(q bide.queue, p_message bide.message, p_how integer,
                                    p_moment bigint, p_by text, p_result text DEFAULT NULL)
 RETURNS void LANGUAGE sql VOLATILE AS $$
-  SELECT pg_notify(current_schema(), '0 ' || q.name || ' ' || p_message.id)
+  SELECT pg_notify(_channel(), '0 ' || _tag(q.name || ' ' || p_message.id))
   WHERE q.result_ttl > 0
     AND EXISTS (SELECT FROM sleeper WHERE queue = q.name || ' ' || p_message.id);
   INSERT INTO ended (queue, id, how, moment, by, due, attempt, since, failures, result)

@@ -7,10 +7,9 @@ CREATE FUNCTION bide._forward(p_queue text, p_outbox text, p_rows text[], p_befo
 RETURNS TABLE (name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
-DECLARE
-  locked CONSTANT text := pg_advisory_xact_lock_shared(_lock(p_queue));
 BEGIN
   PERFORM _check_access(p_queue);
+  LOCK TABLE tally IN ROW EXCLUSIVE MODE;  -- see `_open`
   DELETE FROM forwarded WHERE queue = p_queue AND outbox = p_outbox AND name < p_before;
   RETURN QUERY
     WITH new AS (

@@ -2,7 +2,8 @@
 -- JSON. A single delay is that of all.
 
 -- Store one message in the usual case: in a queue that exists, with an id that is free. Answers the time
--- of the put; null if nothing was stored: then `_put` has to do it, which takes three times as long.
+-- of the put (the statement that stores it waits for a deletion of the queue, as in `_open`, before it looks
+-- for the queue); null if nothing was stored: then `_put` has to do it, which takes three times as long.
 -- `p_sender`, here and elsewhere: who sent the batch of this one command, if it has an identity.
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
@@ -15,12 +16,11 @@ DECLARE
   began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
   new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
-  locked CONSTANT text := pg_advisory_xact_lock_shared(_lock(p_queue));
   new_seq CONSTANT bigint := (nextval('seq') << 20) + 1;
   forgot boolean := false;
 BEGIN
   IF session_user <> current_user THEN
-    PERFORM _check_access(p_queue);
+    PERFORM _check_access(p_queue), _check_name('id', p_id), _check_name('group', p_group);
   END IF;
   IF p_sender IS NOT NULL THEN
     PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[[0,false,null,' || moment || ',null,null,null]]}');
@@ -120,6 +120,10 @@ DECLARE
   begun bigint;  -- when an id with `latest` was first put
   outcomes json[] := '{}';
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM _check_name('id', i.id), _check_name('group', i."group")
+    FROM unnest(p_ids, p_group) AS i(id, "group");
+  END IF;
   IF p_sender IS NOT NULL THEN
     PERFORM _begin(p_sender, p_number);
   END IF;

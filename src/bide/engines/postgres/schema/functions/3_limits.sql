@@ -7,9 +7,7 @@ LANGUAGE plpgsql VOLATILE SET lock_timeout = '20s' AS $$
 DECLARE
   found limited;
 BEGIN
-  PERFORM pg_advisory_xact_lock(
-    hashtextextended(p_limited::text, 'limited'::regclass::oid::bigint));
-  SELECT * INTO found FROM limited WHERE id = p_limited;
+  SELECT * INTO found FROM limited WHERE id = p_limited FOR UPDATE;
   IF found.id IS NULL THEN
     RAISE EXCEPTION 'the limits of a queue were taken away while it was claimed from'
       USING ERRCODE = 'serialization_failure';

@@ -350,10 +350,11 @@ END $$;
 CREATE FUNCTION bide._delete(p_queue text, p_now bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
-  -- Each put into it shares the lock until its commit.
-  locked CONSTANT text := pg_advisory_xact_lock(_lock(p_queue));
-  q CONSTANT queue := _open(p_queue, _moment(p_now));
+  q queue;
 BEGIN
+  PERFORM _check_access(p_queue);
+  LOCK TABLE tally IN SHARE ROW EXCLUSIVE MODE;  -- see `_open`
+  q := _open(p_queue, _moment(p_now));
   IF q.id IS NULL OR EXISTS (SELECT FROM message WHERE queue = q.id) THEN
     RETURN false;
   END IF;

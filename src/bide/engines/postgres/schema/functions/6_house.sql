@@ -7,7 +7,11 @@
 CREATE FUNCTION bide._fold(p_returned bigint DEFAULT 10000) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
-  IF pg_is_in_recovery() OR NOT pg_try_advisory_xact_lock('tally'::regclass::oid::bigint) THEN
+  IF pg_is_in_recovery() THEN
+    RETURN;
+  END IF;
+  PERFORM FROM store FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
@@ -45,9 +49,10 @@ BEGIN
 END $$;
 
 -- Store until when a process sleeps unless it is woken. Answers when it can claim a message: puts since its
--- last look did not wake it.
-CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
-RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+-- last look did not wake it; and what notifications call the queue.
+CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[],
+                            OUT sooner bigint, OUT tag text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   q queue;
   l limited;
@@ -58,7 +63,8 @@ BEGIN
   ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
   SELECT * INTO q FROM queue WHERE name = p_queue;
   SELECT * INTO l FROM limited WHERE id = q.limited;
-  RETURN (_next(q, l, _holds(q, p_floor), floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
+  sooner := (_next(q, l, _holds(q, p_floor), floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
+  tag := _tag(p_queue);
 END $$;
 
 -- Until when a process sleeps as far as others know; null if it has not stored that in the last 30 s.
@@ -70,14 +76,16 @@ BEGIN
     WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000) END;
 END $$;
 
--- Store that a process waits for the end of a message: for a minute, unless it is stored again.
-CREATE FUNCTION bide._watch(p_process text, p_queue text, p_id text) RETURNS void
+-- Store that a process waits for the end of a message: for a minute, unless it is stored again. Answers what
+-- notifications call it.
+CREATE FUNCTION bide._watch(p_process text, p_queue text, p_id text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
   PERFORM _check_access(p_queue);
   PERFORM set_config('synchronous_commit', 'off', true);
   INSERT INTO sleeper VALUES (p_process, p_queue || ' ' || p_id, 9007199254740992, _moment(NULL))
   ON CONFLICT (queue, process) DO UPDATE SET seen = excluded.seen;
+  RETURN _tag(p_queue || ' ' || p_id);
 END $$;
 
 -- Wake the processes that would sleep past the time at which a message can be claimed: all of them if
@@ -102,13 +110,13 @@ BEGIN
         WHERE queue = p_queue AND until > p_moment AND process <> p_process
         ORDER BY seen DESC LIMIT p_most FOR UPDATE SKIP LOCKED);
       UPDATE sleeper SET until = p_moment WHERE queue = p_queue AND process = ANY (chosen);
-      PERFORM pg_notify(current_schema(), p_moment || '/' || process || ' ' || p_queue)
+      PERFORM pg_notify(_channel(), p_moment || '/' || process || ' ' || _tag(p_queue))
       FROM unnest(chosen) AS process;
       RETURN;
     END IF;
     UPDATE sleeper SET until = p_moment
     WHERE queue = p_queue AND until > p_moment AND process <> p_process;
-    PERFORM pg_notify(current_schema(), p_moment || ' ' || p_queue);
+    PERFORM pg_notify(_channel(), p_moment || ' ' || _tag(p_queue));
   END IF;
 END $$;
 
@@ -120,6 +128,6 @@ LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_due < _moment(p_now) + 5000
      AND EXISTS (SELECT FROM sleeper WHERE queue = p_queue AND until > p_due) THEN
-    PERFORM pg_notify(current_schema(), p_due || ' ' || p_queue);
+    PERFORM pg_notify(_channel(), p_due || ' ' || _tag(p_queue));
   END IF;
 END $$;

@@ -61,10 +61,7 @@ DECLARE
   result outcome;
 BEGIN
   result.id := coalesce(id, _new_id());
-  IF queue COLLATE "C" ~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' IS NOT TRUE THEN
-    RAISE EXCEPTION 'queue % must have 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first', queue
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
+  PERFORM _check_queue(queue);
   PERFORM _check_name('id', id);
   PERFORM _check_name('group', "group");
   IF priority NOT BETWEEN 0 AND 255 OR attempts NOT BETWEEN 1 AND 10000 OR expires NOT BETWEEN '0' AND '130 years'
