@@ -221,7 +221,8 @@ def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
     orders.put_many([bide.NewMessage(n, id=f"m{n}", delay="1h") for n in range(3)])
     heard: list[str] = []
     shop.add_notify_handler(lambda told: heard.append(told.payload.partition(" ")[2]))
-    names = f"SELECT channel, {schema}._tag('orders') FROM {schema}.store"
+    key = "left(md5(key || 'orders'), 16)"
+    names = f"SELECT channel, {key} FROM {schema}.store, {schema}.secret"
     ((channel, tag),) = shop.execute(names.encode()).fetchall()
     shop.execute(f"LISTEN {channel}".encode())
     shop.execute(f"INSERT INTO {schema}.sleeper VALUES ('p', 'orders', 2^53, 2^53)".encode())

@@ -9,6 +9,7 @@ from bide.cli import output
 from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape, first_line
 from bide.cli.store import Store
 from bide.cli.times import iso, local, relative, span, when
+from bide.model.errors import UnreadableBody
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome
@@ -72,7 +73,10 @@ def body_line(message: Message) -> str:
 
 def body_bytes(message: Message) -> bytes:
     """Return a body for programs: bytes and strings unchanged, anything else as JSON."""
-    body = message.body
+    try:
+        body = message.body
+    except UnreadableBody:
+        return message.data
     return body.encode() if isinstance(body, str) else message.data
 
 

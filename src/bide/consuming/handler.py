@@ -13,7 +13,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard
 from bide.model.backoff import Backoff
 from bide.model.body import decoder_of
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, UnreadableBody
 from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import Held
 
@@ -41,7 +41,7 @@ def decoder(kind: Any, what: str) -> Decode:
         InvalidArgument: this type cannot be decoded.
     """
     if kind is Any or kind is object:
-        return lambda one: one.message.body
+        return _any
     if kind is bytes:
         return _bytes
     try:
@@ -70,6 +70,13 @@ def _schema(kind: Any) -> dict[str, Any]:
     if not hasattr(kind, "model_validate"):
         raise Unfit(f"nothing is known of {_name(kind)}")
     return {"type": "object"}
+
+
+def _any(one: Handling) -> Any:
+    try:
+        return one.message.body
+    except UnreadableBody as error:
+        raise Unfit(str(error)) from error
 
 
 def _bytes(one: Handling) -> bytes:

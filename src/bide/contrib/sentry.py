@@ -7,7 +7,7 @@ Call it where the module of the app is imported, so that each worker process doe
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import sentry_sdk
@@ -23,7 +23,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard, Retry
 from bide.consuming.run import INTEGRATIONS
 from bide.model.commands import Put
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, UnreadableBody
 from bide.model.message import MAX_ATTEMPTS
 from bide.observing import spans
 
@@ -151,7 +151,8 @@ def _about(one: Handling, integration: BideIntegration) -> dict[str, Any]:
         "lateness": round(one.lateness, 3),
     }  # fmt: skip
     if integration.send_bodies and message.json:
-        about["body"] = message.body
+        with suppress(UnreadableBody):
+            about["body"] = message.body
     return about
 
 

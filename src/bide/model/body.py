@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, UnreadableBody
 from bide.model.limits import MAX_BODY, MAX_DEPTH
 
 OR_BYTES = ", or encode the whole body to bytes yourself"
@@ -278,8 +278,29 @@ def decoder_of(kind: Any) -> Callable[[bytes], Any]:
 
 
 def decode(data: bytes, is_json: bool) -> Any:
-    """Return the body from its encoded form."""
-    return _decode(data) if is_json else data
+    """Return the body from its encoded form.
+
+    Raises:
+        UnreadableBody: something has stored JSON that cannot be read.
+    """
+    if not is_json:
+        return data
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableBody(
+            f"the body is no JSON that can be read ({error}), and was put without a check: its "
+            "bytes are in `message.data`"
+        ) from error
+
+
+def is_readable(data: bytes) -> bool:
+    """Tell whether JSON can be read, by every program."""
+    try:
+        check_json(data, "body")
+    except InvalidArgument:
+        return False
+    return True
 
 
 def _explain(body: Any, error: Exception) -> str:

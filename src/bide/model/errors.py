@@ -10,7 +10,7 @@ __all__ = [
     "InvalidArgument", "LeaseLost", "NotAStore", "NotAcked", "NotEmpty", "NotEnded",
     "NotRemembered", "NothingToUndo", "OutcomePending", "OutcomeUnknown", "SchemaTooNew",
     "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
-    "Unsupported", "WrongConnection", "WrongContext",
+    "UnreadableBody", "Unsupported", "WrongConnection", "WrongContext",
 ]  # fmt: skip
 
 
@@ -86,6 +86,10 @@ class WrongContext(BideError, RuntimeError):
 
 class Closed(BideError):
     """The queue was closed, by `close()` or at the end of its `with` block."""
+
+
+class UnreadableBody(BideError, ValueError):
+    """A stored body is JSON that cannot be read. Its bytes are in `message.data`."""
 
 
 class Unsupported(BideError):

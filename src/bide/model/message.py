@@ -233,6 +233,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """The body, decoded at each access.
 
         Raises:
+            UnreadableBody: something has stored JSON that cannot be read; `data` has its bytes.
             AccessDenied: a server withheld it.
         """
         return bodies.decode(self.data or self.seen_data, self.json)

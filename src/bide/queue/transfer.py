@@ -74,9 +74,9 @@ def to_line(message: Message) -> str:
         created=message.created or 0,
         **options_of(message),
     )  # fmt: skip
-    if message.json:
-        line.body = msgspec.Raw(message.seen_data)
-    else:
+    if message.json and bodies.is_readable(message.seen_data):
+        line.body = msgspec.Raw(message.data)
+    else:  # bytes, or JSON that no program can read: an import stores it as bytes
         line.raw = message.data
     return _encode(line).decode()
 

@@ -1,5 +1,6 @@
 """Names of schemas, and what users and databases may be set to."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from bide.engines.findings import examine
 from bide.engines.postgres import from_url
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.model import commands as cmd
-from bide.model.errors import InvalidArgument, StoreError
+from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from tests.postgres_server import PostgresServer
 
@@ -201,10 +202,47 @@ def test_a_character_that_the_database_cannot_store_is_told_with_the_fix(
     url = make_database("LATIN1")
     with bide.Queue("q", url) as queue:
         for put in (lambda: queue.put(1, id="日本"), lambda: queue.put_many([1], group="日本")):
-            with pytest.raises(StoreError, match="Use a database with the encoding UTF8"):
+            with pytest.raises(InvalidArgument, match="Use a database with the encoding UTF8"):
                 put()
     (found,) = [finding for finding in examine(url) if "encoding" in finding.what]
-    assert (found.level, "LATIN1" in found.what, "UTF8" in found.fix) == ("warning", True, True)
+    assert (found.level, "LATIN1" in found.what, "UTF8" in found.fix) == ("danger", True, True)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "EUC_JP"])
+def test_reasons_results_and_headers_may_have_all_characters(
+    make_database: Callable[[str], str], encoding: str
+) -> None:
+    smile = "\N{GRINNING FACE} \u65e5"
+    with bide.Queue("q", make_database(encoding), result_ttl="1h", history="1h") as queue:
+        queue.put_many([bide.NewMessage(n, id=f"m{n}", headers={"h": smile}) for n in range(4)])
+        first, *others = queue.claim(4)
+        assert all(queue.ack([*others[1:]], results=[smile, {"text": smile}]))
+        first.retry(reason=smile)
+        others[0].bury(reason=smile)
+        (message,) = queue.claim()
+        assert message.message.failures[-1].reason == smile
+        assert (message.message.headers, queue.result("m3")) == ({"h": smile}, {"text": smile})
+        (dead,) = queue.dead()
+        assert dead.failures[-1].reason == smile
+        assert queue.history("m1")[0].failures[-1].reason == smile
+        assert queue.edit("m1", headers={"x": smile})
+        assert queue.get("m1").headers == {"x": smile}  # type: ignore[union-attr]
+        assert queue.audit()
+
+
+def test_one_id_that_the_database_cannot_store_spoils_no_other(
+    make_database: Callable[[str], str],
+) -> None:
+    with bide.Queue("q", make_database("LATIN1")) as queue:
+        queue.put(1, id="first")
+
+        async def put_all() -> list[object]:
+            async with bide.AsyncQueue("q", queue.url) as tasks:
+                puts = (tasks.put(1, id=id) for id in ("a", "\u65e5", "b"))
+                return await asyncio.gather(*puts, return_exceptions=True)
+
+        a, refused, b = asyncio.run(put_all())
+        assert (bool(a), type(refused), bool(b)) == (True, InvalidArgument, True)
 
 
 def test_arguments_may_be_columns_of_any_collation(

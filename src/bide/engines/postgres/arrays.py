@@ -4,6 +4,8 @@ psycopg writes an array element by element in Python; for 500 messages with 13 f
 longer than the server needs to store them.
 """
 
+import json
+import re
 import struct
 from collections.abc import Sequence
 from itertools import chain
@@ -47,6 +49,21 @@ def byteas(values: Sequence[bytes | None], oid: int = 17) -> bytes:
     else:
         parts = list(chain.from_iterable(zip(map(pack, lengths), there, strict=True)))
     return _array(oid, len(values), nulls, b"".join(parts))
+
+
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
+
+
+def ascii_json(text: str) -> str:
+    """Return JSON with escapes for all characters that an encoding may lack.
+
+    Example:
+        >>> print(ascii_json('["\N{GRINNING FACE}"]'))
+        ["\\ud83d\\ude00"]
+    """
+    if text.isascii():
+        return text
+    return _NOT_ASCII.sub(lambda character: json.dumps(character[0])[1:-1], text)
 
 
 def texts(values: Sequence[str | None]) -> bytes:

@@ -3,8 +3,10 @@
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.postgres.arrays import integers
+from bide.engines.postgres.arrays import ascii_json, integers
 from bide.engines.postgres.connection import Caller
 
 LAST = 60.0
@@ -71,6 +73,8 @@ class Batch:
     """The name under which this process sleeps, if it does."""
     identity: tuple[str, int, int] | tuple[None, None, None] = NO_IDENTITY
     """The sender, number and place of the only command, if its function remembers its answer."""
+    escapes: bool = False
+    """Whether JSON needs escapes, because the encoding of the database lacks characters."""
     hopeful: bool = False
     """Whether puts may raise `UniqueViolation`: they cost less, and a second try is without it."""
     positions: dict[str, int] = field(default_factory=dict)
@@ -84,3 +88,11 @@ class Batch:
     """By queue: when an empty claim asks again, and until when others assume that it sleeps."""
     deltas: int = 0
     """The number of changes of the counters that a count added up."""
+
+    def json(self, value: object) -> str:
+        """Return a value as JSON that the database can store."""
+        return self.storable(msgspec.json.encode(value).decode())
+
+    def storable(self, text: str) -> str:
+        """Return JSON that the database can store."""
+        return ascii_json(text) if self.escapes else text

@@ -118,8 +118,9 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
     rows = batch.call(
         "_change", verb, command.queue, batch.now, texts(ids), tokens, given("at"),
         given("lease", given("delay", 0)), given("if_due"),
-        _json(given("reason", "")[:REASON_LENGTH]), given("release", False), only, command.actor,
-        _results(results), None if edit is None else _json(edit), *batch.identity,
+        batch.json(given("reason", "")[:REASON_LENGTH]), given("release", False), only,
+        command.actor, _results(batch, results), None if edit is None else batch.json(edit),
+        *batch.identity,
     )  # fmt: skip
     if verb != "ack" and any(row.done for row in rows):
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
@@ -128,14 +129,10 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
     return change_outcomes(ids, rows)
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _results(results: Sequence[bytes | None]) -> bytes | None:
+def _results(batch: Batch, results: Sequence[bytes | None]) -> bytes | None:
     if not any(results):
         return None
-    return texts([None if result is None else result.decode() for result in results])
+    return texts([None if one is None else batch.storable(one.decode()) for one in results])
 
 
 def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
@@ -181,7 +178,7 @@ def _delete_where(batch: Batch, cause: str, command: Any, *rule: Any) -> Affecte
 def _edit(batch: Batch, command: cmd.Edit) -> Reply:
     edit = command.options  # by the names of columns
     if (headers := edit.get("headers")) is not None:
-        edit = {**edit, "headers": _json(headers)}
+        edit = {**edit, "headers": batch.json(headers)}
     if command.data is not UNSET:
         edit = {**edit, "data": f"\\x{command.data.hex()}", "is_json": command.json}
     return _change(batch, "edit", command, edit=edit)

@@ -46,6 +46,9 @@ class Caller:
         self.connection = connection
         self._schema = schema
         self._prepares = prepares
+        encoding = connection.info.parameter_status("server_encoding")
+        self.escapes = encoding not in ("UTF8", "SQL_ASCII")
+        """Whether the database lacks characters, so that JSON is stored with escapes."""
         self.in_use = False
         """Whether an exchange has begun and not ended: after an interrupt nobody may use it."""
         self._unanswered = False

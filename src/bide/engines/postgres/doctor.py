@@ -96,9 +96,9 @@ def _writing(ask: Ask) -> list[Finding]:
     alter, reload = "ALTER SYSTEM SET", "SELECT pg_reload_conf()"
     return _those(
         (
-            encoding not in ("UTF8", "SQL_ASCII"), "warning",
+            encoding not in ("UTF8", "SQL_ASCII"), "danger",
             f"the encoding of the database is {encoding}",
-            "ids, headers, results and errors with characters that it lacks cannot be stored",
+            "ids, groups and names with characters that it lacks are refused, in SQL also bodies",
             "use a database with ENCODING 'UTF8'",
         ),
         *(

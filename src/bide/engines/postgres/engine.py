@@ -28,7 +28,7 @@ from bide.engines.repetition import replies_of
 from bide.model.command_identity import Identities
 from bide.model.commands import Ack, Bury, Command, History, Release, Retry
 from bide.model.ended import end_of
-from bide.model.errors import Closed, StoreBusy, StoreError, StoreUnavailable
+from bide.model.errors import BideError, Closed, StoreBusy, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
@@ -118,7 +118,9 @@ class PostgresEngine:
             caller = self._current()
             caller.in_use = True
             waiter = self._process if self._notifier is not None and now is None else None
-            batch = Batch(caller, now, self._floors, waiter, hopeful=number == 1)
+            batch = Batch(
+                caller, now, self._floors, waiter, escapes=caller.escapes, hopeful=number == 1
+            )
             try:
                 found = transact(batch, commands, identities, self._enrolled)
             except (psycopg.Error, MsgspecError) as error:
@@ -179,7 +181,7 @@ class PostgresEngine:
                         "again"
                     )
                 outcomes += self.execute([command], now, [identity])
-            except StoreError as error:
+            except BideError as error:
                 outcomes.append(error)
         return PartlyDone(outcomes)
 

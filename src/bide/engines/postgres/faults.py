@@ -6,6 +6,8 @@ from psycopg import errors
 
 from bide.model.errors import (
     AccessDenied,
+    BideError,
+    InvalidArgument,
     NotAStore,
     OutcomeUnknown,
     StoreBusy,
@@ -39,7 +41,7 @@ _DAMAGED = (
     "backup, or see pg_amcheck"
 )
 
-_TEXTS: dict[str, tuple[type[StoreError], str]] = {
+_TEXTS: dict[str, tuple[type[BideError], str]] = {
     "55P03": (
         StoreBusy,
         "a message is being changed in an open transaction of another client; nothing was changed. "
@@ -73,9 +75,9 @@ _TEXTS: dict[str, tuple[type[StoreError], str]] = {
     "42703": (NotAStore, _BY_HAND),
     "22P02": (StoreCorrupt, _UNREADABLE),
     "22P05": (
-        StoreError,
-        "the database's encoding lacks a character of an id, group, header or name: nothing was "
-        "changed. Use a database with the encoding UTF8",
+        InvalidArgument,
+        "the database's encoding lacks a character of an id, group or name: nothing was changed. "
+        "Use a database with the encoding UTF8",
     ),
     "XX001": (StoreCorrupt, _DAMAGED),
     "XX002": (StoreCorrupt, _DAMAGED),
@@ -118,7 +120,7 @@ LASTING = ("28000", "28P01", "3D000")
 """Refusals of a user, password or database: waiting does not help, and the server logs each."""
 
 
-def lasts(error: StoreError) -> bool:
+def lasts(error: BideError) -> bool:
     """Tell whether a server refused a connection for a reason that does not pass by itself."""
     cause = error.__cause__
     return isinstance(cause, psycopg.Error) and _code(cause) in LASTING
@@ -136,7 +138,7 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def translate(error: psycopg.Error | MsgspecError, shown: str, *, sent: bool) -> StoreError:
+def translate(error: psycopg.Error | MsgspecError, shown: str, *, sent: bool) -> BideError:
     """Return the error that a caller gets.
 
     Args:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-import msgspec
-
 from bide.engines.postgres.arrays import booleans, byteas, integers, texts
 from bide.engines.postgres.batch import Batch
 from bide.engines.postgres.reading import of_versions
@@ -13,8 +11,6 @@ from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply
-
-_encode = msgspec.json.encode
 
 
 def only_puts(commands: Sequence[cmd.Command]) -> bool:
@@ -39,7 +35,7 @@ def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None
     ((moment, lsn),) = batch.call(
         "_put_one", command.queue, batch.now, item.id, item.json, item.data, item.at, item.delay,
         item.priority, item.attempts, item.expires, item.group,
-        None if item.headers is None else _encode(item.headers), *batch.identity,
+        None if item.headers is None else batch.json(item.headers), *batch.identity,
     )  # fmt: skip
     if moment is None:
         return None
@@ -72,7 +68,7 @@ def _put(batch: Batch, queue: str, command: cmd.Put, items: Sequence[Item]) -> l
             return [o for item in items for o in _put(batch, queue, command, [item])]
     hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
     rows = batch.call(
-        "_put", queue, batch.now, mode, hopeful, only, *_columns(items), *batch.identity
+        "_put", queue, batch.now, mode, hopeful, only, *_columns(batch, items), *batch.identity
     )
     batch.positions[queue], batch.moments[queue] = int.from_bytes(rows[-1].lsn), rows[-1].due
     return put_outcomes(items, rows)
@@ -83,9 +79,13 @@ def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -
     return None if values.count(default) == len(values) else array(values)
 
 
-def _columns(items: Sequence[Item]) -> list[bytes | None]:
+def _columns(batch: Batch, items: Sequence[Item]) -> list[bytes | None]:
     """Return items as the arguments of a put; nothing for a field that no item has."""
     delays = [i.delay for i in items]
+
+    def objects(values: Sequence[Any]) -> bytes:
+        return texts([None if value is None else batch.json(value) for value in values])
+
     return [
         texts([i.id for i in items]),
         some([i.json for i in items], True, booleans),
@@ -96,18 +96,13 @@ def _columns(items: Sequence[Item]) -> list[bytes | None]:
         some([i.attempts for i in items], ATTEMPTS, integers),
         some([i.expires for i in items], None, integers),
         some([i.group for i in items], None, texts),
-        some([i.headers for i in items], None, _objects),
+        some([i.headers for i in items], None, objects),
         some([i.latest for i in items], None, integers),
         some([i.attempt for i in items], 0, integers),
-        some([i.failures or None for i in items], None, _objects),
+        some([i.failures or None for i in items], None, objects),
         some([i.died for i in items], None, integers),
         some([i.created for i in items], None, integers),
     ]
-
-
-def _objects(values: Sequence[Any]) -> bytes:
-    """Return an array of JSON texts."""
-    return texts([None if value is None else _encode(value).decode() for value in values])
 
 
 def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:

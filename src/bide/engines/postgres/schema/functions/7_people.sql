@@ -17,6 +17,53 @@ BEGIN
   END IF;
 END $$;
 
+-- Refuse JSON that other programs cannot read, though it is `json` here: halves of pairs of UTF-16, numbers
+-- beyond 1.8e308, integers of more than 4,300 digits, and more than 500 levels (MAX_DEPTH): what
+-- `check_json` of bide.model.body refuses.
+CREATE FUNCTION bide._check_json(p_what text, p_json text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  plain text := p_json;
+  why text;
+BEGIN
+  IF p_json ~ '\\u[dD][89a-fA-F]' AND regexp_replace(
+       replace(p_json, '\\', ''), '\\u[dD][89abAB]..\\u[dD][c-fC-F]..', '', 'g') ~ '\\u[dD][89a-fA-F]' THEN
+    why := 'is not JSON: invalid utf-16 surrogate pair';
+  END IF;
+  IF p_json ~ '[0-9]{200}|[eE][+]?[0-9]{3}' AND EXISTS (
+    SELECT FROM regexp_matches(_outside_strings(p_json), '[0-9]+(?:[.][0-9]+)?(?:[eE][+]?[0-9]+)?', 'g') AS m(n)
+    WHERE CASE WHEN n[1] ~ '[.eE]' THEN _exceeds_double(n[1]) ELSE length(n[1]) > 4300 END
+  ) THEN
+    why := 'is not JSON: Number out of range';
+  END IF;
+  IF length(p_json) - length(translate(p_json, '[{', '')) > 500 THEN
+    plain := translate(regexp_replace(_outside_strings(p_json), '[^][{}]+', '', 'g'), '{}', '[]');
+    FOR level IN 1 .. 500 LOOP  -- the innermost pairs
+      EXIT WHEN plain = '';
+      plain := replace(plain, '[]', ' ');
+      plain := replace(plain, ' ', '');
+    END LOOP;
+    IF plain <> '' THEN
+      why := 'is nested too deeply: the limit is 500 levels';
+    END IF;
+  END IF;
+  IF why IS NOT NULL THEN
+    RAISE EXCEPTION '% %', p_what, why
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
+-- JSON without what is in strings.
+CREATE FUNCTION bide._outside_strings(p_json text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(replace(replace(p_json, '\\', ''), '\"', ''), '"[^"]*"', '""', 'g')
+$$;
+
+CREATE FUNCTION bide._exceeds_double(p_number text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN p_number::double precision IS NULL;
+EXCEPTION WHEN numeric_value_out_of_range THEN
+  RETURN p_number::numeric > 1;  -- else it is too small, and 0
+END $$;
+
 -- Delays count from the beginning of this millisecond: what has none is ready at once.
 CREATE FUNCTION bide._due(delay interval, at timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -74,6 +121,7 @@ BEGIN
     RAISE EXCEPTION 'body is null; the JSON value null is ''null''::json'
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  PERFORM _check_json('body', body::text), _check_json('headers', headers::text);
   IF json_typeof(headers) <> 'object' OR EXISTS (
     SELECT FROM json_each(CASE WHEN json_typeof(headers) = 'object' THEN headers END)
     WHERE json_typeof(value) <> 'string'

@@ -16,5 +16,5 @@ ALTER TABLE bide.store
   ADD COLUMN channel text NOT NULL DEFAULT 'bide_' || replace(gen_random_uuid()::text, '-', '');
 
 -- One row: what `_tag` makes names unreadable with, for those who may use only other queues.
-CREATE TABLE bide.secret (key text NOT NULL);
+CREATE TABLE bide.secret (key text PRIMARY KEY);
 INSERT INTO bide.secret VALUES (gen_random_uuid()::text);
