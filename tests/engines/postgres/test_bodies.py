@@ -114,9 +114,9 @@ def test_a_handler_gets_a_dead_letter_with_the_reason(put: Any) -> None:
         bodies.append(body)
 
     async def run() -> None:
-        async with app.running():
+        async with app.running(), bide.AsyncQueue("q", put.url) as queue:
             deadline = time.monotonic() + 60
-            while put.queue.counts().sizes.dead == 0 or put.queue.counts().flow.acked == 0:
+            while (counts := await queue.counts()).sizes.dead == 0 or counts.flow.acked == 0:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.01)
 
