@@ -172,22 +172,6 @@ def test_what_was_there_before_the_server_counts(
     assert second.put(f"{Q}/messages/c", {"body": 1234567}).status == 507
 
 
-def test_a_register_of_workers_has_no_room_of_its_own(
-    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everybody who may claim may write to it."""
-    monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
-    monkeypatch.setattr(module, "SHARE", 0)
-    server = serve(auth="required", quotas={"shop": Quota(pending=3)})
-    shop = server.with_token(make_token("shop", "consume"))
-
-    def put(id: str) -> int:
-        told = {"command": "put", "queue": "bide:workers", "items": [{"id": id, "data": "MQ=="}]}
-        return shop.post("/v1/batch", {"commands": [told]}).status
-
-    assert [put(id) for id in "abcde"] == [200, 200, 200, 507, 507]
-
-
 @pytest.mark.parametrize("batch", [False, True])
 def test_results_are_remembered_while_there_is_room(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch, batch: bool

@@ -1,6 +1,7 @@
 """Worker processes over HTTP: who sees them, and who may have one replaced."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -9,12 +10,27 @@ from click.testing import CliRunner
 
 import bide
 from bide.cli import main
+from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Cancel, Find, Put
-from bide.model.errors import AccessDenied
+from bide.model.commands import (
+    Cancel,
+    Claim,
+    Configure,
+    Delete,
+    Edit,
+    Find,
+    Purge,
+    Put,
+    Reschedule,
+    Where,
+)
+from bide.model.errors import AccessDenied, StoreFull
 from bide.model.message import Item
-from bide.model.replies import Found, Outcomes, expect
-from bide.observing.heartbeat import STOPS, Busy, Report, put_report
+from bide.model.replies import Affected, Found, Outcomes, expect
+from bide.observing.heartbeat import QUEUE as REGISTER
+from bide.observing.heartbeat import STOPS, Busy, Report, delete_report, put_report
+from bide.server.limits import quotas
+from bide.server.settings import Quota
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
@@ -144,3 +160,70 @@ def test_a_list_says_that_there_are_more_workers_than_it_reads(
     told = CliRunner().invoke(main, ["workers", "--url", store])
     assert told.exit_code == 0
     assert "there are more" in told.stderr
+
+
+ORDERS = Report({"shop:7": ["orders"]}, supervised=True)
+
+
+@pytest.fixture
+def consumer(server: Client, make_token: Any) -> Iterator[Lane]:
+    """Provide a lane of a token that may consume `orders` and nothing else."""
+    token = make_token("shop", "consume", queues=["orders"])
+    lane = open_lane(server.url.replace("http://", f"http://{token}@"))
+    yield lane
+    close_lane(lane)
+
+
+def test_a_worker_reports_and_withdraws_its_report(server: Client, consumer: Lane) -> None:
+    assert expect(Outcomes, consumer.call(put_report("shop:7", ORDERS))).outcomes[0]
+    assert expect(Outcomes, consumer.call(put_report("shop:7", ORDERS))).outcomes[0]
+    assert expect(Affected, consumer.call(Purge(REGISTER, "ready"))).count == 0
+    assert expect(Outcomes, consumer.call(delete_report("shop:7"))).outcomes[0]
+
+
+def test_a_worker_writes_nothing_else_to_the_register(server: Client, consumer: Lane) -> None:
+    report = put_report("shop:7", ORDERS)
+    (item,) = report.items
+    change = msgspec.structs.replace
+    wrong: list[Any] = [
+        Put(REGISTER, [item]),
+        change(report, items=[item, change(item, id="shop:8")]),
+        change(report, items=[change(item, data=b"1")]),
+        change(report, items=[change(item, data=b"x", json=False)]),
+        change(report, items=[change(item, delay=10**10)]),
+        change(report, items=[change(item, headers={"a": "x" * 60_000})]),
+        put_report("shop:7", Report({"shop:7": ["mails"]})),
+        put_report("shop:7", Report({"shop:7": [f"q{n}" for n in range(20_000)]})),
+        Purge(REGISTER, "delayed"),
+        Purge(REGISTER, "dead", ids=["shop:7"]),
+        Cancel(REGISTER, ["shop:7", "shop:8"]),
+        Cancel(REGISTER, where=Where(before=10**12)),
+        Configure(REGISTER, paused=True),
+        Reschedule(REGISTER, ["shop:7"]),
+        Edit(REGISTER, ["shop:7"], data=b"1"),
+        Delete(REGISTER),
+        Claim(REGISTER, 1, 1_000, "w"),
+    ]
+    consumer.call(report)
+    for command in wrong:
+        with pytest.raises(AccessDenied):
+            consumer.call(command)
+    assert expect(Outcomes, consumer.call(delete_report("shop:7"))).outcomes[0]
+
+
+def test_reports_use_no_quota_and_are_so_many(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "READ_MOST", 3)
+    server = serve(auth="required", quotas={"shop": Quota(pending=2, queues=1)})
+    shop = server.with_token(make_token("shop", "admin"))
+    lane = open_lane(shop.url.replace("http://", f"http://{shop.token}@"))
+    for number in range(3):
+        lane.call(put_report(f"shop:{number}", ORDERS))
+    with pytest.raises(StoreFull, match="3 workers report"):
+        lane.call(put_report("shop:3", ORDERS))
+    lane.call(put_report("shop:0", ORDERS))
+    close_lane(lane)
+    assert shop.get("/v1/usage").json["messages"] == 0
+    for id in "ab":
+        assert shop.put(f"{Q}/messages/{id}", {"body": 1}).status == 201

@@ -135,6 +135,30 @@ def forget_changes() -> Steps[None]:
         yield forget_records(name)
 
 
+def decode_report(data: bytes) -> Report:
+    """Return a report, with the names of its queues as they are in it.
+
+    Raises:
+        InvalidArgument: it is not a report.
+    """
+    try:
+        report = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(str(error)) from None
+    ids = [busy.longest for busy in report.busy.values() if busy.longest is not None]
+    for name in chain(report.workers, ids, *report.causes.values()):
+        check_name(name)
+    for queue in queues_of(report):
+        check_queue(queue)
+    return report
+
+
+def queues_of(report: Report) -> set[str]:
+    """Return the names of all queues that a report is about."""
+    figures = report.lateness, report.busy, report.causes, report.gaps
+    return set(chain(*report.workers.values(), *figures))
+
+
 def read(message: Message) -> Report | None:
     """Return a report, with the names that its queues have in the whole store.
 
@@ -147,14 +171,8 @@ def read(message: Message) -> Report | None:
     try:
         if message.queue != QUEUE and len(message.data) > LARGEST:
             raise InvalidArgument(f"it takes more than {LARGEST:,} bytes")
-        report = _decode(message.data)
-        names = [one.longest for one in report.busy.values() if one.longest is not None]
-        for name in chain(report.workers, names, *report.causes.values()):
-            check_name(name)
-        figures = report.lateness, report.busy, report.causes, report.gaps
-        for queue in chain(*report.workers.values(), *figures):
-            check_queue(queue)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
+        report = decode_report(message.data)
+    except InvalidArgument as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
     home = message.queue.removesuffix(QUEUE)

@@ -21,6 +21,7 @@ from bide.model.options import check_options
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
 from bide.queue.undo_steps import is_token
+from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
 
@@ -41,6 +42,7 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
     caller.need(*rights)
     if not isinstance(command, cmd.Queues):
         check_queue(caller.full(command.queue, heartbeat=rights == ("consume",)))
+        check_heartbeat(command, caller)
     await check_values(command, pause)
     versions, if_version = (getattr(command, name, None) for name in ("versions", "if_version"))
     if versions or if_version is not None:  # a version would confirm a guessed body

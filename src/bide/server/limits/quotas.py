@@ -22,9 +22,9 @@ from bide.consuming.graceful_stop import cancel
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.message import Item, stored_size
-from bide.model.replies import Counts, Names, expect
+from bide.model.replies import Counts, Found, Names, expect
 from bide.model.undoing import Bulk, Undo, is_records
-from bide.observing.heartbeat import is_register
+from bide.observing.heartbeat import READ_MOST, is_register
 from bide.server.access.rights import Caller
 from bide.server.limits.admitted import Admitted, left_by, shortened
 from bide.server.limits.slow_reads import SlowReads
@@ -166,8 +166,11 @@ class Quotas:
         commands = admitted.commands
         makes = [
             command for command in commands
-            if isinstance(command, (cmd.Put, cmd.Configure)) and not is_records(command.queue)
+            if isinstance(command, (cmd.Put, cmd.Configure)) and not _is_ours(command.queue)
         ]  # fmt: skip
+        for command in commands:
+            if isinstance(command, cmd.Put) and is_register(command.queue):
+                await self._let_report(command)
         if makes:
             await self._let_in(namespace, {command.queue for command in makes}, admitted)
         if puts := [command for command in makes if isinstance(command, cmd.Put)]:
@@ -190,6 +193,19 @@ class Quotas:
                 else:
                     self._bound(namespace, [edited])
         await self._leave(namespace, admitted)
+
+    async def _let_report(self, command: cmd.Put) -> None:
+        """Admit the reports of workers, which no quota counts: so many in a namespace."""
+        counts = expect(Counts, await self.lane.acall(cmd.Count(command.queue)))
+        if counts.sizes.total + len(command.items) <= READ_MOST:
+            return
+        ids = [item.id for item in command.items]
+        known = expect(Found, await self.lane.acall(cmd.Find(command.queue, ids))).messages
+        if None in known:
+            raise _exceeded(
+                f"{counts.sizes.total:,} workers report to {command.queue}, and {READ_MOST:,} are "
+                "read; stop some"
+            )
 
     async def _leave(self, namespace: str | None, admitted: Admitted) -> None:
         """Count what commands leave in the store: results, reasons, undo records."""
@@ -433,7 +449,7 @@ class Quotas:
     async def _measure(self, namespace: str | None, what: What) -> None:
         began = time.monotonic()
         try:
-            names = await self._names(Caller(namespace, frozenset()), ours=True)
+            names = await self._names(Caller(namespace, frozenset()), records=True)
             queues = self._queues.setdefault(namespace, set())
             queues.update(name for name in names if not _is_ours(name))
             with self.shared.of(namespace) as use:  # last: what is put meanwhile is counted twice
@@ -454,17 +470,17 @@ class Quotas:
         await cancel(self._counting.values())
         self._threads.shutdown(wait=False)
 
-    async def _names(self, caller: Caller, *, ours: bool = False) -> list[str]:
+    async def _names(self, caller: Caller, *, records: bool = False) -> list[str]:
         """Return the full names of a caller's queues.
 
         Args:
             caller: the caller.
-            ours: whether to return also those that bide fills for callers.
+            records: whether to return also those with undo records.
         """
         names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
         return [
             name for name in names
-            if (ours if _is_ours(name) else caller.own(name) is not None)
+            if (records and is_records(name) if _is_ours(name) else caller.own(name) is not None)
         ]  # fmt: skip
 
     async def _sum(self, what: What, names: Sequence[str]) -> int:
