@@ -1,6 +1,7 @@
 """What people see: tables, colours, questions, charts, bars."""
 
 import io
+import json
 import re
 import shlex
 import sys
@@ -300,3 +301,40 @@ def test_messages_are_set_apart(terminal: Terminal, orders: bide.Queue) -> None:
         orders.put(1, id=id, delay=60)
     lines = [line.strip() for line in plain(terminal("get", "orders", "a", "b")[0]).splitlines()]
     assert lines.index("") == lines.index("id  b") - 1
+
+
+STEERS = "\x9b31m\x1b[2J\u202eevil\u2066\U000e0001"
+"""Colours, clears the screen, turns the direction, and shows nothing."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "command",
+    [
+        "result orders done", "export orders", "get orders kept", "get orders kept --json",
+        "get orders kept --body", "get orders raw --body", "history orders done", "scan orders",
+        "scan orders --json", "search --body evil --json", "claim orders --body --ack",
+    ],
+)  # fmt: skip
+def test_what_others_wrote_steers_no_terminal(
+    terminal: Terminal, orders: bide.Queue, command: str
+) -> None:
+    orders.configure(history="1d", result_ttl="1d")
+    orders.put(STEERS, id="done")
+    (delivery,) = orders.claim(1)
+    delivery.ack(result=STEERS)
+    orders.put(STEERS, id="kept", delay="1h", headers={"h": STEERS.replace("\x1b", "")})
+    orders.put(STEERS.encode(), id="raw", delay="1h")
+    orders.put(STEERS, id="due")
+    screen, code = terminal(*command.split(), NO_COLOR="1")
+    assert code == 0
+    assert "evil" in screen or command.startswith("history")
+    assert not set("\x9b\u202e\u2066\U000e0001") & set(screen)
+    assert "\x1b[2J" not in screen
+
+
+@pytest.mark.process
+def test_json_on_a_terminal_is_the_same_value(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put({"note": STEERS}, id="kept", delay="1h")
+    screen, _ = terminal("get", "orders", "kept", "--body", NO_COLOR="1")
+    assert json.loads(plain(screen)) == {"note": STEERS}

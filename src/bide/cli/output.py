@@ -97,7 +97,17 @@ class Output:
         line = msgspec.json.encode(value).decode()
         if not sys.stdout.encoding.lower().startswith("utf"):
             line = json.dumps(msgspec.json.decode(line), separators=(",", ":"))  # all in ASCII
-        sys.stdout.write(line + "\n")
+        sys.stdout.write((escape_json(line) if sys.stdout.isatty() else line) + "\n")
+
+    def body(self, data: bytes, *, is_json: bool) -> None:
+        """Print the body of a message as it is; on a terminal, without what would steer it."""
+        if not sys.stdout.isatty():
+            sys.stdout.buffer.write(data + b"\n" * is_json)
+        elif is_json:
+            sys.stdout.write(escape_json(data.decode()) + "\n")
+        else:
+            text = data.decode(errors="backslashreplace")
+            sys.stdout.write("\n".join(map(escape, text.split("\n"))) + "\n")
 
     def row(self, *columns: object) -> None:
         """Print a line of columns, with tabs between them."""
@@ -188,6 +198,21 @@ def escape(text: str) -> str:
         else c.encode("unicode_escape").decode()
         for c in text
     )  # fmt: skip
+
+
+def escape_json(text: str) -> str:
+    """Return JSON with its control and format characters as escapes of JSON, as for `escape`.
+
+    Example:
+        >>> print(escape_json('"a\u202eb\U000e0001"'))
+        "a\\u202eb\\udb40\\udc01"
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or unicodedata.category(c) == "Zs" else json.dumps(c)[1:-1]
+        for c in text
+    )
 
 
 def warn(text: str) -> None:

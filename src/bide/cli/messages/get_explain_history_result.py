@@ -1,7 +1,5 @@
 """One message: `bide get`, `explain`, `history` and `result`."""
 
-import sys
-
 import click
 import msgspec
 
@@ -34,7 +32,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
             all_there = False
             warn(orders.explain(id).sentence)
         elif only_body:
-            sys.stdout.buffer.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
+            out.body(body_bytes(message), is_json=message.json)
             flush_output()
         elif out.terminal:
             print_sheet(out, message, orders.explain(id).sentence)

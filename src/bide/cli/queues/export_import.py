@@ -1,6 +1,7 @@
 """`bide export` and `bide import`."""
 
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from click.core import ParameterSource
 from bide.cli import option
 from bide.cli.errors import raise_on_termination, usage_error
 from bide.cli.input import export_lines
-from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
+from bide.cli.output import DONE, NOTHING, Bar, Output, escape_json, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
 from bide.queue.sync import Queue
 from bide.transfer.importing import take_over
@@ -42,10 +43,10 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
     orders = store.existing(queue)
-    count = 0
+    count, shown = 0, output == "-" and sys.stdout.isatty()
     with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar, opened(output) as file:
         for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
-            file.write(line + "\n")
+            file.write((escape_json(line) if shown else line) + "\n")
     if output != "-":
         facts = {"exported": count, "file": output}
         out.report(facts, DONE, f"{plural(count, 'message')} of {queue} written to {output}")

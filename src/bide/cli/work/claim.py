@@ -1,7 +1,6 @@
 """`bide claim`: take due messages by hand, or run a command for each."""
 
 import os
-import sys
 from contextlib import suppress
 from shlex import quote
 
@@ -90,7 +89,7 @@ def claim(
         return False
     if only_body:
         for one in deliveries:
-            sys.stdout.buffer.write(body_bytes(one.message) + b"\n" * one.message.json)
+            out.body(body_bytes(one.message), is_json=one.message.json)
     else:
         _print(out, deliveries, ack)
     flush_output()
