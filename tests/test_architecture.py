@@ -19,48 +19,50 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.timing": {"bide.clock", "bide.logs", "bide.threads"},
     "bide.engines": {"bide.model", "bide.logs"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock", "bide.logs", "bide.threads"},
-    "bide.observing": {"bide.model", "bide.engines", "bide.clock", "bide.lane"},
-    "bide.within": {"bide.model", "bide.engines"},
-    "bide.outbox": {"bide.model", "bide.engines", "bide.lane"},
+    "bide.observing": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.logs"},
+    "bide.within": {"bide.model", "bide.engines", "bide.logs"},
+    "bide.outbox": {"bide.model", "bide.engines", "bide.lane", "bide.logs"},
     "bide.queue": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.observing", "bide.within",
-        "bide.outbox",
+        "bide.outbox", "bide.logs",
     },
-    "bide.transfer": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue"},
+    "bide.transfer": {
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.logs",
+    },
     "bide.consuming": {
-        "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
+        "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing", "bide.logs",
     },
     "bide.worker": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.targets", "bide.outbox",
+        "bide.consuming", "bide.targets", "bide.outbox", "bide.logs",
     },
     "bide.targets": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming",
+        "bide.consuming", "bide.logs",
     },
     "bide.server": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.worker", "bide.targets",
+        "bide.consuming", "bide.worker", "bide.targets", "bide.logs",
     },
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
-        "bide.dashboard", "bide.outbox", "bide.transfer",
+        "bide.dashboard", "bide.outbox", "bide.transfer", "bide.logs",
     },
     "bide.dashboard": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.worker", "bide.targets", "bide.server",
+        "bide.worker", "bide.targets", "bide.server", "bide.logs",
     },
     "bide.contrib": {  # kits for frameworks: they use all, and nothing uses them
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.within", "bide.outbox", "bide.consuming", "bide.worker",
         "bide.targets", "bide.server", "bide.dashboard", "bide.cli", "bide.testing",
-        "bide.transfer",
+        "bide.transfer", "bide.logs",
     },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
-        "bide.observing", "bide.consuming", "bide.worker",
+        "bide.observing", "bide.consuming", "bide.worker", "bide.logs",
     },
     "bide": {
         "bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.consuming", "bide.worker",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bide.consuming.handling import Handling
+from bide.logs import logger
 from bide.model.replies import Outcome
 from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
@@ -18,7 +19,7 @@ SUMMARY = 10.0
 QUIET = frozenset({"acked", "discarded", "released"})
 """Outcomes that need no attention: logged one by one at debug only."""
 
-_log = logging.getLogger("bide.worker.delivery")
+_log = logger("bide.worker.delivery")
 
 
 def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome]) -> None:

@@ -1,11 +1,11 @@
 """Stop consumers: let handlers finish, interrupt the others, release their messages."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bide.clock import Clock, sleep
+from bide.logs import logger
 
 if TYPE_CHECKING:
     from bide.consuming.consumer import Consumer
@@ -16,7 +16,7 @@ INTERRUPTED = 1.0
 FAREWELL = 5.0
 """Seconds to settle the last messages; without that, their leases expire."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 async def stop(

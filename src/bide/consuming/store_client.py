@@ -1,11 +1,11 @@
 """Run the commands of a worker, and wait while the store is unavailable."""
 
-import logging
 import random
 from typing import TypeVar
 
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
+from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StoreError
@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Reply)
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="2s", jitter=0.2)
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 class StoreClient:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from string import punctuation
@@ -18,6 +17,7 @@ from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, sta
 from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
+from bide.logs import logger
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_FORM, MAX_LOGIN_FORM
 from bide.server.access.admission import refuse_foreign_forms
@@ -65,7 +65,7 @@ longer."""
 NAMESPACES = 64
 """For how many namespaces it is kept what was read lately."""
 
-_log = logging.getLogger("bide.dashboard")
+_log = logger("bide.dashboard")
 
 
 @dataclass(eq=False)

@@ -5,12 +5,13 @@ file). An engine remembers the highest number that the store has confirmed to it
 if the store comes back with a smaller one.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_log = logging.getLogger("bide.store")
+from bide.logs import logger
+
+_log = logger("bide.store")
 _lock = threading.Lock()
 _counts: dict[str, int] = {}
 _listeners: list[Callable[[], object]] = []

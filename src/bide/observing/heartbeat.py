@@ -6,7 +6,6 @@ has been silent for a while.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import msgspec
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, arun_steps
+from bide.logs import logger
 from bide.model.commands import Cancel, Purge, Put, Queues, Scan
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import OWN, check_name, check_queue
@@ -65,7 +65,7 @@ and nothing else goes on while they are read."""
 LONGEST_REASON = 300
 """The number of characters that are logged of an error about a wrong report."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]

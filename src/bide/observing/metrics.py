@@ -5,7 +5,6 @@ all processes on all machines, and a killed process loses none. Only workers kno
 duration; these are summed over the processes of a worker.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ import msgspec
 
 from bide.engines import losses
 from bide.lane.lane import Lane
+from bide.logs import logger
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument, StoreError
 from bide.model.replies import Counts, expect
@@ -124,7 +124,7 @@ CLAIMS = (
            lambda one: one.lateness),
 )  # fmt: skip
 
-_log = logging.getLogger("bide.telemetry")
+_log = logger("bide.telemetry")
 
 
 def counts_of(lane: Lane, queues: Iterable[str]) -> dict[str, Counts]:

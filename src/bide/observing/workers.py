@@ -4,7 +4,6 @@ A request is a message in a queue from which nothing claims: its id is the holde
 that process looks there every few seconds, and deletes what it takes.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import msgspec
 
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps
+from bide.logs import logger
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import StoreError
 from bide.model.identity import check_name
@@ -156,7 +156,7 @@ def _asked(message: Message) -> str | None:
 GAPS = 5
 """How many gaps of a queue a process reports at most."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 class Seen(NamedTuple):

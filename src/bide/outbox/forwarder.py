@@ -6,7 +6,6 @@ no answer, sends the same command again, and the store executes it only once.
 """
 
 import asyncio
-import logging
 import sqlite3
 import threading
 import time
@@ -19,6 +18,7 @@ import msgspec
 
 from bide.engines.registry import mask, opener, split_url
 from bide.lane.lane import Lane
+from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
 from bide.model.errors import (
@@ -45,7 +45,7 @@ POLL = 5.0
 TRIES = 3
 """How often it tries a row that the store refuses with an error of no known cause."""
 
-_log = logging.getLogger("bide.forward")
+_log = logger("bide.forward")
 
 
 def table_of(url: str) -> Table:

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import logging
 import os
 import sqlite3
 import threading
@@ -12,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bide.logs import logger
 from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CREATE_TABLES, Row, Table
 
@@ -27,7 +27,7 @@ SELECT number, queue, id, command FROM bide_outbox
 WHERE queue NOT IN (SELECT value FROM json_each(?)) ORDER BY number LIMIT ?
 """
 
-_log = logging.getLogger("bide.forward")
+_log = logger("bide.forward")
 
 POLL = 0.02
 """Every so many seconds the forwarder looks whether another process has committed."""

@@ -1,7 +1,6 @@
 """The ASGI application: routes, access, answers to errors, and logs for every request."""
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -9,6 +8,7 @@ from typing import Protocol
 from urllib.parse import quote, unquote
 
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.logs import logger
 from bide.model.errors import BideError
 from bide.model.limits import MAX_URL
 from bide.server.access.admission import refuse_pages
@@ -24,7 +24,7 @@ from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 async def answer(

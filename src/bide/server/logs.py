@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LOGGED_METHOD, MAX_LOGGED_PATH, MAX_NAME
 from bide.model.replies import Outcome
@@ -23,8 +24,8 @@ from bide.server.access.rights import OPEN, Caller
 DONE = "done"
 """The result of an act that was carried out."""
 
-_access_log = logging.getLogger("bide.access")
-_log = logging.getLogger("bide.server")
+_access_log = logger("bide.access")
+_log = logger("bide.server")
 
 
 def log_request(

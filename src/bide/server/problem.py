@@ -3,7 +3,6 @@
 Errors suggest similar names or values, and do not contain the location of the store.
 """
 
-import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from bide.engines.registry import mask, split_url
+from bide.logs import logger
 from bide.model.body import why_unreadable
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_DETAIL, MAX_TYPO
@@ -278,7 +278,7 @@ _ADDRESS = re.compile(
 )
 """An IPv4 address, and a port; or an IPv6 address."""
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 def _hosts_in(netloc: str, path: str) -> re.Pattern[str]:

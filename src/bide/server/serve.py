@@ -6,7 +6,6 @@
 import asyncio
 import errno
 import gc
-import logging
 import os
 import secrets
 import signal
@@ -20,6 +19,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import absolute, mask
 from bide.lane.shared import close_lane, open_lane
+from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.server.access.admission import Admission
@@ -33,7 +33,7 @@ from bide.worker.process.child import loop_factory
 from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
 from bide.worker.process.supervisor import Supervisor
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment variable with the settings of a process. Arguments would be visible to other

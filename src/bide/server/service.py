@@ -1,7 +1,6 @@
 """The service of one server process: its store, its limits and its figures."""
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -15,6 +14,7 @@ from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import arun_steps
+from bide.logs import logger
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
@@ -40,7 +40,7 @@ from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats, SharedState
 from bide.server.subscriptions.pushing import Pushing
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 MOST_UNDER_WAY = 5_000
 """Commands of batches that may be under way. The lane accepts twice as many without delay, so the

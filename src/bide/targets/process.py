@@ -1,7 +1,6 @@
 """Push in a separate process, until a signal ends it."""
 
 import asyncio
-import logging
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -12,6 +11,7 @@ from bide.consuming.graceful_stop import first_of
 from bide.engines.registry import mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.logs import logger
 from bide.model.commands import Queues
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds for the event loop to answer a scrape."""
 
-_log = logging.getLogger("bide.server.push")
+_log = logger("bide.server.push")
 
 
 async def push(

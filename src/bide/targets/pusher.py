@@ -1,7 +1,6 @@
 """The pusher: runs all subscriptions of a store in one process."""
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
@@ -12,6 +11,7 @@ from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
+from bide.logs import logger
 from bide.model.errors import BideError, Closed, StoreError
 from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat, Report
@@ -40,7 +40,7 @@ POLL = 1.0
 SEEN = 2.0
 """Seconds between two signs of life for other servers."""
 
-_log = logging.getLogger("bide.server.push")
+_log = logger("bide.server.push")
 
 
 class Pusher:

@@ -1,16 +1,16 @@
 """Millions of timers on one thread."""
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.logs import logger as bide_logger
 from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.lifetime import NS, Delay, DueTimes, Moment, OwnedByProcess, ShutDown, period_ns
 
-logger = logging.getLogger("bide.timing")
+logger = bide_logger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 GONE = object()
 

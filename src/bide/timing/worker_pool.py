@@ -1,7 +1,6 @@
 """The futures of a scheduled executor, and the threads that run its tasks."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future, InvalidStateError
@@ -10,13 +9,14 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from bide.clock import Clock
+from bide.logs import logger as bide_logger
 from bide.timing.base import Delayed
 from bide.timing.delay_queue import DelayQueue
 from bide.timing.lifetime import NS, OwnedByProcess, ShutDown
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bide.timing")
+logger = bide_logger("bide.timing")
 
 Overrun = Literal["skip", "catch_up"]
 """What a fixed rate does about missed runs: leave them out, or make them one after the other."""

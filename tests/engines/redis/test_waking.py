@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -197,3 +198,25 @@ def test_resuming_wakes(waiters: Callable[[int], list[Waiter]], open_engine: Ope
     engine.execute([Configure("q", paused=False)])
     waiter.join()
     assert [id for id, _ in waiter.got] == ["a"]
+
+
+@pytest.mark.parametrize("text", [b"x", b"q at soon", b"\xff\xfe", b""])
+def test_what_others_publish_ends_no_waking(
+    waiters: Callable[..., list[Waiter]],
+    url: str,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    text: bytes,
+) -> None:
+    (waiter,) = waiters(1)
+    client = redis_server.client(db=int(url.rpartition("=")[2]))
+    for _ in range(3):
+        for channel in client.pubsub_channels():
+            client.publish(channel, text)
+    with closing(Lane(opener(url))) as other:
+        other.call(Put("q", [Item("a", b"1")]))
+    waiter.join()
+    assert [id for id, _ in waiter.got] == ["a"]
+    skipped = [record for record in caplog.records if "not from bide" in record.getMessage()]
+    assert len(skipped) == 1
+    client.close()

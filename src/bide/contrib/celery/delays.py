@@ -1,7 +1,6 @@
 """Let the tasks of a Celery app wait in bide until they are due, and publish them then."""
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from bide.consuming.handling import Handling
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
 from bide.model.limits import MAX_BODY
@@ -29,7 +29,7 @@ AGAIN = 1.0
 CONFIRM = 30.0
 """Seconds that the broker may take to confirm."""
 
-_log = logging.getLogger("bide.celery")
+_log = logger("bide.celery")
 
 
 def install(

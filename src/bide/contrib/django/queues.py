@@ -1,6 +1,5 @@
 """Queues that know Django's transactions."""
 
-import logging
 from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from bide.contrib.django.conf import configuration, has_outbox, in_database, sto
 from bide.engines.port import Guest
 from bide.engines.registry import lives_alone
 from bide.lane.shared import close_lane, open_lane
+from bide.logs import logger
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Reply
@@ -24,7 +24,7 @@ from bide.within import dialect_of
 
 T = TypeVar("T")
 
-_log = logging.getLogger("bide.django")
+_log = logger("bide.django")
 
 
 class OfSettings(BaseQueue):

@@ -1,6 +1,5 @@
 """The HTTP engine: a store behind another bide's server (`bide serve`)."""
 
-import logging
 import os
 import re
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from urllib.parse import SplitResult, unquote
 from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
 from bide.engines.registry import is_this_machine, options, seconds
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 
 __all__ = ["HttpEngine", "address_of", "from_url"]
@@ -19,7 +19,7 @@ FILES = ("ca", "cert", "cert_key")
 """Options that name files, in the order of `Address`: the certificates to trust instead of the
 system's, this client's certificate, and its key."""
 
-_log = logging.getLogger("bide.http")
+_log = logger("bide.http")
 
 
 def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:

@@ -1,6 +1,5 @@
 """The PostgreSQL engine: the queue in the user's own database."""
 
-import logging
 import os
 import random
 import secrets
@@ -25,6 +24,7 @@ from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.transactions import Answer, transact
 from bide.engines.repetition import replies_of
+from bide.logs import logger
 from bide.model.command_identity import Identities
 from bide.model.commands import Ack, Bury, Command, History, Release, Retry
 from bide.model.ended import end_of
@@ -68,7 +68,7 @@ ENDS_LEASES = (Ack, Retry, Bury, Release)
 processes need to look."""
 
 _EVERYBODY = 1 << 30
-_log = logging.getLogger("bide.postgres")
+_log = logger("bide.postgres")
 
 
 class PostgresEngine:

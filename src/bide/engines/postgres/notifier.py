@@ -1,6 +1,5 @@
 """How processes wake each other: by NOTIFY, and only if one would sleep too long."""
 
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -12,12 +11,13 @@ from bide.engines.postgres.bounded_connection import BoundedConnection
 from bide.engines.postgres.faults import first_line
 from bide.engines.postgres.settings import Settings
 from bide.engines.waiting import readable
+from bide.logs import logger
 from bide.model.errors import StoreError
 
 AGAIN = 1.0
 """Seconds until a lost connection is opened again; until then waiting claims look by themselves."""
 
-_log = logging.getLogger("bide.postgres")
+_log = logger("bide.postgres")
 
 
 class PostgresNotifier:

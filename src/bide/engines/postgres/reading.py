@@ -1,6 +1,5 @@
 """Claim, find, count, forecast, queues: from rows to messages and figures."""
 
-import logging
 import time
 from collections.abc import Mapping
 from operator import attrgetter
@@ -11,6 +10,7 @@ import msgspec
 from bide.engines.cursor import Budget
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NEVER, NO_IDENTITY, Batch
+from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, State, unreadable
@@ -41,7 +41,7 @@ FOREVER = 1 << 53
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
-_log = logging.getLogger("bide.postgres")
+_log = logger("bide.postgres")
 
 
 def message(queue: str, row: Any, now: int) -> Message:

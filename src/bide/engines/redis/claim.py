@@ -4,7 +4,6 @@ Over several shards, messages come in the order of rank, unless another worker c
 then the shard hands out what follows there. A shard that does not answer is left out.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +12,14 @@ from bide.engines.redis.calls import SLICE, Call, Round, Step
 from bide.engines.redis.layout import DAMAGED, read_record
 from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue
+from bide.logs import logger
 from bide.model.commands import Claim
 from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Message
 from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Claimed, Died
 
-_log = logging.getLogger("bide.redis")
+_log = logger("bide.redis")
 
 
 class _Claiming:

@@ -1,10 +1,10 @@
 """Settings of servers and sentinels that endanger messages: for `bide doctor`, and for the log."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bide.engines.findings import Finding, findings
+from bide.logs import logger
 
 SETTINGS = ("appendfsync", "save", "min-replicas-to-write")
 """What is to be asked for of the configuration; INFO tells the rest."""
@@ -15,7 +15,7 @@ FAILOVER_MS = 20_000
 OLDEST = (7, 0)
 """The version of the oldest server that has what bide needs."""
 
-_log = logging.getLogger("bide.redis")
+_log = logger("bide.redis")
 _said: set[tuple[str, Finding]] = set()
 
 

@@ -21,6 +21,7 @@ from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.wire import Lost, pack
+from bide.logs import logger
 from bide.model.ended import end_of
 from bide.model.errors import StoreError
 
@@ -35,6 +36,8 @@ HEARTBEAT = 10.0
 
 ECHO = 1.0
 """Seconds for which the same hint from another node is taken for its echo."""
+
+_log = logger("bide.redis")
 
 
 class RedisNotifier:
@@ -59,7 +62,7 @@ class RedisNotifier:
         self._at: dict[Address, Connection] = {}
         self._alive: dict[Address, float] = {}
         self._checked = 0.0
-        self._closed = False
+        self._closed = self._has_seen_other_text = False
         self._hearing = threading.Lock()
         self._wake_out, self._wake_in = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -117,10 +120,16 @@ class RedisNotifier:
         if first != address and now < heard + ECHO:
             return None
         self._heard[hint] = address, now
-        queue, kind, moment = hint.decode().split(" ", 2)
-        if kind == "end":
-            return end_of(queue, moment), 0
-        return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+        try:
+            queue, kind, moment = hint.decode().split(" ", 2)
+            if kind == "end":
+                return end_of(queue, moment), 0
+            return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+        except ValueError:  # any client of the server may publish
+            if not self._has_seen_other_text:
+                self._has_seen_other_text = True
+                _log.warning("a published text is not from bide, and was skipped: %.100r", hint)
+            return None
 
     def _check(self) -> None:
         """Listen at all masters and nowhere else."""

@@ -1,15 +1,15 @@
 """Shards: which one a message is in, and how many each queue has."""
 
-import logging
 from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import Call, raised
 from bide.engines.redis.layout import NUMBERS, QUEUES, meta_key
 from bide.engines.redis.sender import Sender
+from bide.logs import logger
 from bide.model.errors import StoreError
 
-_log = logging.getLogger("bide.redis")
+_log = logger("bide.redis")
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Sentinels: servers that watch a group of others, and know which of them is the master now."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from redis import exceptions as raised
 from bide.engines.redis.dangers import of_sentinels, warn
 from bide.engines.redis.faults import Refusal, is_away, is_of_network, no_connection, origin
 from bide.engines.redis.wire import Lost, Wire, pack
+from bide.logs import logger
 from bide.model.errors import StoreError, StoreUnavailable
 
 PATIENCE = 1.0
@@ -20,7 +20,7 @@ SILENT = 10
 
 Address = tuple[str, int]
 
-_log = logging.getLogger("bide.redis")
+_log = logger("bide.redis")
 
 
 _WHOLE = (

@@ -1,6 +1,5 @@
 """Send commands to the servers that have their slots, and again if the answer was lost."""
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
 from bide.engines.redis.wire import Lost, pack
+from bide.logs import logger
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
 BACK_MS = 300
@@ -23,7 +23,7 @@ BACK_MS = 300
 _MOVING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION")
 """Kinds of refusals after which a call is sent again: the slot, or the library, is on its way."""
 
-_log = logging.getLogger("bide.redis")
+_log = logger("bide.redis")
 
 
 @dataclass(slots=True)

@@ -1,6 +1,5 @@
 """Messages whose rows cannot be read, because another program has written to bide's tables."""
 
-import logging
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
@@ -21,13 +20,14 @@ from bide.engines.sqlite.tables import (
     shown_id,
     stored,
 )
+from bide.logs import logger
 from bide.model.errors import BideError
 from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
 
 _STRIPE = 1 << 42
 
-_log = logging.getLogger("bide.sqlite")
+_log = logger("bide.sqlite")
 
 
 def is_damage(error: BaseException) -> bool:

@@ -1,6 +1,5 @@
 """The SQLite engine: durable on one machine, for many processes, without a server."""
 
-import logging
 import os
 import sqlite3
 import time
@@ -26,6 +25,7 @@ from bide.engines.sqlite.files import RESERVE, Files, free_room
 from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
+from bide.logs import logger
 from bide.model.command_identity import Identities
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
@@ -46,7 +46,7 @@ UNCHECKED = 1024 * 1024
 PER_MESSAGE = 1_000
 """About how many bytes a message takes beside its content."""
 
-_log = logging.getLogger("bide.sqlite")
+_log = logger("bide.sqlite")
 
 
 class SqliteEngine:

@@ -6,7 +6,6 @@ requests, `Sec-Fetch-Site`, a `Host` name of another site that resolves to this 
 rebinding), and a content type that needs no preflight.
 """
 
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from bide.clock import Clock, sleep
 from bide.engines.registry import is_this_machine
+from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.access.oidc import Expired, Oidc, Rejected
 from bide.server.access.rights import OPEN, Caller
@@ -34,7 +34,7 @@ LOOK = 1.0
 RECHECK = 5.0
 """Seconds between two checks of the token of a waiting request."""
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 @dataclass(eq=False)

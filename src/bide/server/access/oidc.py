@@ -1,7 +1,6 @@
 """Validate JWTs of an OpenID Connect issuer, which callers send instead of a token of the store."""
 
 import asyncio
-import logging
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bide.engines.registry import is_this_machine
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED, check_namespace
 from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
@@ -46,7 +46,7 @@ TIMEOUT = 5.0
 """Seconds that a fetch may take."""
 
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

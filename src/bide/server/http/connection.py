@@ -7,7 +7,6 @@ cut off), and the time for a head and between two requests.
 """
 
 import asyncio
-import logging
 import os
 import socket
 from collections import deque
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
+from bide.logs import logger
 from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD
 from bide.server.http.exchange import TOO_LARGE, Exchange, Refusal, RequestHead
 from bide.server.http.output import Output
@@ -37,7 +37,7 @@ REST = 10.0
 SLICE = 16 * 1024
 """Bytes that are parsed at a time; parsing stops while a request waits for its turn."""
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 class Connection(Output):

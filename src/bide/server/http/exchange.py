@@ -4,7 +4,6 @@ A head has limits, and is refused if it is ambiguous.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable
 from email.utils import formatdate
@@ -12,6 +11,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from bide.logs import logger
 from bide.model.limits import MAX_FIELDS, MAX_HEAD
 from bide.server.limits.gate import CLIENT
 from bide.server.limits.reply_budget import Present
@@ -111,7 +111,7 @@ KEEP = (b"connection", b"keep-alive")
 
 _LINES = {int(s): f"HTTP/1.1 {int(s)} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 class Exchange:

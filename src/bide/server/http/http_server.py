@@ -4,7 +4,6 @@ With TLS, a connection is a `Handshake` first and a `Connection` afterwards.
 """
 
 import asyncio
-import logging
 import resource
 import socket
 import ssl
@@ -14,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from bide.consuming.graceful_stop import first_of
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_UNREAD
 from bide.server.app import App
@@ -38,7 +38,7 @@ LINGERING = 16
 
 _KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 class HttpServer:

@@ -7,7 +7,6 @@ has left the store is noticed by the next count. A slow count is not repeated so
 """
 
 import asyncio
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Literal
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.consuming.graceful_stop import cancel
 from bide.lane.lane import Lane
+from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.message import Item, stored_size
 from bide.model.replies import Counts, Found, Names, expect
@@ -55,7 +55,7 @@ WAITING = 32
 What = Literal["messages", "stored"]
 """What is counted: messages, or their bytes, which takes longer."""
 
-_log = logging.getLogger("bide.server")
+_log = logger("bide.server")
 
 
 @dataclass(eq=False)

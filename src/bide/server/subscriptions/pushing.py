@@ -1,12 +1,12 @@
 """Push as a part of the service: the pusher, and what it knows of the subscriptions."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
+from bide.logs import logger
 from bide.server.settings import Settings
 from bide.targets.amqp import intakes
 from bide.targets.http.addresses import Gate
@@ -17,7 +17,7 @@ from bide.targets.pusher import Pusher
 FRESH = 1.0
 """Seconds for which the subscriptions that were read from the store are used."""
 
-_log = logging.getLogger("bide.server.push")
+_log = logger("bide.server.push")
 
 
 class Pushing:

@@ -1,6 +1,5 @@
 """Send a message as one signed HTTP POST, and return the answer."""
 
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +9,7 @@ from importlib.metadata import version
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from bide.clock import Clock
+from bide.logs import logger
 from bide.model.identity import split_name
 from bide.model.message import Message
 from bide.targets.http.client import HttpClient, NoAnswer
@@ -26,7 +26,7 @@ HEADERS = {
     "user-agent": f"bide/{version('bide')}", "accept-encoding": "identity", "accept": "*/*",
 }  # fmt: skip
 
-_log = logging.getLogger("bide.server.push")
+_log = logger("bide.server.push")
 
 
 class Busy(Exception):

@@ -1,7 +1,6 @@
 """One subscription in one process: claim its due messages, send and settle them."""
 
 import asyncio
-import logging
 import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +12,7 @@ from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.settling import RELEASE, Verdict
+from bide.logs import logger
 from bide.model.errors import StoreError
 from bide.model.message import Message
 from bide.model.replies import Claimed
@@ -56,7 +56,7 @@ FULL = 0.25
 OVERDUE = 5_000
 """Milliseconds, beyond the timeout, after which the next server sends a probe that is due."""
 
-_log = logging.getLogger("bide.server.push")
+_log = logger("bide.server.push")
 
 
 class SubscriptionWorker(Consumer):

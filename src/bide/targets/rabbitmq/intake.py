@@ -1,7 +1,6 @@
 """An intake: messages that were published with a delay go from RabbitMQ into the store."""
 
 import asyncio
-import logging
 import random
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -13,6 +12,7 @@ from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
 from bide.lane.steps import arun_steps
+from bide.logs import logger
 from bide.model.commands import Command, Find, Put
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
@@ -49,7 +49,7 @@ DEAD_LETTER = 15.0
 BEING_PUBLISHED = 0.02, 0.05, 0.1, 0.3, 0.5
 """Seconds to wait between looks at a message that is being published, for its id to become free."""
 
-_log = logging.getLogger("bide.targets.rabbitmq")
+_log = logger("bide.targets.rabbitmq")
 
 
 R = TypeVar("R", bound=Reply)

@@ -1,6 +1,5 @@
 """A schedule: a function that is called tick after tick, each in one process."""
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard
 from bide.consuming.store_client import StoreClient
+from bide.logs import logger
 from bide.model.commands import Cancel
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -87,7 +87,7 @@ def plan(
     return Plan(True, recurrence.after(due), due)
 
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 class ScheduleTicks(Links):

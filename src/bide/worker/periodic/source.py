@@ -1,7 +1,6 @@
 """A source: a function that returns the messages that should exist, asked window after window."""
 
 import inspect
-import logging
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
 from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.logs import logger
 from bide.model.commands import Put, Revive, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
@@ -226,7 +226,7 @@ SLACK = 1_000
 FIRST = 60_000
 """The id of a first window is a multiple of so many milliseconds."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 class SourceWindows(Links):

@@ -20,6 +20,7 @@ from bide.consuming.graceful_stop import cancel
 from bide.engines.registry import lives_alone
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.targets.amqp import intakes
@@ -34,7 +35,7 @@ AGAIN = 1.0
 LINGER = 2.0
 """Seconds at the end for tasks and threads that handlers have started."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 class Orders(msgspec.Struct, frozen=True):

@@ -1,16 +1,16 @@
 """Report the health of the worker: by a file, by an HTTP port, and to systemd."""
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
+from bide.logs import logger
 from bide.observing.metrics import unlistenable
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 def update_health_file(path: Path, trouble: str | None) -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import itertools
-import logging
 import random
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from bide.clock import sleep
+from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, WrongContext
 from bide.queue.arguments import own_name
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AGAIN = Backoff(first="1s", factor=2, ceiling="30s", jitter=0.2)
 """The pauses before a worker that has failed begins again."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 _numbers = itertools.count(1)
 """Number the workers of this process: each needs a unique name."""

@@ -4,7 +4,6 @@ A process reports over a socket: once a beat, as a line of JSON.
 """
 
 import asyncio
-import logging
 import signal
 import socket
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from bide.logs import logger
 from bide.observing.tally import Tally
 
 BEAT = 1.0
@@ -100,7 +100,7 @@ async def receive(pipe: socket.socket) -> AsyncIterator[Report]:
 LAST_REPORT = 1.0
 """Seconds to receive the last report of an ended process; its children may hold the socket open."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 def command_of(module: str, *arguments: str) -> list[str]:

@@ -1,7 +1,6 @@
 """The runner: runs an app in this process, within its lifespan, and watches the event loop."""
 
 import asyncio
-import logging
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from bide.consuming.store_client import StoreClient
 from bide.engines.registry import absolute, file_of, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.logs import logger
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
@@ -69,7 +69,7 @@ class Watch:
         )  # fmt: skip
 
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 @dataclass(eq=False)

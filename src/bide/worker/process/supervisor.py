@@ -4,7 +4,6 @@ It never imports the user's code, so neither a change of that code nor a crash i
 """
 
 import asyncio
-import logging
 import os
 import resource
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from bide.consuming.graceful_stop import cancel, first_of
 from bide.lane.steps import arun_steps
+from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.metrics import MetricsServer, registry_of
@@ -65,7 +65,7 @@ STEADY = 30.0
 PAUSES = Backoff(first="500ms", factor=2, ceiling="30s", jitter=0)
 """The delays before a dead process is replaced."""
 
-_log = logging.getLogger("bide.worker")
+_log = logger("bide.worker")
 
 
 @dataclass
