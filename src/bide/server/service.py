@@ -117,7 +117,7 @@ class Service:
         self._counts_until = 0.0
         self._under_way = 0
         self._watches: dict[str, asyncio.Task[Reply]] = {}
-        self._less = asyncio.Condition()
+        self._less = asyncio.Event()
         self._ended = False
 
     async def begin(self) -> None:
@@ -156,10 +156,13 @@ class Service:
                     return [StoreBusy(str(problem))]
                 except BideError as error:
                     return [error]
-            async with self._less:
-                await self._less.wait_for(lambda: self._under_way + len(part) <= MOST_UNDER_WAY)
-                self._under_way += len(part)
+            while self._under_way + len(part) > MOST_UNDER_WAY:
+                self._less.clear()
+                await self._less.wait()
+            self._under_way += len(part)
             try:
+                if len(part) == 1:
+                    return [await self._alone(part[0], in_order=in_order)]
                 return await asyncio.gather(
                     *[
                         self.lane.acall(command, self, identity=identity, in_order=in_order)
@@ -168,11 +171,19 @@ class Service:
                     return_exceptions=True,
                 )
             finally:
-                async with self._less:
-                    self._under_way -= len(part)
-                    self._less.notify_all()
+                self._under_way -= len(part)
+                self._less.set()
 
         return await within_budget(batch, execute, self.clock.now())
+
+    async def _alone(self, sent: Sent, *, in_order: bool) -> Reply | Exception:
+        """Execute one command without a task of its own; return its reply or its error."""
+        try:
+            return await self.lane.acall(
+                sent.command, self, identity=sent.identity, in_order=in_order
+            )
+        except Exception as error:  # noqa: BLE001  (as `gather` returns it)
+            return error
 
     async def explained(
         self, visit: Visit, queue: str, id: str | None, reply: Explained

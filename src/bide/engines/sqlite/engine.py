@@ -23,14 +23,15 @@ from bide.engines.sqlite.connection import (
 from bide.engines.sqlite.damage import as_text, is_damage, repair
 from bide.engines.sqlite.files import RESERVE, Files, free_room
 from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints
+from bide.engines.sqlite.put import put_one
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.logs import logger
 from bide.model.command_identity import Identities
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
-from bide.model.message import State, size_of
-from bide.model.replies import Outcome, Outcomes, Reply, Settings
+from bide.model.message import size_of
+from bide.model.replies import Outcomes, Reply, Settings
 
 CHECK_EVERY = 0.02
 """The shortest time in seconds between two checks whether the file is still the same, whether the
@@ -107,7 +108,7 @@ class SqliteEngine:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
             self._room -= adds
             if len(commands) == 1 and type(commands[0]) is Put and identities is None:
-                outcomes = self._put_one(connection, commands[0], now)
+                outcomes = _put_alone(connection, commands[0], now)
             try:
                 outcomes = outcomes or self._transact(connection, commands, now, identities)
             except sqlite3.Error as error:
@@ -165,39 +166,6 @@ class SqliteEngine:
                     "export what is there"
                 ) from error
         return self._transact(connection, commands, now, identities, repairs=True)
-
-    def _put_one(
-        self, connection: sqlite3.Connection, command: Put, now: int | None
-    ) -> list[Reply] | None:
-        """Put one simple message with one statement: half the time of a transaction of several.
-
-        Returns:
-            `None`, with nothing done, if it is not simple: it has headers or a history, its id
-            exists, its queue is new or remembers messages, or another process has the store.
-        """
-        if len(command.items) != 1 or command.on_conflict == "revive":
-            return None
-        item = command.items[0]
-        more = command.if_version, command.origin, item.headers, item.died, item.created
-        if more.count(None) < len(more) or item.attempt or item.failures:
-            return None
-        now = time.time_ns() // 1_000_000 if now is None else now
-        due = item.due(now)
-        data = item.data.decode() if item.json else item.data
-        values = (
-            command.queue, item.id, due, item.priority, item.attempts, item.expires, item.group,
-            data, now,
-        )  # fmt: skip
-        try:
-            connection.execute(SQL.put_one, values)
-        except sqlite3.IntegrityError:  # the id exists, or the trigger found it not simple
-            return None
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            return None  # the transaction waits
-        state: State = "ready" if due <= now else "delayed"
-        return [Outcomes([Outcome(item.id, True, state, due)], due)]
 
     def _has_room(self, connection: sqlite3.Connection, adds: int) -> bool:
         """Check that the disk has room for a batch, and for deleting messages after it.
@@ -338,6 +306,19 @@ class SqliteEngine:
             self._notifier.close()  # the next claim that waits makes another pipe
             self._notifier = None
         return connection
+
+
+def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) -> list[Reply] | None:
+    """Put one simple message without a transaction around it: see `put_one`."""
+    try:
+        reply = put_one(
+            connection.execute, command, time.time_ns() // 1_000_000 if now is None else now
+        )
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
+        return None  # the transaction waits
+    return None if reply is None else [reply]
 
 
 def bytes_added(commands: Sequence[Command]) -> int:

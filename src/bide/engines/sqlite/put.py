@@ -1,8 +1,9 @@
 """Put: many messages, of many callers, in one go."""
 
+import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bide.engines.execution.changing import PART, WHOLE_PART
 from bide.engines.rules.decide import decide_put
@@ -11,8 +12,8 @@ from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.tables import DEAD, SQL, plain_row_of, row_of
 from bide.model.commands import Command, Put
-from bide.model.message import Item
-from bide.model.replies import Outcome, Reply
+from bide.model.message import Item, State
+from bide.model.replies import Outcome, Outcomes, Reply
 
 if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
@@ -27,6 +28,35 @@ def together(command: Command) -> bool | None:
     if not isinstance(command, Put) or command.origin is not None:
         return None
     return command.on_conflict != "revive" and command.if_version is None
+
+
+def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
+    """Put one simple message with one statement: half the time of a transaction of several.
+
+    Returns:
+        `None`, with nothing done, if it is not simple: it has headers or a history, its id exists,
+        or its queue is new or remembers messages.
+
+    Raises:
+        sqlite3.OperationalError: another process has the store.
+    """
+    if len(command.items) != 1 or command.on_conflict == "revive":
+        return None
+    item = command.items[0]
+    more = command.if_version, command.origin, item.headers, item.died, item.created
+    if more.count(None) < len(more) or item.attempt or item.failures:
+        return None
+    due = item.due(now)
+    values = (
+        command.queue, item.id, due, item.priority, item.attempts, item.expires, item.group,
+        item.data.decode() if item.json else item.data, now,
+    )  # fmt: skip
+    try:
+        run(SQL.put_one, values)
+    except sqlite3.IntegrityError:  # the id exists, or the trigger found it not simple
+        return None
+    state: State = "ready" if due <= now else "delayed"
+    return Outcomes([Outcome(item.id, True, state, due)], due)
 
 
 def put_all(session: "Session", puts: Sequence[Put], *, stores_new: bool) -> list[Reply]:

@@ -8,7 +8,7 @@ from typing import cast
 from bide.engines.execution.changing import change_each, reopening
 from bide.engines.execution.commands import answer_again, execute
 from bide.engines.rules.outcomes import outcomes_of
-from bide.engines.sqlite.put import put_all, together
+from bide.engines.sqlite.put import put_all, put_one, together
 from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.senders import Senders
 from bide.engines.sqlite.tables import SQL, empty, json_text
@@ -50,7 +50,7 @@ class Session:
         under_way: set[tuple[str, int, int]] = set()  # of these
 
         def execute_new() -> None:
-            replies = self._carry_out([commands[at] for at in new])
+            replies = self._carry_out_new([commands[at] for at in new])
             for (at, identity), reply in zip(new.items(), replies, strict=True):
                 outcomes[at] = reply
                 if identity is not None:
@@ -76,6 +76,13 @@ class Session:
             new[at] = identity
         execute_new()
         return [outcomes[at] for at in range(len(commands))]
+
+    def _carry_out_new(self, commands: Sequence[Command]) -> list[Reply]:
+        """Execute commands; a simple put that is alone by one statement."""
+        reply: Reply | None = None
+        if len(commands) == 1 and type(commands[0]) is Put and not self._queues:
+            reply = put_one(self.run, commands[0], self.now)
+        return self._carry_out(commands) if reply is None else [reply]
 
     def _carry_out(self, commands: Sequence[Command]) -> list[Reply]:
         """Execute commands; consecutive puts of a kind together."""
