@@ -39,6 +39,8 @@ class Measured(NamedTuple):
     """Seconds after the due time, of each."""
     writes: float
     """How often the broker wrote a message into a queue, on average."""
+    overtaken: int
+    """How many of them came before the one that was due later."""
 
     def __str__(self) -> str:
         ms = sorted(late * 1000 for late in self.late)
@@ -82,7 +84,8 @@ class Way:
             due[str(number)] = time.time() + seconds
             writes.append(await publish(str(number), seconds))
         await asyncio.wait_for(done.wait(), 60)
-        return Measured(way, [late[str(n)] for n in range(1, COUNT + 1)], statistics.mean(writes))
+        times = [late[str(n)] for n in range(1, COUNT + 1)]
+        return Measured(way, times, statistics.mean(writes), overtaken=[*late].index("0"))
 
 
 async def time_to_live(way: Way) -> Measured:

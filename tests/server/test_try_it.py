@@ -177,6 +177,7 @@ class TestInABrowser:
     def test_an_answer_without_end_is_stopped(self, page: Page, client: Client) -> None:
         page.open(client.url, "events")
         page.send()
+        page.until("200 OK")  # the stream has begun: it tells of what is put from now on
         client.put(f"{Q}/messages/order-42", {"body": 1})
         page.until("event: hint", "body")
         page.one(f"{page.form} .stop").click()
