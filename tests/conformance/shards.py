@@ -7,10 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bide.engines.port import Capabilities, Engine, Notifier
+from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
 from bide.engines.registry import opener
+from bide.engines.repetition import replies_of
 from bide.model.command_identity import Identities, Identity
 from bide.model.commands import MAX_BYTES, Cancel, Claim, Command, History, Where
+from bide.model.errors import BideError
 from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
@@ -51,8 +53,12 @@ class Forgetting:
             wanted.append(len(asked))
             asked.append(command)
             named.append(identity)
-        replies = self.engine.execute(asked, now, named if identities else None)
-        return [replies[index] for index in wanted]
+        outcomes: Sequence[Reply | BideError]
+        try:
+            outcomes = self.engine.execute(asked, now, named if identities else None)
+        except PartlyDone as partly:
+            outcomes = partly.outcomes
+        return replies_of([outcomes[index] for index in wanted])
 
     def reader(self) -> Engine | None:
         return None

@@ -2,12 +2,14 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from bide.engines.redis.layout import Arg
+from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
 from bide.model.replies import Reply
 
@@ -33,6 +35,10 @@ class Call(NamedTuple):
     """It changes nothing, though its script may."""
     rows: Sequence[Arg] = ()
     """What it says of each message, end to end."""
+    identity: Identity | None = None
+    """Of the command, if its sender may send it again."""
+    turn: int = 0
+    """Of the call among those of such a command of its script on its shard, from 0."""
 
 
 Result = Reply | StoreError | Unsupported
@@ -46,6 +52,28 @@ milliseconds and the number of the last change of the shard.
 
 Step = Generator[Sequence[Call], list[Any], list[Result]]
 """Executes a command, or several at once, in rounds; returns an outcome for each."""
+
+
+def identified(step: Step, identity: Identity) -> Step:
+    """Give the calls of a step the identity of its command.
+
+    What a step asks for follows from the answers before. So a repetition goes on where the first
+    try was lost: each shard answers as before what it was asked then.
+    """
+    turns: Counter[tuple[str, int]] = Counter()
+
+    def identify(call: Call) -> Call:
+        turn = turns[call.script, call.shard]
+        turns[call.script, call.shard] += 1
+        return call._replace(identity=identity, turn=turn)
+
+    calls = next(step)
+    while True:
+        answers = yield [identify(call) for call in calls]
+        try:
+            calls = step.send(answers)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def raised(answers: list[Any]) -> list[Any]:

@@ -29,6 +29,8 @@ class _Claiming:
         self.command = command
         self.room = command.max_bytes
         self.token = self.now = self._answers = 0
+        self._gone = 0
+        """How many messages are no longer held, of a claim that was repeated."""
         self.results = self.behind = False
         self.died: list[Died] = []
         self._damaged: list[str] = []
@@ -43,7 +45,7 @@ class _Claiming:
     @property
     def wanted(self) -> int:
         """How many messages are still wanted; none if there is no room for more."""
-        return 0 if self.full else self.command.count - len(self._found)
+        return 0 if self.full else self.command.count - len(self._found) - self._gone
 
     def call(self, count: int, shared: bool = False, floor: int = 0, of: int = 0) -> Call:
         """Return a call of the script, which describes its arguments.
@@ -65,9 +67,12 @@ class _Claiming:
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         queue, holder = self.command.queue, self.command.holder
-        self.room -= sum(map(len, ids)) + sum(map(len, records))
         for id_, record, let_go in zip(ids, records, freed or [None] * len(ids), strict=True):
+            if record is None:
+                self._gone += 1
+                continue
             id = id_.decode()
+            self.room -= len(id_) + len(record)
             try:
                 message = read_record(queue, id, record, self.now, holder=holder, until=until)
             except DAMAGED:

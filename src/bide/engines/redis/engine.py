@@ -8,7 +8,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import CHANGING, SLICE, Call, Result, Step
+from bide.engines.redis.calls import CHANGING, SLICE, Call, Result, Step, identified
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.faults import is_of_shards
 from bide.engines.redis.messages import change, put, script_of
@@ -56,7 +56,9 @@ class RedisEngine:
         StoreError: the store cannot be reached, or is not what bide needs.
     """
 
-    capabilities = Capabilities(ids_ordered=False, resends=True, recovers=True, overlaps=True)
+    capabilities = Capabilities(
+        ids_ordered=False, resends=True, recovers=True, overlaps=True, remembers=True
+    )
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -79,8 +81,10 @@ class RedisEngine:
         try:
             self._give_back(now)
             outcomes: list[Result] = []
-            for _, part in groupby(commands, lambda command: isinstance(command, _TELLING)):
-                outcomes += self._execute(list(part), now)
+            for _, run in groupby(commands, lambda command: isinstance(command, _TELLING)):
+                part, first = list(run), len(outcomes)
+                own = identities and identities[first : first + len(part)]
+                outcomes += self._execute(part, now, own)
         except BideError:
             self._sender.claims.clear()
             raise
@@ -125,17 +129,27 @@ class RedisEngine:
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]
                 script, args = script_of(cmd.Retry(call.queue, [], release=True))
-                self._sender.send([call._replace(script=script, args=args, rows=rows)], now)
+                given_back = Call(script, call.queue, args, call.shard, call.shards, rows=rows)
+                self._sender.send([given_back], now)
             del interrupted[0]
 
-    def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Result]:
+    def _execute(
+        self, commands: Sequence[cmd.Command], now: int | None, identities: Identities
+    ) -> list[Result]:
         """Execute commands, in one pipeline what can be; return what came of each."""
         queues = self._find_queues(commands, now)
         outcomes: list[Result] = []
         together: list[Step] = []
-        runs = groupby(commands, _alike) if len(commands) > 1 else [(None, iter(commands))]
-        for _, run in runs:
-            step, alone = self._step(list(run), queues)
+        if identities is not None:  # each has an answer of its own
+            runs = [[command] for command in commands]
+        elif len(commands) > 1:
+            runs = [list(run) for _, run in groupby(commands, _alike)]
+        else:
+            runs = [list(commands)]
+        for place, run in enumerate(runs):
+            step, alone = self._step(run, queues)
+            if identities is not None and (identity := identities[place]) is not None:
+                step = identified(step, identity)
             if alone:
                 outcomes += self._advance(together, now)
                 outcomes += self._advance([step], now)

@@ -6,7 +6,13 @@ import ssl
 from redis import exceptions as raised
 
 from bide.model import errors
-from bide.model.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
+from bide.model.errors import (
+    OutcomeUnknown,
+    StoreCorrupt,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 
 
 class Refusal(Exception):
@@ -47,6 +53,15 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      ),
     ("^SHARDS ", StoreUnavailable,
      "the store has lost how many shards the queue has, and nothing was done: try again"),
+    ("^REPETITION forgotten", OutcomeUnknown,
+     "the connection was lost after the command was sent, and the store does not remember its "
+     "sender, or not in this part of the queue: the command may have been carried out or not"),
+    ("^REPETITION late", OutcomeUnknown,
+     "the command arrived after later commands of its sender, which had given it up; it was not "
+     "carried out now, and may have been before"),
+    ("^REPETITION large", OutcomeUnknown,
+     "the command was carried out, but its reply was lost, and was too large to be remembered: "
+     "look at the messages to see what it did"),
     ("^BUSY ", errors.StoreBusy,
      "a script of another program keeps the server busy: see SCRIPT KILL"),
     ("^LOADING |is loading the dataset", StoreUnavailable,
@@ -96,7 +111,7 @@ def has_run(answer: Refusal) -> bool:
 
     The server itself refuses before that: it is full, its disk fails, the rights were changed.
     """
-    return answer.word in ("SHARDS", "CORRUPT") or "@user_function" in str(answer)
+    return answer.word in ("SHARDS", "CORRUPT", "REPETITION") or "@user_function" in str(answer)
 
 
 def no_connection(error: Exception, shown: str, address: str) -> StoreError:

@@ -16,6 +16,7 @@ from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import LAYOUT, VERSION, copies, packed_values, script_keys, slot_of
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
+from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
 
 FIRST = 2.0
@@ -51,7 +52,7 @@ class Sender(Transport):
         self.claims: list[tuple[Call, Request]] = []
         """Calls of claims whose replies no caller has got yet: the engine clears this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
-        """By queue and shard: the number of its last change, in a list of one."""
+        """By queue and shard: the number of its last change, and the store's clock then."""
         self._on_lost = on_lost
 
     def open(self) -> None:
@@ -130,20 +131,22 @@ class Sender(Transport):
 
     def _note_changes(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
         """Read from the numbers of changes whether the store has lost some."""
-        changes: dict[tuple[str, int], tuple[int, int]] = {}
+        changes: dict[tuple[str, int], tuple[int, int, int]] = {}
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, StoreError):
                 continue
-            head = answer[0] if type(answer[0]) is list else answer
+            now, change = (answer[0] if type(answer[0]) is list else answer)[:2]
             shard = call.queue, call.shard
-            highest, made = changes.get(shard, (0, 0))
-            changes[shard] = max(head[1], highest), made + (call.script in CHANGING)
-        for shard, (change, made) in changes.items():
+            if call.identity is not None and (last := self._changes.get(shard)) and now <= last[1]:
+                continue  # perhaps the reply to a try that was long ago
+            highest, made, _ = changes.get(shard, (0, 0, 0))
+            changes[shard] = max(change, highest), made + (call.script in CHANGING), now
+        for shard, (change, made, now) in changes.items():
             if (last := self._changes.get(shard)) is None:
-                self._changes[shard] = [change]
+                self._changes[shard] = [change, now]
                 continue
             self._changes.move_to_end(shard)
-            known, last[0] = last[0], change
+            known, last[:] = last[0], (change, now)
             if known and change < known + made:
                 self._on_lost(shard[0], known + made - change)
 
@@ -154,12 +157,30 @@ class Sender(Transport):
         number = str(next(self._numbers))
         lane = self._lane if self.listens else ""
         lifetime = self._lifetime if writes else 0
+        keys, head = (*names, replay + b"%d" % place), number
+        if writes and call.identity is not None:
+            keys = *names, *self._sender_keys(call, call.identity)
+            head = f"{number} {_words_of(call, call.identity)}"
         command = (
-            "FCALL", self._library.functions[call.script], str(len(names) + 1), *names,
-            replay + b"%d" % place, number,
+            "FCALL", self._library.functions[call.script], str(len(keys)), *keys, head,
             packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows,
         )  # fmt: skip
         hurried = call.shards > 1 and call.script in _HURRIED
         return Request(
             slot if self.clustered else 0, command, writes, hurried, f"{number} ".encode()
         )
+
+    def _sender_keys(self, call: Call, identity: Identity) -> tuple[bytes, bytes]:
+        """Return the keys of what is remembered of a sender, and of all senders of its owner.
+
+        One server keeps it for all queues, a cluster for each shard, with its data.
+        """
+        tag = f"{{{call.queue}#{call.shard}}}:" if self.clustered else ""
+        sent, senders = f"bide:{tag}sent:{identity.sender}", f"bide:{tag}senders:{identity.owner}"
+        return sent.encode(), senders.encode()
+
+
+def _words_of(call: Call, identity: Identity) -> str:
+    """Return what a script is told of the identity of its command."""
+    place = f"{identity.place}.{call.script}#{call.shard}.{call.turn}"
+    return f"{identity.number} {identity.repeated:d} {place}"

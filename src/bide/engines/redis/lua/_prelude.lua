@@ -16,9 +16,13 @@
 --  16 returns  sorted set: number of the change -> order .. id, a message that has gone to an earlier set, or
 --     to an earlier place in its set; the last ones, for scans that are under way
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--     sent     of a command that its sender may send again, instead: hash: batch, the number of the last one of
+--              this sender; size, of what is kept; place of the call in it -> its reply
+--  18 senders  only then; sorted set: when it sent -> key of its replies, of all senders of one owner
 -- ARGV, the first ones of every function:
 --   1 number of this call on its connection, and in its lane: by it a second try, which has a ? before it, finds
---     the reply to the first one
+--     the reply to the first one. Of a command that its sender may send again follow the number of its batch,
+--     1 if it was sent before, and the place of this call in the batch
 --   2 values in MessagePack, one behind the other, 15 at most:
 --     seconds  for how long a second try finds the reply; 0: the call only reads
 --     shards   of how many the queue is made; a call is refused (SHARDS) if it is made of another number, a put
@@ -88,7 +92,7 @@ end
 -- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
 local function count_dead() return call('ZCOUNT', KEPT, int(2 * STRIPE), '+inf') end
 
-local define, make, set, advance, count, write_meta, remember, answer, finish
+local define, make, set, advance, count, write_meta, remember, answer, answer_again, finish
 do
 local NUMBER
 local MARK, SECONDS  -- the number of a call that may change something; for how long its reply is remembered
@@ -146,14 +150,59 @@ function write_meta()
   end
 end
 
+-- Commands that their senders may send again: the rules, and the reasons of these limits, are in
+-- bide.engines.repetition. What cannot be told is refused with REPETITION.
+local MOST_SENDERS, MOST_KEPT, KEEP = 1000, 65536, 900  -- of one owner; bytes of one batch; seconds
+local SENDERS
+local batch, last, place, kept_size  -- numbers of this batch and of the last one; nil: no such command
+
+-- Returns the reply to this call if its sender has sent it before, or an error if that is not known.
+local function recall(words)
+  local repeated
+  NUMBER, batch, repeated, place = match(words, '^%??(%d+) (%d+) (%d) (%S+)$')
+  local kept = call('HMGET', TRY, 'batch', 'size', place)
+  batch, last, kept_size = tonumber(batch), tonumber(kept[1] or ''), 0
+  if not last then return nil, repeated == '1' and {err = 'REPETITION forgotten'} end
+  if batch < last then return nil, {err = 'REPETITION late'} end
+  if batch > last then return end
+  kept_size = tonumber(kept[2])
+  if kept[3] then call('EXPIRE', TRY, KEEP) end
+  if kept[3] == '' then return nil, {err = 'REPETITION large'} end
+  return kept[3] or nil
+end
+
+local function keep(reply)
+  if kept_size + #reply > MOST_KEPT then reply = '' end
+  if last ~= batch then call('DEL', TRY) end
+  call('HSET', TRY, 'batch', int(batch), 'size', int(kept_size + #reply), place, reply)
+  call('EXPIRE', TRY, KEEP)
+  call('ZREMRANGEBYSCORE', SENDERS, '-inf', int(now - KEEP * 1000))
+  call('ZADD', SENDERS, int(now), TRY)
+  call('EXPIRE', SENDERS, KEEP)
+  if call('ZCARD', SENDERS) <= MOST_SENDERS then return end
+  local oldest = call('ZRANGE', SENDERS, 0, 0)[1]
+  call('ZREM', SENDERS, oldest)
+  call('DEL', oldest)
+end
+
 -- Stores a reply under the mark of this call, and returns it. WAIT behind a replay waits for this.
 function remember(reply)
-  call('SET', TRY, MARK .. ' ' .. reply, 'EX', SECONDS)
+  if not batch then
+    call('SET', TRY, MARK .. ' ' .. reply, 'EX', SECONDS)
+  elseif not replayed then
+    keep(reply)
+  end
   return reply
 end
 
 -- Returns a reply, of up to 13 values that follow `now` and `change`.
 function answer(...) return string.char(146 + select('#', ...)) .. pack(now, change, ...) end
+
+-- Returns a reply on which a change that follows depends: a sender that sends again gets the same.
+function answer_again(...)
+  local reply = answer(...)
+  return batch and remember(reply) or reply
+end
 
 -- Ends a change: writes the counters, and remembers the reply.
 function finish(...)
@@ -195,15 +244,20 @@ local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ..
     LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
   ARGV, NUMBER, SECONDS, SHARDS, LANE, given = args, args[1], seconds, shards, lane, moment
   fields, tally, replayed, actor, advanced = nil, nil, nil, nil, false
+  SENDERS, batch = keys[18], nil
+  local refusal
   local again = sub(NUMBER, 1, 1) == '?'
-  if again then NUMBER = sub(NUMBER, 2) end
-  MARK = SECONDS > 0 and NUMBER
-  if again then
-    replayed = read_reply(call('GET', TRY))
-    if replayed and sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
+  if SENDERS then
+    replayed, refusal = recall(NUMBER)
+    if refusal then return refusal end
+  elseif again then
+    NUMBER = sub(NUMBER, 2)
   end
+  MARK = SECONDS > 0 and NUMBER
+  if again and not SENDERS then replayed = read_reply(call('GET', TRY)) end
+  if replayed and sub(replayed, 1, 6) ~= 'lease ' then return replayed end  -- a claim tells its messages again
   read_clock()
-  local refusal = read_meta(reads)
+  refusal = read_meta(reads)
   if refusal then return refusal end
   if not exists and MARK and call('EXISTS', RECORDS) == 1 then make() end
   limited = has('n')

@@ -7,7 +7,7 @@
 --   shared  over several shards: lease the first ready ones, and nothing else; the lane waits no longer
 --   highest  over several shards, the highest token that is known
 --   slots   how many the caller can start at once, which counts in a limited queue, or nil
--- Reply: [head, ids, records]; head is:
+-- Reply: [head, ids, records], nil instead of a record that this claim does not hold any more; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when limits stopped holding back each message, or 0], whether due ones are in no line]
@@ -23,24 +23,23 @@ local function reply(next, more)
     behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
   end
   write_meta()
-  if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. score .. '\n' .. concat(ids, '\n')) end
+  if #ids > 0 then remember(concat({'lease', lease_token, score, more and 1 or 0}, ' ') .. '\n' .. concat(ids, '\n')) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
     next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
 end
 
--- Replies as the first try of this claim did.
+-- Replies as the first try of this claim did. Messages whose lease has ended have no record.
 local function tell_again()
-  local claimed
-  lease_token, score, claimed = match(replayed, '^lease (%d+) (%d+)\n(.*)$')
+  local more, claimed
+  lease_token, score, more, claimed = match(replayed, '^lease (%d+) (%d+) (%d)\n(.*)$')
   until_ = tonumber(score)
   for id in string.gmatch(claimed, '[^\n]+') do
     local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
-    if text and lease and lease.token == lease_token and lease.until_ == until_ then
-      local n = #ids + 1
-      ids[n], texts[n], let_go[n] = id, text, 0
-    end
+    local held = lease and lease.token == lease_token and lease.until_ == until_
+    local n = #ids + 1
+    ids[n], texts[n], let_go[n] = id, held and text or false, 0
   end
-  return reply()
+  return reply(nil, more == '1')
 end
 
 -- Gives this claim its token, unless the slice before has one.
@@ -328,5 +327,5 @@ define('peek', {'allow-oom'}, {'token'}, function(most)
     end
     ready = call('ZCARD', READY)
   end
-  return (changed and finish or answer)(numbers.token, ready, listed, died)
+  return (changed and finish or #listed > 0 and answer_again or answer)(numbers.token, ready, listed, died)
 end)
