@@ -190,7 +190,7 @@ def test_a_repetition_waits_for_an_original_that_still_runs(
     (first,) = engine.execute([put("a")], None, [identity(1)])
     assert dones(first) == [True]
     call = f"SELECT * FROM {engine.schema}._change('cancel', 'q', NULL, '{{a}}'"
-    named = ", p_sender => 'lane:test', p_number => 2, p_place => 0)"
+    named = ", p_sender => 'lane:test', p_number => 2, p_place => '0')"
     with postgres.client() as original:
         original.autocommit = False
         original.execute((call + named).encode())
@@ -225,6 +225,23 @@ def test_commands_of_a_batch_are_repeated_one_by_one_or_together(engine: Postgre
     for command, place, reply in zip(commands, repeated, replies, strict=True):
         assert engine.execute([command], None, [place]) == [reply]
     assert engine.execute(commands[1:], None, [repeated[1], identity(2, place=9)])[0] == replies[1]
+
+
+def test_puts_that_were_joined_are_repeated_one_by_one_or_together(engine: PostgresEngine) -> None:
+    engine.execute([put("there")], None, [identity(1)])
+    puts: list[cmd.Command] = [
+        cmd.Put("q", [Item(id, b"1", delay=60_000) for id in ids])
+        for ids in (["a", "there"], ["b"], ["a", "c", "there"])
+    ]
+    places = [identity(2, place=place) for place in (0, 1, 7)]
+    replies = engine.execute(puts, None, places)
+    assert list(map(dones, replies)) == [[True, False], [True], [False, True, False]]
+    engine.execute([cmd.Cancel("q", ["a", "b", "c"])])
+    repeated = [msgspec.structs.replace(one, repeated=True) for one in places]
+    for command, place, reply in zip(puts, repeated, replies, strict=True):
+        assert engine.execute([command], None, [place]) == [reply]
+    assert engine.execute(puts, None, repeated) == replies
+    assert engine.execute(puts, None, places) == replies  # the original comes later
 
 
 def test_what_idle_senders_were_answered_is_forgotten(
@@ -265,3 +282,32 @@ def test_an_answer_that_is_too_large_is_not_remembered(engine: PostgresEngine) -
     assert all(dones(first))
     with pytest.raises(OutcomeUnknown, match="too large"):
         engine.execute([cancel], None, [identity(1, repeated=True)])
+
+
+@pytest.mark.parametrize(
+    "command_of",
+    [
+        lambda number: put(f"new{number}"),
+        lambda number: cmd.Find("q", ["a"]),
+        lambda number: cmd.Cancel("q", ["ab"[number - 1]]),
+        lambda number: cmd.Claim("q", 1, 60_000, "w"),
+    ],
+)
+def test_a_lone_call_is_one_round_trip(
+    postgres: PostgresServer, postgres_url: Callable[[], str],
+    proxy_before: Callable[[str | int], Proxy], command_of: Callable[[int], cmd.Command],
+) -> None:  # fmt: skip
+    schema = postgres_url().rpartition("&schema=")[2]
+    proxy = proxy_before(f"{postgres.folder}/.s.PGSQL.5432")
+    address = f"postgresql://bide@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+    with closing(from_url(urlsplit(f"{address}&schema={schema}"))()) as engine:
+        engine.execute([put("a"), put("b")])
+        engine.execute([cmd.Put("q", [Item("due", b"1")])])
+        engine.execute([cmd.Put("q", [Item("due too", b"1")])])
+        for number in (1, 2):  # the first one prepares the statement
+            command = command_of(number)
+            counter = proxy.faults = AtPlace(1_000)
+            identities = None if command.only_reads else [identity(number)]
+            engine.execute([command], None, identities)
+            passed = 1_000 - counter.left
+    assert passed == 2

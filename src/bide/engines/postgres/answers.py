@@ -49,7 +49,7 @@ class KeptClaim(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 _rows = msgspec.json.Decoder(list[OutcomeRow]).decode
 _claim = msgspec.json.Decoder(KeptClaim).decode
 _other = msgspec.json.Decoder(Outcomes | Affected | Settings | Deleted | NotKept).decode
-_by_place = msgspec.json.Decoder(dict[int, msgspec.Raw]).decode
+_by_places = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
@@ -72,7 +72,7 @@ class Remembered:
             sender: row.refused for sender, row in zip(self._numbers, rows, strict=True)
         }
         self._answers: dict[str, dict[int, Any]] = {
-            sender: _by_place(row.answers) if row.answers else {}
+            sender: _by_place(row.answers or "{}")
             for sender, row in zip(self._numbers, rows, strict=True)
         }
 
@@ -147,6 +147,27 @@ class Remembered:
                 text = _encode(dict.fromkeys(kept, NotKept())).decode()
             answers.append(text)
         self._batch.call("_keep", *self._arguments(), texts(answers))
+
+
+def _by_place(text: str) -> dict[int, Any]:
+    """Return answers by the places of their commands, also those of joined puts."""
+    answers: dict[int, Any] = {}
+    for places, kept in _by_places(text).items():
+        if places.isdecimal():
+            answers[int(places)] = kept
+            continue
+        rows = _rows(kept) if bytes(kept)[:1] == b"[" else []
+        before = 0
+        for part in places.split(","):
+            place, _, count = part.partition(":")
+            after = before + int(count)
+            mine = [
+                row._replace(number=row.number - before) for row in rows
+                if before < row.number <= after
+            ]  # fmt: skip
+            answers[int(place)] = msgspec.Raw(_encode([*mine, rows[-1]])) if rows else kept
+            before = after
+    return answers
 
 
 def _kept(batch: Batch, command: Any, reply: Any) -> Any:

@@ -71,8 +71,9 @@ class Batch:
     floors: Floors = field(default_factory=Floors)
     waiter: str | None = None
     """The name under which this process sleeps, if it does."""
-    identity: tuple[str, int, int] | tuple[None, None, None] = NO_IDENTITY
-    """The sender, number and place of the only command, if its function remembers its answer."""
+    identity: tuple[str, int, str] | tuple[None, None, None] = NO_IDENTITY
+    """The sender, number and place of the only command, if its function remembers its answer; of
+    several puts that are joined, the places with their numbers of messages: "0:1,1:5"."""
     escapes: bool = False
     """Whether JSON needs escapes, because the encoding of the database lacks characters."""
     hopeful: bool = False

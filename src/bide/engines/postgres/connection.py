@@ -26,11 +26,17 @@ _bigint, _boolean = struct.Struct("!q").pack, struct.Struct("!?").pack
 
 _ROWS_AND_LSN = b"SELECT *, pg_current_wal_insert_lsn() AS lsn FROM %s(%s)"
 
+_ROWS_AND_NOW = (
+    b"SELECT *, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now FROM %s(%s)"
+)
+
 _STATEMENTS = {
     "_put": _ROWS_AND_LSN, "_change": _ROWS_AND_LSN, "_delete_where": _ROWS_AND_LSN,
+    "_find": _ROWS_AND_NOW,
     "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are faster than a row
 }  # fmt: skip
-"""Calls that also return, in binary form, the position in the log (WAL) behind the change."""
+"""Calls that also return the server's time, or the position in the log (WAL) behind the change, in
+binary form."""
 
 
 class Caller:

@@ -204,7 +204,6 @@ def _rank(row: Any) -> tuple[int, int, int]:
 def find(batch: Batch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
     rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False, None)
-    moment = now_of(batch) if rows else 0
     budget = Budget(command.max_bytes)
     found: list[Message | None] = []
     rows.reverse()
@@ -215,7 +214,7 @@ def find(batch: Batch, command: cmd.Find) -> Reply:
         row = rows.pop()
         if not budget.takes(row.size):
             break
-        found.append(message(command.queue, row, moment))
+        found.append(message(command.queue, row, row.now if batch.now is None else batch.now))
     return Found(found)
 
 

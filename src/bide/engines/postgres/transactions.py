@@ -13,7 +13,7 @@ from bide.engines.postgres.answers import SENT_BEFORE, Remembered
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NO_IDENTITY, Batch
 from bide.engines.postgres.calls import is_one_call, remembers, replies
-from bide.engines.postgres.putting import put_one
+from bide.engines.postgres.putting import only_puts, put_one
 from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Claim, Command, Put
 from bide.model.errors import BideError
@@ -42,8 +42,8 @@ def transact(
     if identities is None or not any(identities):
         return [*(put_one(batch, commands) or _transact(batch, commands))]
     _enroll(batch, identities, enrolled)
-    if len(commands) == 1 and (alone := identities[0]) and not alone.repeated:
-        answers = _transact_alone(batch, commands, alone)
+    if (together := _together(commands, identities)) is not None:
+        answers = _transact_together(batch, commands, together)
         if answers is not None:
             return answers
     with batch.call.connection.transaction():
@@ -61,16 +61,33 @@ def _enroll(
         enrolled.update(dict.fromkeys(new))
 
 
-def _transact_alone(
-    batch: Batch, commands: Sequence[Command], identity: Identity
+def _together(
+    commands: Sequence[Command], identities: Sequence[Identity | None]
+) -> tuple[str, int, str] | None:
+    """Return the identity of commands of one batch that are one call which remembers its answer."""
+    first = identities[0]
+    if first is None or first.repeated:
+        return None
+    if len(commands) == 1:
+        return (first.sender, first.number, str(first.place)) if remembers(commands[0]) else None
+    if not only_puts(commands):
+        return None
+    places: list[str] = []
+    for command, identity in zip(commands, identities, strict=True):
+        if identity is None or (identity.sender, identity.number) != (first.sender, first.number):
+            return None
+        places.append(f"{identity.place}:{command.weight}")
+    return first.sender, first.number, ",".join(places)
+
+
+def _transact_together(
+    batch: Batch, commands: Sequence[Command], identity: tuple[str, int, str]
 ) -> list[Answer] | None:
-    """Carry out a single command in one call, which also remembers its answer, if that can be done.
+    """Carry out commands in one call, which also remembers its answer.
 
     Not what was sent before, in whole or in part of its batch: then nothing is carried out.
     """
-    if not remembers(commands[0]):
-        return None
-    batch.identity = (identity.sender, identity.number, identity.place)
+    batch.identity = identity
     try:
         return [*(put_one(batch, commands) or _transact(batch, commands))]
     except psycopg.DatabaseError as error:

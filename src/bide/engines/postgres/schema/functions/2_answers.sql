@@ -33,8 +33,9 @@ RETURNS json LANGUAGE sql IMMUTABLE AS $$
   SELECT json_build_array(p_number, p_done, p_state, p_due, p_until, p_holder, p_successor)
 $$;
 
--- Remember the answer of the only command of a batch. What is too long is not kept (MAX_KEPT).
-CREATE FUNCTION bide._remember(p_sender text, p_number bigint, p_place bigint, p_outcomes json[])
+-- Remember the answer of the only command of a batch, or of several puts that were joined: then `p_place`
+-- has the place and the number of messages of each. What is too long is not kept (MAX_KEPT).
+CREATE FUNCTION bide._remember(p_sender text, p_number bigint, p_place text, p_outcomes json[])
 RETURNS void LANGUAGE sql VOLATILE AS $$
   UPDATE answer SET answers = '{"' || p_place || '":' || CASE
     WHEN octet_length(outcomes) <= 65536 THEN outcomes ELSE '{"type":"not_kept"}' END || '}'

@@ -8,7 +8,7 @@
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority bigint, p_attempts bigint, p_expires bigint, p_group text,
-  p_headers text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place bigint DEFAULT NULL
+  p_headers text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -102,7 +102,7 @@ CREATE FUNCTION bide._put(
   p_attempts bigint[], p_expires bigint[], p_group text[], p_headers text[],
   p_latest bigint[] DEFAULT NULL, p_attempt bigint[] DEFAULT NULL, p_failures text[] DEFAULT NULL,
   p_died bigint[] DEFAULT NULL, p_created bigint[] DEFAULT NULL, p_sender text DEFAULT NULL,
-  p_number bigint DEFAULT NULL, p_place bigint DEFAULT NULL
+  p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text, done boolean,
                  successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'

@@ -18,7 +18,7 @@
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count bigint, p_lease bigint,
                             p_holder text, p_max_bytes bigint, p_slots bigint, p_floor bigint[],
                             p_process text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL,
-                            p_place bigint DEFAULT NULL)
+                            p_place text DEFAULT NULL)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
                failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
@@ -153,7 +153,7 @@ END $$;
 
 -- Add the row of a batch that is a claim with messages: another changes nothing for its caller.
 CREATE FUNCTION bide._begin_claim(q bide.queue, p_token bigint, p_now bigint, p_lease bigint,
-                                  p_sender text, p_number bigint, p_place bigint) RETURNS void
+                                  p_sender text, p_number bigint, p_place text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_sender IS NOT NULL THEN

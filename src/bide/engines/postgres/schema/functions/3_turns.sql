@@ -49,7 +49,7 @@ END $$;
 CREATE FUNCTION bide._take_turns(
   q bide.queue, p_now bigint, p_count bigint, p_slots bigint, p_lease bigint, p_holder text,
   p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint, p_sender text, p_number bigint,
-  p_place bigint
+  p_place text
 ) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                  attempt integer, attempts integer, expires bigint, "group" text, headers text,
                  failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,

@@ -26,7 +26,7 @@ CREATE FUNCTION bide._change(
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL, p_edit text DEFAULT NULL,
-  p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place bigint DEFAULT NULL
+  p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$

@@ -12,6 +12,10 @@ BEGIN
   IF p_lock THEN
     PERFORM _locked(q.id, id, _moment(p_now)) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
   END IF;
+  IF cardinality(p_ids) = 1 THEN
+    RETURN QUERY SELECT * FROM _message AS v WHERE v.queue = q.id AND v.id = p_ids[1];
+    RETURN;
+  END IF;
   RETURN QUERY
     SELECT (s.message).* FROM (
       SELECT found.message, w.n,
