@@ -292,12 +292,26 @@ def test_every_action_is_logged_with_its_author(
         visitor.do("purge", queue="orders", id="c", confirmed="1")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(one["act"], one["messages"], one["result"], one.get("target")) for one in lines] == [
+        ("show", 2, "done", None),  # the question names the beginning of their bodies
         ("cancel", 2, "done", None), ("cancel", 1, "done", "c"), ("purge", 0, "forbidden", "c"),
     ]  # fmt: skip
     assert {(one["who"], one["client"], one["queue"]) for one in lines} == {
         ("ann", "192.0.2.7", "orders")
     }
     assert "cancel by ann from 192.0.2.7: queue orders, messages 2, done" in caplog.text
+
+
+def test_what_a_form_says_makes_one_bounded_line_of_the_log(
+    stage: Stage, orders: bide.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "2026-11-28T00:00:00.000+00:00 INFO token 'root' created by admin"
+    visitor = stage.visitor(Access(name=f"eve\n{forged}"))
+    with caplog.at_level(logging.INFO, "bide.dashboard"):
+        for queue in (f"q\n{forged}", f"q\r\u2028{forged}", "Q" * 100_000, "q\x1b[2J\u202e"):
+            assert visitor.do("cancel", queue=queue, id="x").status == 403
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert all(line.isprintable() and len(line) < 2_000 for line in lines), lines
 
 
 def test_an_edit_changes_what_the_form_says_otherwise(ann: Visitor, orders: bide.Queue) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.oidc import OidcSettings
 from bide.server.app import App
 from bide.server.limits.request_bodies import LARGE
+from bide.server.session_table import SESSIONS
 from bide.server.settings import Settings
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.served import Guest, Served
@@ -93,16 +95,89 @@ def test_the_cookie_is_for_https_where_the_page_is(served: Served) -> None:
     guest = served.server(auth="required")
     origin = f"https://127.0.0.1:{guest.client.port}"
     fields = {"token": served.token("read")}
-    assert guest.post("/login", fields, origin=origin).headers["set-cookie"].endswith("; Secure")
+    cookie = guest.post("/login", fields, origin=origin).headers["set-cookie"]
+    assert cookie.endswith("; Secure")
+    guest.cookie = cookie.partition(";")[0]
+    assert guest.cookie.startswith("__Host-bide_session=")
+    assert "; Path=/;" in cookie  # else no browser takes a cookie of this name
+    assert guest.get().status == 200
+    kept = guest.cookie
+    assert "__Host-bide_session=; Path=/;" in guest.post("/logout", {}).headers["set-cookie"]
+    assert guest.get().status == 401
+    guest.cookie = kept.removeprefix("__Host-")  # a page without TLS cannot pass it on
+    assert guest.get().status == 401
 
 
-def test_logging_out_ends_the_session_in_the_browser(served: Served) -> None:
+def test_logging_out_ends_the_session_for_every_copy_of_its_cookie(served: Served) -> None:
     guest = served.server(auth="required")
-    guest.log_in(served.token("read"))
+    token = served.token("admin")
+    guest.log_in(token)
+    other = Guest(guest.client)
+    other.log_in(token)
     assert b"Log out" in guest.get().data
     reply = guest.post("/logout", {})
     assert reply.status == 303
     assert reply.headers["set-cookie"].startswith("bide_session=; Path=/dashboard; Max-Age=0;")
+    assert guest.get().status == 401  # the cookie was kept
+    pause = {"action": "pause", "queue": "q", "on": "1", "back": "/dashboard/"}
+    assert guest.post("/do", pause).status == 401
+    assert other.get().status == 200
+    assert guest.post("/logout", {}).status == 303  # a second time
+
+
+def test_a_token_has_a_few_sessions_and_the_oldest_ends(served: Served) -> None:
+    guest = served.server(auth="required")
+    token = served.token("read")
+    cookies = []
+    for _ in range(SESSIONS + 1):
+        served.clock.advance(1)
+        guest.log_in(token)
+        cookies.append(guest.cookie)
+    told = []
+    for guest.cookie in cookies:
+        told.append(guest.get().status)
+    assert told == [401] + [200] * SESSIONS
+
+
+def test_logins_and_what_is_shown_are_in_both_logs(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.queue("shop/orders").put("diagnosis", id="patient-7", delay=60)
+    guest = served.server(auth="required")
+    guest.log_in("wrong")
+    blind = served.token("read", namespace="shop", name="blind")
+    guest.log_in(blind)
+    guest.get("/message?queue=orders&id=patient-7")
+    guest.log_in(served.token("put", namespace="shop", name="writer"))
+    token = served.token("read", "bodies", namespace="shop", name="insider")
+    guest.log_in(token)
+    with caplog.at_level(logging.INFO, "bide.access"):
+        shown = guest.get("/message?queue=orders&id=patient-7")
+    assert b"diagnosis" in shown.data
+    guest.get("/message?queue=orders&id=patient-7", hx_request="true")  # it has no body
+    guest.get("/queue?queue=orders")
+    guest.get("/queue?queue=orders", hx_request="true")
+    guest.get("/search?q=patient")
+    guest.post("/logout", {})
+    lines = [json.loads(line) for line in served.log.read_text().splitlines()]
+    assert [
+        (one["act"], one.get("who"), one["result"], one.get("queue"), one.get("target"))
+        for one in lines
+    ] == [
+        ("login", None, "unauthorized", None, None), ("login", "blind", "done", None, None),
+        ("login", "writer", "forbidden", None, None), ("login", "insider", "done", None, None),
+        ("show", "insider", "done", "orders", "patient-7"),
+        ("show", "insider", "done", "orders", None), ("show", "insider", "done", None, None),
+        ("logout", "insider", "done", None, None),
+    ]  # fmt: skip
+    show = lines[4]
+    id = token.split("_")[1]
+    assert (show["token"], show["namespace"], show["client"]) == (id, "shop", "127.0.0.1")
+    assert show["request"] == shown.headers["x-request-id"]
+    (access,) = caplog.records
+    assert access.getMessage().endswith(
+        f"client=127.0.0.1 namespace=shop token={id} request={show['request']}"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "bide_0123456789ab_wrong", "a.b.c"])
@@ -160,12 +235,21 @@ def test_a_cookie_cannot_be_made_up_or_changed(served: Served) -> None:
     guest = served.server(auth="required")
     guest.log_in(served.token("read"))
     name, _, value = guest.cookie.partition("=")
-    id, expires, code = value.split(".")
+    id, session, expires, code = value.split(".")
+    place, _, secret = session.partition("-")
     later = str(int(expires) + 1)
     for forged in (
-        f"{id}.{later}.{code}", f"{id}.{expires}.{code[:-1]}0x", f"{id}.{expires}.",
-        f"{id}..{code}",
-        f"0123456789ab.{expires}.{code}", f"{id}.{expires}", f"{id}.-1.{code}", "..", "é.1.é",
+        f"{id}.{session}.{later}.{code}", f"{id}.{session}.{expires}.{code[:-1]}0x",
+        f"{id}.{session}.{expires}.", f"{id}.{session}..{code}", f"{id}.{session}.-1.{code}",
+        f"0123456789ab.{session}.{expires}.{code}", f"{id}.{session}.{expires}", "...", "é.1.1.é",
+        *(
+            f"{id}.{other}.{expires}.{code}"
+            for other in (
+                "", "-", place, f"{place}-", f"-{secret}", f"{place}-{secret[:-1]}",
+                f"{place}-{'0' * 32}", f"{place}-{'x' * 32}", f"99999-{secret}", f"-1-{secret}",
+                f"{int(place) + 1}-{secret}", f"{'9' * 30}-{secret}",
+            )
+        ),
     ):  # fmt: skip
         guest.cookie = f"{name}={forged}".encode().decode("latin-1")
         assert guest.get().status == 401, forged
@@ -194,7 +278,10 @@ def test_rights_decide_what_is_shown_and_allowed(served: Served) -> None:
     assert guest.post("/do", cancel).status == 303
     assert orders.get("order-42") is None
     lines = [json.loads(line) for line in served.log.read_text().splitlines()]
-    told = [(one["act"], one["who"], one["result"], one["client"]) for one in lines]
+    told = [
+        (one["act"], one["who"], one["result"], one["client"])
+        for one in lines if one["act"] not in ("login", "show")
+    ]  # fmt: skip
     assert told == [
         ("cancel", "reader", "forbidden", "127.0.0.1"),
         ("pause", "support", "forbidden", "127.0.0.1"),

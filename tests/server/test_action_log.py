@@ -61,7 +61,8 @@ def test_a_line_says_who_did_what_from_where_and_with_what_result(
         ("counts", "forbidden", None), ("cancel", "not-found", None),
     ]  # fmt: skip
     for line, (act, result, messages) in zip(found, told, strict=False):
-        expected = {**common, "act": act, "result": result, "time": line["time"]}
+        expected = {**common, "act": act, "result": result, "time": line["time"],
+                    "request": line["request"]}  # fmt: skip
         assert line == expected | ({} if messages is None else {"messages": messages})
     refused = found[-1]
     assert (refused["act"], refused["result"]) == ("counts", "unauthorized")

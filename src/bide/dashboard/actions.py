@@ -182,6 +182,7 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
         page = await view.store.ask(replies.Page, scan)
         first = [message for message in page.messages if message.state in ("delayed", "ready")]
     shown = [summary_of(message, view.shown) for message in first]
+    view.showed(view.request.get("queue"), sum(bool(one.preview) for one in shown))
     kept = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))

@@ -19,17 +19,18 @@ from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
-from bide.model.limits import MAX_FORM, MAX_LOGIN_FORM
+from bide.model.limits import MAX_FORM, MAX_LOGGED_PATH, MAX_LOGIN_FORM, MAX_NAME
+from bide.observing.logs import printable
 from bide.server.access.admission import refuse_foreign_forms
 from bide.server.call import send_whole
 from bide.server.http.client_address import network_of
-from bide.server.limits.gate import CLIENT, Gate, Visit
+from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.request_bodies import Gone, LargeBodies, Receive
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
-from bide.server.problem import ClientText, Problem
+from bide.server.problem import KINDS, ClientText, Problem
 from bide.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ LANGUAGE = "bide_language"
 """The cookie with the language that a visitor has chosen."""
 
 YEAR = 31_536_000
+
+FOR_ALL = ("/language", "/login", "/logout")
+"""Paths of forms that every visitor may send."""
 
 LONGEST = 8.0
 """Seconds that a page may wait for the store, less than htmx waits for the page; an action may take
@@ -131,8 +135,7 @@ class Dashboard:
         """Return the visit of a request; it ends with `Visit.close`."""
         gate = self.gate or self._own_gate
         assert gate is not None
-        client = (scope.get("extensions") or {}).get(CLIENT)
-        return gate.visit(network_of(self.address(scope)), client)
+        return gate.visit(scope, network_of(self.address(scope)))
 
     async def answer(
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
@@ -144,6 +147,14 @@ class Dashboard:
             receive: gives its body.
             visit: executes the commands of the request, within its limits.
         """
+        answer = await self._answer(scope, receive, visit)
+        if answer is None:
+            return None
+        return answer._replace(headers={**answer.headers, "x-request-id": visit.request})
+
+    async def _answer(
+        self, scope: Mapping[str, Any], receive: Receive, visit: Visit
+    ) -> Answer | None:
         try:
             request = Request(scope, receive)
         except InvalidArgument as error:
@@ -154,19 +165,21 @@ class Dashboard:
             return _redirect(Redirect(f"{request.base}/"), 308)
         view: View | None = None
         try:
+            if request.method not in ("GET", "HEAD", "POST"):
+                raise Refused(405, "not-found")
+            if request.method == "POST":
+                refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
+                if request.path in FOR_ALL:  # a form that comes slowly has its own time
+                    await request.read_form(MAX_LOGIN_FORM, self.bodies)
             async with asyncio.timeout(None if request.path == "/do" else LONGEST):
-                if request.method not in ("GET", "HEAD", "POST"):
-                    raise Refused(405, "not-found")
-                if request.method == "POST":
-                    refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
-                page: Page | Redirect | None = await self._without_login(request)
+                page: Page | Redirect | None = await self._without_login(request, visit)
                 if page is None:
                     access, session = await self._visitor(request, visit)
                     view = View(
                         request, access, self._reader(visit), self.hide, self.admit, session,
                         self.action_log.path,
                     )  # fmt: skip
-                    page = await self._page(view)
+                    page = await self._page(view, visit)
             answer = self._rendered(request, visit, view, page)
             if view is not None:
                 visit.carried(request.received + len(answer.content))
@@ -196,18 +209,27 @@ class Dashboard:
             headers["refresh"] = "0"
         return _whole(page.status, render(page.template, language, context), HTML, headers)
 
-    async def _without_login(self, request: Request) -> Redirect | None:
+    async def _without_login(self, request: Request, visit: Visit) -> Redirect | None:
         """Answer what every visitor may do: choose a language, log in and out."""
-        if request.method != "POST" or request.path not in ("/language", "/login", "/logout"):
+        if request.method != "POST" or request.path not in FOR_ALL:
             return None
-        await request.read_form(MAX_LOGIN_FORM, self.bodies)
         if request.path == "/language":
             return _chosen(request)
         if self.sessions is None:
             raise Refused(404, "not-found")
         if request.path == "/logout":
-            return self.sessions.log_out(request)
-        return await self.sessions.log_in(request)
+            redirect = await self.sessions.log_out(request, visit)
+            self._write(request, visit, Act("logout"))
+            return redirect
+        try:
+            redirect = await self.sessions.log_in(request, visit)
+        except (Problem, AccessDenied) as error:
+            kind = error.kind if isinstance(error, Problem) else KINDS["forbidden"]
+            self._write(request, visit, Act("login", result=kind.name))
+            status = kind.status if isinstance(error, Problem) else 401
+            raise Refused(status, "login", str(error)) from None
+        self._write(request, visit, Act("login"))
+        return redirect
 
     def _reader(self, visit: Visit) -> StoreReader:
         """Return the store for one request."""
@@ -231,17 +253,21 @@ class Dashboard:
         visit.admit()
         return access, False
 
-    async def _page(self, view: View) -> Page | Redirect:
+    async def _page(self, view: View, visit: Visit) -> Page | Redirect:
         """Return the page of a request, or the result of its action."""
         request = view.request
         if request.method == "POST":
             await request.read_form(MAX_FORM, self.bodies)
             if request.path != "/do":
                 raise Refused(405, "not-found")
-            return await act(view, lambda one: self._note(view, one))
-        if (page := PAGES.get(request.path)) is None:
+            shown = await act(view, lambda one: self._note(view, visit, one))
+        elif (page := PAGES.get(request.path)) is None:
             raise Refused(404, "not-found")
-        return await page(view)
+        else:
+            shown = await page(view)
+        if view.acts:
+            self._write(request, visit, *view.acts, who=view.access.name)
+        return shown
 
     def _refusal(self, request: Request, error: Exception) -> Page:
         """Return the page that says why a request was refused or failed."""
@@ -263,23 +289,33 @@ class Dashboard:
             case BideError():
                 status, title, detail = 400, "refused", str(error)
             case _:
-                _log.exception("%s %s failed", request.method, request.path, exc_info=error)
+                path = printable(request.path, MAX_LOGGED_PATH)
+                _log.exception("%s %s failed", request.method, path, exc_info=error)
                 status, title, detail = 500, "internal", ""
         return Page("error.html", {"status": status, "title": title, "detail": detail}, status)
 
-    def _note(self, view: View, done: Act) -> None:
+    def _note(self, view: View, visit: Visit, done: Act) -> None:
         """Log an action with its author; what was read before it is read again."""
         if done.result != "forbidden" and done.act != "audit":
             view.store.recent.forget()
-        access, request = view.access, view.request
-        client = self.address(request.scope)
-        self.action_log.write(
-            [done], who=access.name, token="", client=client, namespace=access.namespace
-        )
+        request = view.request
+        self._write(request, visit, done, who=view.access.name)
         _log.info(
             "%s by %s from %s: queue %s, messages %s, %s",
-            done.act, access.name or "a visitor", client or "?", done.queue, done.messages,
+            done.act, printable(view.access.name, MAX_NAME) or "a visitor",
+            printable(self.address(request.scope), MAX_NAME) or "?",
+            None if done.queue is None else printable(done.queue, MAX_NAME), done.messages,
             done.result,
+        )  # fmt: skip
+
+    def _write(self, request: Request, visit: Visit, *acts: Act, who: str | None = None) -> None:
+        """Write acts to the action log."""
+        caller = visit.caller
+        if who is None:
+            who = caller.name or caller.token or ""
+        self.action_log.write(
+            acts, who=who, token=caller.token or "", client=self.address(request.scope),
+            namespace=caller.namespace, request=visit.request,
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from bide.model.limits import MAX_URL
 from bide.model.times import unix
 from bide.model.undoing import Bulk, Undo
 from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, read_body
+from bide.server.logs import Act
 
 PATIENCE = 30.0
 """Seconds in which a form must have come."""
@@ -250,6 +251,8 @@ class View:
     log: str | None = None
 
     def __post_init__(self) -> None:
+        self.acts: list[Act] = []
+        """What was shown of bodies, for the action log."""
         self.now = self.store.clock.now()
         self.shown = Redaction(self.hide, self.access.bodies)
 
@@ -265,6 +268,22 @@ class View:
         return self.access.caller.own(queue) or queue
 
     # For pages.
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether the page asks for its own live part again, which has no bodies."""
+        return self.request.header("hx-request") == "true"
+
+    def showed(self, queue: str, messages: int, id: str | None = None) -> None:
+        """Note for the action log that bodies of messages are shown, if the visitor may see them.
+
+        Args:
+            queue: the visitor's name of the queue, or the beginning of the names of several.
+            messages: how many.
+            id: the id, of one message.
+        """
+        if self.access.bodies and messages:
+            self.acts.append(Act("show", queue or None, messages, target=id))
 
     def queue(self) -> str:
         """Return the name in the store of the queue that the request is about.

@@ -14,7 +14,7 @@ from bide.engines.bounded_dict import BoundedDict
 FIELDS = (
     "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "holder", "reason",
     "count", "counts", "running", "subscription", "circuit",
-    "method", "path", "status", "operation", "client", "namespace", "token",
+    "method", "path", "status", "operation", "client", "namespace", "token", "request",
 )  # fmt: skip
 
 _CONTROL = re.compile(
@@ -27,6 +27,25 @@ line or show nothing; tab and end of line are not."""
 PLAIN = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
 
 
+MAX_MESSAGE = 4_000
+"""Characters of the message of a log line."""
+
+
+def printable(text: str, most: int) -> str:
+    """Return at most `most` characters of a text on one line, with control characters escaped.
+
+    For what others have chosen, in lines that may go to a log of the user's own.
+
+    Example:
+        >>> printable("/v1/\\x1b[2J\\n", 200), printable("/v1/queues", 6)
+        ('/v1/\\\\x1b[2J\\\\x0a', '/v1/q…')
+    """
+    text = text[: most + 1]
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a record as an object: time, level, logger, pid, message, and more fields."""
 
@@ -37,7 +56,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
-            "message": record.getMessage(),
+            "message": record.getMessage()[:MAX_MESSAGE],
         }
         fields = record.__dict__
         entry |= {name: fields[name] for name in FIELDS if name in fields}
@@ -86,6 +105,11 @@ class PlainFormatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """Return the time of the record in UTC."""
         return timestamp(record.created)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line: whatever it says, it is one, and not longer than `MAX_MESSAGE`."""
+        record.message = record.message[:MAX_MESSAGE].replace("\n", "\\n")
+        return super().formatMessage(record)
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):

@@ -13,8 +13,8 @@ from bide.model.errors import BideError
 from bide.model.limits import MAX_URL
 from bide.server.access.admission import refuse_pages
 from bide.server.access.rights import OPEN
-from bide.server.call import Call, Scope, Send, send_whole, visit_of
-from bide.server.limits.gate import Visit
+from bide.server.call import Call, Scope, Send, completing, send_whole, visit_of
+from bide.server.limits.gate import REQUEST, Visit, new_request_id
 from bide.server.limits.request_bodies import Gone, Receive
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
@@ -80,7 +80,8 @@ async def answer(
         call.over()
         took = service.note(operation.name, status, began)
         caller, client = call.caller, call.client
-        log_request(method, path, status, took, operation.name, client, caller)
+        request = call.visit.request
+        log_request(method, path, status, took, operation.name, client, caller, request)
         if service.action_log.is_on and operation.right is not None:
             acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
             if not acts:
@@ -88,8 +89,9 @@ async def answer(
                 acts = [Act(operation.name, queue, count_of(content), result, name)]
             who, token = caller.name or caller.token or "", caller.token or ""
             service.action_log.write(
-                acts, who=who, token=token, client=client, namespace=caller.namespace
-            )
+                acts, who=who, token=token, client=client, namespace=caller.namespace,
+                request=request,
+            )  # fmt: skip
 
 
 async def _admit(call: Call) -> None:
@@ -187,6 +189,9 @@ class App:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"bide serves only HTTP, not {scope['type']!r}")
+        request = new_request_id()
+        scope = {**scope, "extensions": {**(scope.get("extensions") or {}), REQUEST: request}}
+        send = completing(send, request)
         # Not decoded: an id may contain an encoded slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
@@ -223,7 +228,9 @@ class App:
         finally:
             visit.close()
         took = time.perf_counter() - began
-        log_request(scope["method"], path, status, took, "dashboard", address, visit.caller)
+        log_request(
+            scope["method"], path, status, took, "dashboard", address, visit.caller, visit.request
+        )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Open and close the store for an ASGI server that is not bide's own."""
@@ -243,7 +250,8 @@ async def refuse_unrouted(
 ) -> None:
     """Refuse a request that has no operation, and log it."""
     address = service.addresses.of(scope)
-    log_request(scope["method"], path, problem.kind.status, 0.0, "", address, OPEN)
+    request = scope["extensions"][REQUEST]
+    log_request(scope["method"], path, problem.kind.status, 0.0, "", address, OPEN, request)
     await send_whole(send, *as_json(problem))
 
 

@@ -23,7 +23,7 @@ from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.access.rights import Caller
 from bide.server.http.client_address import network_of
-from bide.server.limits.gate import CLIENT, Visit
+from bide.server.limits.gate import Visit
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.request_bodies import Receive, check_json, read_body, unless_gone
 from bide.server.logs import Act
@@ -329,8 +329,7 @@ def visit_of(service: Service, scope: Scope, address: str) -> Visit:
         scope: the ASGI scope of the request.
         address: the client's address; "" if it is not known.
     """
-    client = (scope.get("extensions") or {}).get(CLIENT)
-    return service.gate.visit(network_of(address), client)
+    return service.gate.visit(scope, network_of(address))
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)
@@ -347,6 +346,28 @@ def decode(data: bytes, kind: type[T]) -> T:
         return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
     except UNREADABLE as error:
         raise of_decoding(error, kind, data=data) from None
+
+
+SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+"""Headers of each answer that does not say otherwise: no browser guesses its type, and nothing
+keeps what a token was needed for."""
+
+
+def completing(send: Send, request: str) -> Send:
+    """Return a `send` that adds the id of the request and the headers `SAFE` to the answer."""
+    own = {"x-request-id": request, **SAFE}
+
+    async def complete(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            given = {name for name, _ in message["headers"]}
+            message["headers"] += [
+                (name.encode(), value.encode())
+                for name, value in own.items()
+                if name.encode() not in given
+            ]
+        await send(message)
+
+    return complete
 
 
 async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:

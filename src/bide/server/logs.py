@@ -17,7 +17,7 @@ from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LOGGED_METHOD, MAX_LOGGED_PATH, MAX_NAME
 from bide.model.replies import Outcome
-from bide.observing.logs import timestamp
+from bide.observing.logs import printable, timestamp
 from bide.server import wire
 from bide.server.access.rights import OPEN, Caller
 
@@ -29,8 +29,9 @@ _log = logger("bide.server")
 
 
 def log_request(
-    method: str, path: str, status: int, took: float, operation: str, client: str, caller: Caller
-) -> None:
+    method: str, path: str, status: int, took: float, operation: str, client: str, caller: Caller,
+    request: str = "",
+) -> None:  # fmt: skip
     """Log a request.
 
     Args:
@@ -41,33 +42,21 @@ def log_request(
         operation: the name of the operation.
         client: the client's address.
         caller: the caller, with the namespace and the id of the token.
+        request: the id of the request, which its answer has; "" without.
     """
     if not _access_log.isEnabledFor(logging.INFO):
         return
-    method, path = _printable(method, MAX_LOGGED_METHOD), _printable(path, MAX_LOGGED_PATH)
+    method, path = printable(method, MAX_LOGGED_METHOD), printable(path, MAX_LOGGED_PATH)
     namespace, token = caller.namespace or "", caller.token or ""
     _access_log.info(
-        "%s %s %d %.1f ms client=%s namespace=%s token=%s", method, path, status, took * 1000,
-        client or "-", namespace or "-", token or "-",
+        "%s %s %d %.1f ms client=%s namespace=%s token=%s request=%s", method, path, status,
+        took * 1000, client or "-", namespace or "-", token or "-", request or "-",
         extra={
             "method": method, "path": path, "status": status, "duration": round(took, 6),
             "operation": operation, "client": client, "namespace": namespace,
-            "token": token,
+            "token": token, "request": request,
         },
     )  # fmt: skip
-
-
-def _printable(text: str, most: int) -> str:
-    """Return at most `most` characters of a text, with control characters escaped.
-
-    Example:
-        >>> _printable("/v1/\\x1b[2J", 200), _printable("/v1/queues", 6)
-        ('/v1/\\\\x1b[2J', '/v1/q…')
-    """
-    text = text[: most + 1]
-    if not text.isprintable():
-        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def log_refused(client: str, status: int, detail: str) -> None:
@@ -103,6 +92,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
     queue: str | None = None
     messages: int | None = None
     target: str | None = None
+    request: str = ""
 
 
 class ActionLog:
@@ -136,8 +126,9 @@ class ActionLog:
         return self._file is not None
 
     def write(
-        self, acts: Sequence[Act], *, who: str, token: str, client: str, namespace: str | None
-    ) -> None:
+        self, acts: Sequence[Act], *, who: str, token: str, client: str, namespace: str | None,
+        request: str = "",
+    ) -> None:  # fmt: skip
         """Append a line for each act.
 
         Args:
@@ -146,6 +137,7 @@ class ActionLog:
             token: the id of the token.
             client: the address of the client.
             namespace: the namespace of the queues; `None`: the whole store.
+            request: the id of the request; "" for none.
         """
         if self._file is None:
             return
@@ -153,7 +145,7 @@ class ActionLog:
         entries = [
             Entry(
                 now, act.act, act.result, who, token, client, namespace, _bounded(act.queue),
-                act.messages, _bounded(act.target),
+                act.messages, _bounded(act.target), request,
             )
             for act in acts
         ]  # fmt: skip

@@ -444,7 +444,7 @@ def make_files() -> list[int]:
     return [make_file(f"bide-{name}") for name in _NAMES]
 
 
-_NAMES = "usage", "stats", "logins", "columns", "under-way"
+_NAMES = "usage", "stats", "logins", "columns", "under-way", "sessions"
 
 
 class SharedState:
@@ -455,7 +455,7 @@ class SharedState:
     """
 
     def __init__(self, descriptors: Sequence[int | None] = (None,) * len(_NAMES)) -> None:
-        usage, stats, logins, columns, under_way = descriptors
+        usage, stats, logins, columns, under_way, sessions = descriptors
         self.usage = QuotaUsage(usage)
         """How much namespaces have used of their quotas."""
         self.stats = SharedStats(stats)
@@ -465,8 +465,11 @@ class SharedState:
         self.columns = Columns(columns)
         self.under_way = UnderWay(self.columns, under_way)
         """The puts that are under way."""
+        self.sessions = SharedFile(sessions)
+        """The sessions of the dashboard; see `bide.server.session_table`."""
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self.usage, self.stats, self.logins, self.under_way, self.columns):
+        shared = self.usage, self.stats, self.logins, self.under_way, self.columns, self.sessions
+        for file in shared:
             file.close()

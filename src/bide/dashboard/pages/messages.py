@@ -40,12 +40,16 @@ async def message(view: View) -> Page:
     facts = await view.store.explain(full, id)
     if one is None:
         explanation = Explanation(id, view.own(full), facts)
+        view.showed(view.own(full), 1, id)  # its results
         gone = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
         return Page("ended.html", gone)
+    if not view.refreshes:
+        view.showed(view.own(full), 1, id)
     return Page("message.html", {
         "explanation": Explanation(id, view.own(full), facts),
-        "queue": view.own(full), "body": view.shown.body(one),
-        "editable": view.shown.editable(one), "headers": view.shown.headers(one),
+        "queue": view.own(full), "body": None if view.refreshes else view.shown.body(one),
+        "editable": None if view.refreshes else view.shown.editable(one),
+        "headers": {} if view.refreshes else view.shown.headers(one),
         "version": view.shown.version(one),
         "message": msgspec.structs.replace(one, data=b"", headers=None, successor=None),
         "successor": None if one.successor is None else one.successor.due(0),
@@ -65,6 +69,8 @@ async def search(view: View) -> Page:
     request = view.request
     filters = {name: request.get(name) for name in ("q", "prefix", *TEXTS, "after", "before")}
     found = await _found(view, filters) if any(filters.values()) else None
+    if found is not None:
+        view.showed(filters["prefix"], len(found.messages))
     return Page("search.html", {
         "filters": filters, "found": found, "paged": bool(request.get("cursor")),
     })  # fmt: skip

@@ -99,7 +99,9 @@ async def queue(view: View) -> Page:
     )  # fmt: skip
     own = view.own(full)
     cursor = request.get("cursor")
-    found = await view.store.search([(own, full)], query, cursor, ROWS, view.shown, counts=False)
+    names = [] if view.refreshes else [(own, full)]
+    found = await view.store.search(names, query, cursor, ROWS, view.shown, counts=False)
+    view.showed(own, sum(bool(message.preview) for message in found.messages))
     return Page("queue.html", {
         "queue": own, "counts": counts, "span": span, "chart": histogram(forecast, span),
         "tabs": TABS, "tab": tab, "filters": filters, "found": found,

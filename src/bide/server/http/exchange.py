@@ -12,7 +12,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from bide.logs import logger
-from bide.model.limits import MAX_FIELDS, MAX_HEAD
+from bide.model.limits import MAX_FIELDS, MAX_HEAD, MAX_LOGGED_PATH
+from bide.observing.logs import printable
 from bide.server.limits.gate import CLIENT
 from bide.server.limits.reply_budget import Present
 from bide.server.limits.request_bodies import LARGE
@@ -155,7 +156,8 @@ class Exchange:
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
-            _log.exception("%s %s failed", self._scope["method"], self._scope["path"])
+            path = printable(self._scope["path"], MAX_LOGGED_PATH)
+            _log.exception("%s %s failed", self._scope["method"], path)
         if self._done or self._client.gone:
             return
         self.keep = False

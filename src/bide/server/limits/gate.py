@@ -6,9 +6,12 @@ access to the store, so none is outside these limits.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+import itertools
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from bide.lane.lane import Lane
 from bide.model.commands import Command
@@ -26,6 +29,18 @@ from bide.server.limits.reply_budget import (
 )
 from bide.server.limits.request_bodies import Gone
 from bide.server.limits.slow_reads import SlowReads, is_slow
+
+REQUEST = "bide.request"
+"""The extension in the scope of a request with its id, which its answer and both logs have."""
+
+_numbers = itertools.count()
+_process = secrets.token_hex(4)
+
+
+def new_request_id() -> str:
+    """Return an id for a request: the part of this process, and a number."""
+    return f"{_process}-{next(_numbers):x}"
+
 
 CLIENT = "bide.client"
 """The extension in the scope of a request with the `Client`; bide's own server has it."""
@@ -56,14 +71,16 @@ class Gate:
         self.largest = self.max_body + MAX_HEADERS
         """How many bytes a message in a reply may take."""
 
-    def visit(self, network: str, client: Client | None = None) -> "Visit":
+    def visit(self, scope: Mapping[str, Any], network: str) -> "Visit":
         """Return the visit of a request; it ends with `Visit.close`.
 
         Args:
+            scope: the ASGI scope of the request.
             network: the client's address or network; "" if it is not known.
-            client: tells when the client has gone; `None`: nothing does.
         """
-        return Visit(self, network, client or Present())
+        known = scope.get("extensions") or {}
+        client, request = known.get(CLIENT), known.get(REQUEST)
+        return Visit(self, network, client or Present(), request or new_request_id())
 
 
 @dataclass(eq=False)
@@ -74,11 +91,13 @@ class Visit:
         gate: the gate that it has passed.
         network: the client's address or network.
         client: tells when the client has gone.
+        request: the id of the request.
     """
 
     gate: Gate
     network: str
     client: Client
+    request: str
     caller: Caller = field(default=OPEN, init=False)
     """Who sends the request; it has not been let in yet."""
     _held: int = field(default=0, init=False)

@@ -19,6 +19,8 @@ from bide.lane.steps import arun_steps
 from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, InvalidArgument
+from bide.model.limits import MAX_ACTOR
+from bide.observing.logs import printable
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.workers import take_requests
 from bide.worker.process.health import notify, serve_health, update_health_file, watchdog_seconds
@@ -340,9 +342,10 @@ class Supervisor:
                 _log.debug("requests to replace processes cannot be looked for: %s", error)
                 continue
             for holder, actor in taken.items():
+                by = printable(actor, MAX_ACTOR)
                 for slot in self.slots:
                     if slot.process is named[holder]:
-                        _log.warning("process %d is replaced: %s asked for it", slot.number, actor)
+                        _log.warning("process %d is replaced: %s asked for it", slot.number, by)
                         slot.wanted = True
                         self._news.set()
                         break
