@@ -246,4 +246,4 @@ def test_refusals_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -
     exchange(client.port, request("GET", "/nowhere"))
     exchange(client.port, request("TRACE", "/healthz"))
     told = [record.getMessage() for record in caplog.records if record.name == "bide.access"]
-    assert [line.split()[-6] for line in told] == ["400", "404", "405"]
+    assert [line.split()[-7] for line in told] == ["400", "404", "405"]

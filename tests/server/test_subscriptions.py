@@ -178,6 +178,23 @@ def test_the_problem_names_the_field(client: Client) -> None:
         assert client.send("PATCH", ONE, change).status == 400
 
 
+def test_another_receiver_gets_no_headers_that_were_given_for_the_first(client: Client) -> None:
+    headers = {"authorization": "Bearer hush"}
+    given = {**GIVEN, "url": "https://erp.example/in", "headers": headers}
+    assert client.put(ONE, given).status == 201
+    same = {"url": "https://ERP.example:443/other"}
+    assert client.send("PATCH", ONE, same).json["headers"] == ["authorization"]
+    for url in ("https://mine.example/in", "http://erp.example/in", "https://erp.example:8443/"):
+        refused = client.send("PATCH", ONE, {"url": url})
+        assert (refused.status, refused.problem["field"]) == (400, "url")
+        assert "give headers again" in refused.problem["detail"]
+        assert "hush" not in refused.problem["detail"]
+    assert client.get(ONE).json["url"] == same["url"]
+    for again in ({}, headers):
+        moved = client.send("PATCH", ONE, {"url": "https://mine.example/in", "headers": again})
+        assert (moved.status, moved.json.get("headers", [])) == (200, sorted(again))
+
+
 def test_a_name_that_cannot_be(client: Client) -> None:
     for name in ("-x", "a%20b", "n" * 200, "%FF", "a%2Fb%2Fc", "bide.server%2Fx"):
         reply = client.put(f"/v1/subscriptions/{name}", GIVEN)

@@ -56,7 +56,7 @@ class ClientAddress:
         """Return the client's address; "" on a Unix socket without a trusted proxy.
 
         If the two headers name different clients, the proxy did not write one of them: then the
-        address is that of the proxy.
+        address is that of the proxy, or "unix". All who send two count together.
         """
         client = scope.get("client")
         peer = _plain(client[0]) or client[0] if client else ""
@@ -69,7 +69,9 @@ class ClientAddress:
         forwarded = map(_FOR.search, headers[b"forwarded"])
         headers[b"forwarded"] = [found[1] if found else "" for found in forwarded]
         named = {self._nearest(peer, hops) for hops in headers.values() if hops}
-        return named.pop() if len(named) == 1 else peer
+        if len(named) == 1:
+            return named.pop()
+        return peer or (UNIX if named else "")
 
     def trusts(self, address: str) -> bool:
         """Tell whether an address is that of a trusted proxy; "": a client of the Unix socket."""

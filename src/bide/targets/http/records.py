@@ -24,7 +24,14 @@ from bide.model.times import LATEST
 from bide.queue.results import first_of
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers, Shared
-from bide.targets.http.subscription import Secret, Subscription, check_secret, new_secret
+from bide.targets.http.subscription import (
+    Secret,
+    Subscription,
+    check_secret,
+    masked,
+    new_secret,
+    origin_of,
+)
 
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 
@@ -159,6 +166,13 @@ class Records(Shared):
             if changed.signed != known.signed:
                 raise InvalidArgument(
                     "url cannot change between http and amqp; put the subscription again"
+                )
+            moved = origin_of(changed.url) != origin_of(known.url)
+            if moved and known.headers and "headers" not in fields:  # nobody may read them there
+                raise InvalidArgument(
+                    f"url={masked(changed.url)!r} is another receiver than "
+                    f"{origin_of(known.url)!r}, for which the headers were given; give headers "
+                    "again, or headers={} for none"
                 )
             return changed
 

@@ -213,6 +213,18 @@ def masked(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/{hidden}"
 
 
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of a URL.
+
+    Example:
+        >>> origin_of("https://Chat.example:443/services"), origin_of("http://chat.example")
+        ('https://chat.example:443', 'http://chat.example:80')
+    """
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "http": 80, "amqps": 5671}.get(parts.scheme, 5672)
+    return f"{parts.scheme}://{parts.hostname}:{port}"
+
+
 def check_url(url: str) -> None:
     """Check that messages can be sent to a URL.
 
