@@ -6,6 +6,7 @@ the store executes only what it has not executed before: see `bide.engines.repet
 """
 
 import copy
+import os
 import secrets
 import threading
 import weakref
@@ -45,6 +46,9 @@ EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
 
 OWN_THREADS: set[int] = set()
 """The identifiers of the threads that execute the batches of lanes."""
+
+# A child of a fork has none of them, and its threads may get their identifiers.
+os.register_at_fork(after_in_child=OWN_THREADS.clear)
 
 _inherited: list[Engine] = []
 """Engines of the parent process: a child that closed them would break the parent's."""
