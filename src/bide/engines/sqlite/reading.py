@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from bide.engines.cursor import (
@@ -140,9 +141,7 @@ class QueueReader:
                 raise InvalidArgument(
                     f"cursor={begin!r} comes from no scan of all; begin without one"
                 )
-            first, last = range_of_ids(scan.prefix or "", begin.removeprefix(_BY_ID))
-            bounds = (self.row.id, first, last or _BEHIND_IDS, scan.limit)
-            for row in self.run(SQL.scan_all, bounds):
+            for row in self._by_id(scan, begin.removeprefix(_BY_ID)):
                 yield shown(row, self.now), f"{_BY_ID}{row[1]}"
             return
         start = position(scan.cursor)
@@ -153,6 +152,15 @@ class QueueReader:
             for row in self._phase(phases[index], after, scan):
                 record = shown(row, self.now)
                 yield record, str(Position(index, record.rank, record.seq, start.since))
+
+    def _by_id(self, scan: Scan, after: str) -> Iterable[tuple[Any, ...]]:
+        """Return the rows of a scan behind an id, in the order of ids that the file has."""
+        prefix = scan.prefix or ""
+        if self.run(SQL.encoding).fetchone() == ("UTF-8",):
+            first, last = range_of_ids(prefix, after)
+            return self.run(SQL.scan_all, (self.row.id, first, last or _BEHIND_IDS, scan.limit))
+        rows = self.run(SQL.scan_all_unbounded, (self.row.id, after))
+        return islice((row for row in rows if row[1].startswith(prefix)), scan.limit)
 
     def last_return(self) -> int:
         """Return the number of the last return in the store, 0 if there was none."""

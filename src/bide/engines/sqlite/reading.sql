@@ -14,6 +14,16 @@ FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = ? AND m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?;
 
+-- name: scan_all_unbounded
+-- The same where the file, made by another program, has UTF-16: its order is not that of the bounds.
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+  LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
+WHERE m.queue = ? AND m.id > ? ORDER BY m.id;
+
+-- name: encoding
+PRAGMA encoding;
+
 -- name: scan_group
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
