@@ -113,6 +113,23 @@ def test_a_dataclass_of_pydantic_validates_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
+    "mark", [pydantic.Field(gt=5), msgspec.Meta(gt=5)], ids=["pydantic", "msgspec"]
+)
+def test_constraints_of_an_annotation_hold(mark: Any) -> None:
+    def handle(body: Annotated[int, mark]) -> Any:
+        return body
+
+    made = make_handler(handle)
+    assert made.call(claimed(6)) == 6
+    with pytest.raises(Unfit, match="the body is no "):
+        made.call(claimed(5))
+    several = decoder(dict[str, list[Annotated[int, mark]]], "f")
+    assert several(claimed({"a": [6]})) == {"a": [6]}
+    with pytest.raises(Unfit):
+        several(claimed({"a": [6, 5]}))
+
+
+@pytest.mark.parametrize(
     ("kind", "body", "why"),
     [
         (Order, {"id": "x"}, r"the body is no Order: Expected `int`, got `str` - at `\$.id`"),

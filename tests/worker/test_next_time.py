@@ -75,7 +75,7 @@ class Reminders:
 
     def plan(self, reminder: dict[str, str], after: datetime) -> None:
         due = bide.next_time(after, cron=reminder["cron"], timezone="Europe/Berlin")
-        id = f"{reminder['customer']}/{due.isoformat()}"
+        id = f"{reminder['name']}/{due.isoformat()}"
         self.queue.put(reminder, at=due, id=id, group=reminder["customer"])
 
     def remind(self, reminder: dict[str, str], delivery: bide.Delivery) -> None:
@@ -89,21 +89,24 @@ class Reminders:
 def test_each_message_puts_the_next_one_and_a_group_ends_them() -> None:
     with ScratchStore() as store:
         reminders = Reminders(store)
-        reminders.plan({"customer": "ann", "cron": "0 9 * * *"}, reminders.start)
-        reminders.plan({"customer": "bob", "cron": "0 12 * * *"}, reminders.start)
+        reminders.plan({"name": "a", "customer": "ann", "cron": "0 9 * * *"}, reminders.start)
+        reminders.plan({"name": "b", "customer": "bob", "cron": "0 12 * * *"}, reminders.start)
+        # A second one of a customer, at the same time.
+        reminders.plan({"name": "c", "customer": "ann", "cron": "0 9 * * *"}, reminders.start)
         with ManualWorker(reminders.app, store) as worker:
             worker.advance("2d")
             assert reminders.queue.cancel(group="bob") == 1
             worker.advance("2d")
-        assert [id.partition("/")[0] for id in reminders.sent].count("ann") == 4
-        assert [id.partition("/")[0] for id in reminders.sent].count("bob") == 2
+        assert [id.partition("/")[0] for id in reminders.sent].count("a") == 4
+        assert [id.partition("/")[0] for id in reminders.sent].count("b") == 2
+        assert [id.partition("/")[0] for id in reminders.sent].count("c") == 4
         assert len(set(reminders.sent)) == len(reminders.sent)
 
 
 def test_a_message_that_is_retried_past_the_next_one_doubles_nothing() -> None:
     with ScratchStore() as store:
         reminders = Reminders(store)
-        reminders.plan({"customer": "ann", "cron": "0 9 * * *"}, reminders.start)
+        reminders.plan({"name": "a", "customer": "ann", "cron": "0 9 * * *"}, reminders.start)
         reminders.fails = 1  # it is tried again three days later
         with ManualWorker(reminders.app, store, errors="collect") as worker:
             worker.advance("6d")

@@ -342,7 +342,7 @@ def _hints(function: Any, name: str) -> dict[str, Any]:
     if not isinstance(target, (types.FunctionType, types.MethodType)):
         target = type(target).__call__
     try:
-        return get_type_hints(target)
+        return get_type_hints(target, include_extras=True)
     except Exception as error:
         raise InvalidArgument(
             f"the annotations of {name} cannot be resolved ({error}); use types that its module "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -257,6 +257,20 @@ def _finite(text: str) -> float:
 _decode_plainly = msgspec.json.Decoder(float_hook=_finite).decode
 
 
+def _has_constraints(kind: Any) -> bool:
+    """Tell whether `Annotated` in a type has constraints of pydantic, which msgspec ignores.
+
+    Example:
+        >>> _has_constraints(list[int])
+        False
+    """
+    marks = kind.__metadata__ if get_origin(kind) is Annotated else ()
+    packages = {type(mark).__module__.partition(".")[0] for mark in marks}
+    return bool(packages & {"pydantic", "annotated_types"}) or any(
+        _has_constraints(part) for part in get_args(kind)
+    )
+
+
 def decoder_of(kind: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
 
@@ -270,6 +284,12 @@ def decoder_of(kind: Any) -> Callable[[bytes], Any]:
     if "__pydantic_validator__" in getattr(kind, "__dict__", ()):
         validated: Callable[[bytes], Any] = kind.__pydantic_validator__.validate_json
         return validated
+
+    if _has_constraints(kind):
+        from pydantic import TypeAdapter
+
+        checked: Callable[[bytes], Any] = TypeAdapter(kind).validate_json
+        return checked
 
     def validate(model: Any, value: Any) -> Any:  # a pydantic model inside, as in `list[Order]`
         return model.model_validate(value)

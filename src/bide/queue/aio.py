@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Put, Scan
+from bide.model.errors import WrongContext
 from bide.model.message import Message
 from bide.model.replies import Outcome, Page
 from bide.model.times import Duration
@@ -71,6 +72,14 @@ def iterated(
     return call
 
 
+def no_event_loop(what: str) -> WrongContext:
+    """Return the error for async code that does not run on asyncio."""
+    return WrongContext(
+        f"{what} needs a running event loop of asyncio, and here is none; trio has another kind: "
+        "use bide.Queue there, in trio.to_thread.run_sync(...)"
+    )
+
+
 class AsyncQueue(BaseQueue):
     """Async form of `Queue`: the same methods, with `await`, on the same stores.
 
@@ -93,6 +102,8 @@ class AsyncQueue(BaseQueue):
         await asyncio.to_thread(self._close)  # it waits for running commands
 
     async def __aenter__(self) -> Self:
+        if asyncio._get_running_loop() is None:
+            raise no_event_loop("bide.AsyncQueue")
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -155,6 +166,8 @@ class AsyncQueue(BaseQueue):
 
     async def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
         """Execute a command and return its reply."""
+        if asyncio._get_running_loop() is None:
+            raise no_event_loop("bide.AsyncQueue")
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
                 answers = await acarry_out(within, guest, commands, self._now())

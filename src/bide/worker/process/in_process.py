@@ -11,6 +11,7 @@ from bide.clock import sleep
 from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, WrongContext
+from bide.queue.aio import no_event_loop
 from bide.queue.arguments import own_name
 from bide.queue.detour import detoured
 from bide.worker.process.runner import Runner
@@ -67,6 +68,8 @@ class InProcessWorker:
         await self._ready.wait()
 
     async def __aenter__(self) -> Self:
+        if asyncio._get_running_loop() is None:
+            raise no_event_loop("app.running()")
         if self._task is not None or self._idle:
             raise WrongContext("this worker has run already; call app.running() for another one")
         if detoured() is not None:
