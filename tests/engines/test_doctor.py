@@ -191,6 +191,14 @@ def test_redis_that_is_safe_but_for_a_replica(tmp_path: Path) -> None:
     assert level(found, "maxmemory-policy volatile-lru") == "warning"
 
 
+def test_redis_that_ends_clients_with_large_answers(tmp_path: Path) -> None:
+    limit = "client_output_buffer_limit"
+    found = redis_with(tmp_path, **{limit: "normal 1mb 0 0"})
+    assert level(found, "client-output-buffer-limit normal 1048576") == "danger"
+    found = redis_with(tmp_path, **{limit: "normal 64mb 0 0"})
+    assert not [what for what in found if "buffer" in what]
+
+
 def test_redis_without_functions_and_settings(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, user="default on nopass ~* +@all -@scripting -config")
     found = told(server.url)

@@ -1,7 +1,10 @@
 """A connection cut at any byte, a silent server, one that restarts: what was done is known."""
 
 import re
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -255,6 +258,22 @@ def test_a_server_that_is_gone_is_said_to_be_gone(proxy: Proxy, open_engine: Ope
 def test_an_address_where_nobody_listens() -> None:
     with pytest.raises(StoreUnavailable, match=r"redis://:\*\*\*@127.0.0.1:1"):
         from_url(urlsplit("redis://:s3cret@127.0.0.1:1?timeout=100ms"))()
+
+
+def test_a_unix_socket_that_accepts_nobody_is_said_to_be_silent(tmp_path: Path) -> None:
+    path = str(tmp_path / "full.sock")
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as stack:
+        listener.bind(path)
+        listener.listen(0)
+        while True:  # until no more fit into its queue
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            try:
+                waiting.connect(path)
+            except BlockingIOError:
+                break
+        with pytest.raises(StoreUnavailable, match="no connection to"):
+            from_url(urlsplit(f"unix://{path}?timeout=100ms&reconnect=100ms"))()
 
 
 def test_a_connection_cut_while_it_is_opened_is_opened_again(
