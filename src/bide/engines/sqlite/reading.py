@@ -84,8 +84,9 @@ class QueueReader:
             row = QueueRow(name=self.name)
             self.values_before = row.values()
             return row
-        row, self.values_before = QueueRow(*values), values[2:]
-        if single_puts := self._session.single_puts(row.id):
+        *fields, has_uncounted = values
+        row, self.values_before = QueueRow(*fields), values[2:-1]
+        if single_puts := self._session.single_puts(row.id, are_there=bool(has_uncounted)):
             self.changed_hours = single_puts
             row.put += sum(single_puts.values())
             row.delayed += sum(single_puts.values())

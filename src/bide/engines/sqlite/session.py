@@ -130,11 +130,16 @@ class Session:
         """Return the names of the queues, sorted."""
         return [name for (name,) in self.run(SQL.queue_names, {"prefix": prefix})]
 
-    def single_puts(self, queue: int) -> dict[int, int]:
-        """Return the messages that no counter of a queue knows of yet: how many, by hour."""
+    def single_puts(self, queue: int, *, are_there: bool) -> dict[int, int]:
+        """Return the messages that no counter of a queue knows of yet: how many, by hour.
+
+        Args:
+            queue: its id.
+            are_there: whether there are some, in any queue.
+        """
         if self._single_puts is None:
             self._single_puts = {}
-            for id, hour, count in self.run(SQL.uncounted):
+            for id, hour, count in self.run(SQL.uncounted) if are_there else ():
                 self._single_puts.setdefault(id, {})[hour] = count
         return self._single_puts.pop(queue, {})
 

@@ -6,7 +6,9 @@
 -- columns of a row in tables.py.
 
 -- name: load_queue
-SELECT {queue} FROM bide_queue WHERE name = ?;
+-- With whether there are messages that no counter includes: see `uncounted`.
+SELECT {queue}, (SELECT max(seq) FROM bide_message) > (SELECT counted FROM bide_store)
+FROM bide_queue WHERE name = ?;
 
 -- name: create_queue
 INSERT INTO bide_queue (name, token) VALUES (?, ?);
