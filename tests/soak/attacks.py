@@ -216,6 +216,72 @@ async def slow_readers(target: Target) -> None:
     await at_once(10, ask)
 
 
+async def gone_readers(target: Target) -> None:
+    """Lists, searches, claims and pages of large messages, from clients that do not wait."""
+    cookie = await _filled(target)
+    page = f"GET /dashboard/queue?queue=large HTTP/1.1\r\nHost: {target.host}\r\n{cookie}\r\n\r\n"
+    requests = [
+        request_of(target, "GET", "/v1/queues/large/messages?limit=1000"),
+        request_of(target, "GET", "/v1/search?body=none"),
+        request_of(target, "POST", "/v1/queues/large/claim", {"count": 1_000, "lease": "1s"}),
+        page.encode(),
+    ]
+
+    async def leave(request: bytes) -> None:
+        async with connected(target) as (_, writer):
+            writer.write(request)
+            await writer.drain()
+
+    async with asyncio.TaskGroup() as group:
+        for request in requests:
+            group.create_task(at_once(4, lambda request=request: leave(request)))  # type: ignore[misc]
+
+
+async def open_readers(target: Target) -> None:
+    """The same from clients that wait, each on many connections at once."""
+    cookie = await _filled(target)
+    scans = {"commands": [{"command": "scan", "queue": "large"}] * 100}
+    requests = [
+        request_of(target, "GET", "/v1/queues/large/messages?limit=1000"),
+        request_of(target, "POST", "/v1/batch", scans),
+        f"GET /dashboard/message?queue=large&id=m1 HTTP/1.1\r\nHost: {target.host}\r\n{cookie}"
+        "\r\n\r\n".encode(),
+    ]
+    async with asyncio.TaskGroup() as group:
+        for request in requests:
+            group.create_task(at_once(50, lambda request=request: send_on(target, request)))  # type: ignore[misc]
+
+
+async def explanations(target: Target) -> None:
+    """Batches of a thousand explanations, on many connections."""
+    await _filled(target)
+    explain = {"command": "explain", "queue": "large", "id": "m1"}
+    batch = request_of(target, "POST", "/v1/batch", {"commands": [explain] * 1_000})
+    await at_once(150, lambda: send_on(target, batch))
+
+
+async def _filled(target: Target) -> str:
+    """Put large messages; return the header with the cookie of a session of the dashboard."""
+    for number in range(60):
+        body = {"body": "ab" * 200_000, "delay": 3_600}
+        put = request_of(target, "PUT", f"/v1/queues/large/messages/m{number}", body)
+        await _accepted(target, put)
+    form = f"token={target.token}".encode()
+    login = (
+        f"POST /dashboard/login HTTP/1.1\r\nHost: {target.host}\r\nContent-Type: "
+        f"application/x-www-form-urlencoded\r\nContent-Length: {len(form)}\r\n\r\n"
+    )
+    while True:
+        with contextlib.suppress(OSError):
+            async with connected(target) as (reader, writer):
+                writer.write(login.encode() + form)
+                head = (await reader.read(1 << 16)).decode()
+                if "set-cookie: " in head:
+                    cookie = head.partition("set-cookie: ")[2].partition(";")[0]
+                    return f"Cookie: {cookie}"
+        await asyncio.sleep(0.1)
+
+
 async def event_streams(target: Target) -> None:
     """Two thousand event streams, and puts that each of them is told of."""
     stream = request_of(target, "GET", "/v1/events?prefix=q")
@@ -336,6 +402,9 @@ SEEN = {
     "event_streams": r"GET /v1/events (200|499)",
     "hanging_receivers": r"PUT /v1/subscriptions/hang 20",
     "endless_continue": r"PUT /v1/subscriptions/continue 20",
+    "gone_readers": r"GET /v1/queues/large/messages (200|499)",
+    "open_readers": r"GET /dashboard/message 200",
+    "explanations": r"POST /v1/batch 200",
     "slow_readers": r"GET /v1/queues/unread/messages (200|499)",
 }
 """What the log of the server tells if an attack is one: it needs a right, or a valid request."""
@@ -345,7 +414,8 @@ ATTACKS: dict[str, Attack] = {
     for attack in (
         endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
         many_objects, dense_bodies, nested_bodies, dense_json, packed,
-        unknown_fields, huge_scans, slow_reads, many_queues, slow_readers,
+        gone_readers, open_readers, explanations, unknown_fields, huge_scans, slow_reads,
+        many_queues, slow_readers,
         event_streams, long_polls, failed_logins, escaped, long_paths, pipelined, hanging_receivers,
         endless_continue,
     )

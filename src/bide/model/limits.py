@@ -96,7 +96,7 @@ KEEP_ALIVE = 75.0
 STALLED = 30.0
 """Seconds without progress after which a client that does not read its answer is cut off."""
 
-MAX_UNREAD = 256 * 1024 * 1024
+MAX_UNREAD = 96 * 1024 * 1024
 """Bytes of answers that a process keeps for clients which have not read them."""
 
 MAX_REPLIES = 64 * 1024 * 1024
