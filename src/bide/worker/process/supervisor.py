@@ -24,6 +24,7 @@ from bide.observing.logs import printable
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.workers import take_requests
 from bide.worker.process.health import notify, serve_health, update_health_file, watchdog_seconds
+from bide.worker.process.orphans import Orphans
 from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, Process
 from bide.worker.process.reload import Sources
 from bide.worker.process.totals import Totals
@@ -172,6 +173,7 @@ class Supervisor:
             beside.append(asyncio.create_task(self._watch(Sources(self.folder))))
         watchdog = watchdog_seconds()
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
+        orphans = Orphans() if os.getpid() == 1 else None
         with ExitStack() as opened:
             opened.callback(self.totals.close)
             try:
@@ -186,6 +188,8 @@ class Supervisor:
                     self._begun = self._begun or any(one.report.ready for one in self._processes)
                     for slot in self.slots:
                         self._tend(slot)
+                    if orphans is not None:
+                        orphans.reap(time.monotonic())
                     self._tell(watchdog is not None)
                     await first_of(self._news.wait(), asyncio.sleep(pause))
             finally:
