@@ -6,9 +6,15 @@ import pytest
 
 from bide.engines.port import Engine
 from bide.engines.redis import from_url
+from bide.engines.redis.layout import shard_of
+from bide.model.commands import Cancel, Put
+from bide.model.errors import OutcomeUnknown
+from bide.model.message import Item
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
+from bide.testing.conformance.driver import done
+from bide.testing.conformance.repeating import Sender, of
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.cluster import RedisCluster, eventually
 from tests.conformance.shards import Apart, Forgetting, ShardedConformance
@@ -100,6 +106,19 @@ class TestRedisCluster(OnCluster, ShardedConformance):
     """The whole suite again; of the random scripts, which meet nothing new here, a few."""
 
     examples = EXAMPLES // 20
+
+    def test_what_was_not_executed_is_executed_by_its_repetition(self, sends: Sender) -> None:
+        """Only where the shard knows the sender: elsewhere nothing is executed."""
+        assert done(sends(Put("q", [Item("a", b"1")]), of(1)).outcomes) == [True]
+        cancel = Cancel("q", ["a"])
+        for _ in range(2):
+            assert done(sends(cancel, of(2, repeated=True)).outcomes) == [True]
+        other = next(
+            id for id in "bcdefgh" if shard_of(id, self.SHARDS) != shard_of("a", self.SHARDS)
+        )
+        with pytest.raises(OutcomeUnknown):
+            sends(Put("q", [Item(other, b"1")]), of(3, repeated=True))
+        assert sends.driver.scan() == []
 
 
 @pytest.fixture(scope="module")
