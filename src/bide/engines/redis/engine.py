@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, islice
 from typing import Any
 
 from bide.engines import losses
@@ -46,6 +46,14 @@ def _alike(command: cmd.Command) -> object:
     return command.queue, script_of(command)
 
 
+def _divided(commands: Sequence[cmd.Command]) -> list[Sequence[cmd.Command]]:
+    """Divide commands where some tell which queues exist."""
+    if len(commands) == 1:
+        return [commands]
+    runs = groupby(commands, lambda command: isinstance(command, _TELLING))
+    return [list(run) for _, run in runs]
+
+
 class RedisEngine:
     """Executes each batch of commands in as few pipelines of scripts as it allows.
 
@@ -79,18 +87,17 @@ class RedisEngine:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
         try:
-            self._give_back(now)
+            if self._sender.claims:
+                self._give_back(now)
             outcomes: list[Result] = []
-            for _, run in groupby(commands, lambda command: isinstance(command, _TELLING)):
-                part, first = list(run), len(outcomes)
-                own = identities and identities[first : first + len(part)]
+            for part in _divided(commands):
+                own = identities and identities[len(outcomes) : len(outcomes) + len(part)]
                 outcomes += self._execute(part, now, own)
         except BideError:
             self._sender.claims.clear()
             raise
         self._sender.claims.clear()  # what they brought may be large
-        if any(map(isinstance, outcomes, repeat(BideError))):
-            errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if errors := [outcome for outcome in outcomes if isinstance(outcome, BideError)]:
             alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1
             raise errors[0] if alike else PartlyDone(outcomes)
         return outcomes  # type: ignore[return-value]
@@ -215,24 +222,23 @@ class RedisEngine:
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Result]:
         """Execute steps: what they ask for in the same round goes in one pipeline."""
         outcomes: list[list[Result]] = [[]] * len(steps)
-        rounds = [(place, next(step)) for place, step in enumerate(steps)]
-        while rounds:
-            _, asked = zip(*rounds, strict=True)
-            calls = list(chain(*asked))
+        asked = {place: next(step) for place, step in enumerate(steps)}
+        while asked:
+            calls = list(chain.from_iterable(asked.values()))
             answers = self._sender.send(calls, now)
             for _ in range(3):  # others may delete the queue again meanwhile
-                if StoreUnavailable in map(type, answers):
-                    self._make_shards(calls, answers, now)
-            following, first = [], 0
-            for place, mine in rounds:
-                told, first = answers[first : first + len(mine)], first + len(mine)
+                if StoreUnavailable not in map(type, answers):
+                    break
+                self._make_shards(calls, answers, now)
+            answered, asked_before = iter(answers), asked
+            asked = {}
+            for place, mine in asked_before.items():
                 try:
-                    following.append((place, steps[place].send(told)))
+                    asked[place] = steps[place].send(list(islice(answered, len(mine))))
                 except StopIteration as end:
                     outcomes[place] = end.value
                 except StoreError as error:
                     outcomes[place] = [error]
-            rounds = following
         return list(chain.from_iterable(outcomes))
 
     def _make_shards(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:

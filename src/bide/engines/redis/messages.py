@@ -176,8 +176,10 @@ def spread(
     Returns:
         The shard and the indexes of the messages of each call; one without any if there are no ids.
     """
+    if len(ids) == 1:
+        return [(shard_of(ids[0], shards), [0])]
     if shards == 1 and len(set(ids)) == len(ids) <= SLICE and sum(sizes) <= BYTES:
-        return [(0, [*range(len(ids))])]  # as mostly
+        return [(0, [*range(len(ids))])]
     calls: list[tuple[int, dict[str, int]]] = []
     latest: dict[int, dict[str, int]] = {}
     room: dict[int, int] = {}
@@ -231,7 +233,8 @@ def in_lots(
             said = origin.outbox, before, [origin.rows[index] for index in lot]
             begun.add(shard)
         places = None if first is None else [first + at for at in lot]
-        mine = [*common, *chain.from_iterable([rows[index] for index in lot])]
+        named = rows if len(lots) == 1 else [rows[index] for index in lot]
+        mine = [*common, *chain.from_iterable(named)]
         calls.append(Call(script, command.queue, (*head, said, places), shard, shards, rows=mine))
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
@@ -262,16 +265,19 @@ def _share_out(
     """
     replies: list[Result] = []
     first = 0
-    sound = set(map(type, outcomes)) == {Outcome}
     for size in sizes:
         mine, opens = outcomes[first : first + size], nexts[first : first + size]
         first += size
-        errors = [] if sound else [e for e in mine or [failed] if isinstance(e, StoreError)]
+        wake: int | None = None
+        errors = [failed] if failed is not None and not mine else []
+        for outcome in mine:
+            if isinstance(outcome, StoreError):
+                errors.append(outcome)
+            elif outcome.done and outcome.state in _PENDING:
+                wake = outcome.due if wake is None or outcome.due < wake else wake
         if errors:
             replies.append(errors[0] if len(errors) >= size else _partly(errors[0]))
             continue
-        dues = [each.due for each in mine if each.done and each.state in _PENDING]
-        wake = min(dues, default=None)
         if opens and any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
             wake = last if wake is None else min(wake, last)
         replies.append(Outcomes(mine, wake))  # type: ignore[arg-type]

@@ -110,9 +110,12 @@ class Sender(Transport):
             calls: those of one shard are carried out in their order.
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
-        requests = [self._prepare(call, place, now) for place, call in enumerate(calls)]
-        both = zip(calls, requests, strict=True)
-        self.claims += [each for each in both if each[0].script == "claim"]
+        requests = []
+        for place, call in enumerate(calls):
+            request = self._prepare(call, place, now)
+            requests.append(request)
+            if call.script == "claim":
+                self.claims.append((call, request))
         only = None if self._settings.wait_replicas else self.nodes.only
         if only is not None:  # the usual case: one server, which answers
             self._exchange(only, requests)

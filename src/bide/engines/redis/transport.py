@@ -80,7 +80,10 @@ class Transport:
             self._attempt(left)
             if left := _left(left):
                 self._wait(left)
-        return [self._answer(request) for request in requests]
+        return [
+            self._error_of(request) if isinstance(request.answer, Exception) else request.answer
+            for request in requests
+        ]
 
     def _wait(self, left: Sequence[Request]) -> None:
         """Wait a little, unless other servers have the slots now; give up what is hopeless."""
@@ -167,14 +170,14 @@ class Transport:
         has no script executed, since never all keys of a script exist.
         """
         for request, answer in zip(due, answers, strict=True):
-            if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
-                self.nodes.lose(connection.address)  # the next connection loads the library
-                answer = connection.refusal or answer
             request.answer = answer
             if not isinstance(answer, Refusal):
                 request.done = True
                 self._since.pop(request.slot, None)
                 continue
+            if answer.word == "NOFUNCTION":
+                self.nodes.lose(connection.address)  # the next connection loads the library
+                request.answer = answer = connection.refusal or answer
             word, text = answer.word, str(answer)
             _log.debug("slot %d: %s", request.slot, text)
             if word == "MOVED" and self.clustered:
@@ -209,14 +212,13 @@ class Transport:
         if isinstance(error.__cause__, BusyLoadingError):  # it is there
             self._limit = self._settings.reconnect
 
-    def _answer(self, request: Request) -> Any:
-        """Return an answer, or the error of a command that was not executed, or perhaps not."""
-        answer = request.answer
-        if isinstance(answer, Refusal):
-            answer = translate(answer, self._settings.shown)
+    def _error_of(self, request: Request) -> StoreError:
+        """Return the error of a command that was not executed, or perhaps not."""
+        answer: StoreError = request.answer
+        if isinstance(request.answer, Refusal):
+            answer = translate(request.answer, self._settings.shown)
             answer.__cause__ = request.answer
-        maybe = request.again and request.writes and isinstance(answer, StoreError)
-        if maybe and not isinstance(answer, OutcomeUnknown):
+        if request.again and request.writes and not isinstance(answer, OutcomeUnknown):
             cause = answer
             answer = OutcomeUnknown(
                 f"{self._settings.shown}: the connection was lost after the command was sent, and "
@@ -278,6 +280,8 @@ def _packed(requests: Sequence[Request]) -> bytes:
 
 def _left(requests: Sequence[Request]) -> list[Request]:
     """Return commands that are not done; give up refused ones that others have overtaken."""
+    if all(request.done for request in requests):
+        return []
     overtaken: set[int] = set()
     for request in reversed(requests):
         request.done = request.done or (request.slot in overtaken and passes(request.answer))

@@ -6,7 +6,9 @@ handler, which may come anywhere. Answers of bide's functions name the call that
 """
 
 import os
-from collections.abc import Sequence
+import select
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +21,15 @@ from bide.engines.redis.layout import Arg
 
 _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
 """What ends a connection; the third: what came was not said by Redis."""
+
+SOON = 100e-6
+"""Seconds for which an answer is looked for before the thread sleeps.
+
+To sleep and be woken takes a thread about as long as a server on the same machine needs for a call.
+"""
+
+SELDOM = 8
+"""Of answers that do not come so soon, one of 2 to the power of this is looked for."""
 
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -63,6 +74,8 @@ class Wire:
             self.close()
             raise
         self.socket = self._client._sock
+        self._looks_for = _poll(self.socket)
+        self._missed = self._unlooked = 0
 
     @property
     def usable(self) -> bool:
@@ -151,6 +164,19 @@ class Wire:
             if isinstance(error, _BROKEN) and is_of_network(error):
                 raise Lost(str(error)) from error
 
+    def look(self) -> None:
+        """Wait for an answer without sleeping, for `SOON` at most; less often after late ones."""
+        if self._unlooked:
+            self._unlooked -= 1
+            return
+        end = perf_counter() + SOON
+        while not self._looks_for(0):
+            if perf_counter() > end:
+                self._missed = min(self._missed + 1, SELDOM)
+                self._unlooked = (1 << self._missed) - 1
+                return
+        self._missed = 0
+
     def _read(self) -> None:
         data = self.socket.recv(65536)
         if not data:
@@ -181,9 +207,19 @@ class Exchange:
         with wire:
             if wire._owner is not self or not wire.open:
                 raise raised.ConnectionError("the connection was closed")
+            wire.look()
             answers = [_read(wire._next(), label) for label in self._labels]
             wire._owner = None
         return answers
+
+
+def _poll(socket: Any) -> Callable[[int], object]:
+    """Return a function that tells whether something can be read; true where no call tells it."""
+    if not hasattr(select, "poll"):
+        return lambda _: True
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return poll.poll
 
 
 def _read(answer: Any, label: bytes) -> Any:

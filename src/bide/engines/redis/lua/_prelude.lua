@@ -95,15 +95,17 @@ local function count_dead() return call('ZCOUNT', KEPT, int(2 * STRIPE), '+inf')
 local define, make, set, advance, count, write_meta, remember, answer, answer_again, finish
 do
 local NUMBER
+local before  -- what the last call has read of META
 local MARK, SECONDS  -- the number of a call that may change something; for how long its reply is remembered
 local advanced  -- whether this call has given its change a number
-local fields  -- of META, by their names: what `write_meta` sets; nil: nothing
+local fields, filled = {}, 0  -- of META, what `write_meta` sets: name, value; how much of it is filled
 local tally  -- counters of META that were not read: what it adds to each; nil: nothing
 
 -- Sets a field of META when the call ends: all of them at once.
 function set(name, value)
-  fields = fields or {}
-  fields[name] = value
+  local at = 1
+  while at < filled and fields[at] ~= name do at = at + 2 end
+  fields[at], fields[at + 1], filled = name, int(value), max(filled, at + 1)
 end
 
 -- Gives this change its number, if it has none yet.
@@ -123,7 +125,9 @@ function make()
   call('DEL', RETURNS)
   local there = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
-  numbers.token, numbers.seq, numbers.put = now, now, there
+  for name, value in pairs({token = now, seq = now, put = there}) do
+    if numbers[name] then numbers[name] = value end
+  end
   call('HSET', META, 'put', int(there), 'seq', int(now))
 end
 
@@ -140,11 +144,7 @@ function count(name, times)
 end
 
 function write_meta()
-  if fields then
-    local words = {}
-    for name, value in pairs(fields) do words[#words + 1], words[#words + 2] = name, int(value) end
-    call('HSET', META, unpack(words))
-  end
+  if filled > 0 then call('HSET', META, unpack(fields, 1, filled)) end
   if tally then
     for name, times in pairs(tally) do call('HINCRBY', META, name, times) end
   end
@@ -229,7 +229,7 @@ local function read_meta(reads)
   local meta = call('HMGET', META, 'shards', 'flags', 'change', unpack(reads))
   exists, flags, change = meta[1] ~= false, meta[2] or '', tonumber(meta[3] or 0)
   local sound = change
-  numbers = {}
+  if reads ~= before then numbers, before = {}, reads end
   for i, name in ipairs(reads) do
     numbers[name] = tonumber(meta[3 + i] or 0)
     sound = sound and numbers[name]
@@ -243,7 +243,7 @@ local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ..
   META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
   ARGV, NUMBER, SECONDS, SHARDS, LANE, given = args, args[1], seconds, shards, lane, moment
-  fields, tally, replayed, actor, advanced = nil, nil, nil, nil, false
+  filled, tally, replayed, actor, advanced = 0, nil, nil, nil, false
   SENDERS, batch = keys[18], nil
   local refusal
   local again = sub(NUMBER, 1, 1) == '?'

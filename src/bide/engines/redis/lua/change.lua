@@ -118,7 +118,7 @@ local function change_each(width, act, origin)
   return finish(outcomes, nexts)
 end
 
-define('change', {'allow-oom'}, {}, function(...)
+define('change', {'allow-oom'}, {'cancelled'}, function(...)
   local at, after, origin
   verb, at, after, if_due, if_version, reason, actor, origin = ...
   moment = at or now + (after or 0)
