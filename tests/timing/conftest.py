@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bide.clock import Signal
 from bide.testing.clock import FakeClock
 from bide.timing import ScheduledExecutor
 
@@ -22,6 +23,10 @@ class RecordingClock(FakeClock):
         """Block until so many waits have begun since the clock was made."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.waits) >= number, 10)
+
+    def wait(self, signal: Signal, moment: float | None) -> bool:
+        self.waits.append(moment)
+        return super().wait(signal, moment)
 
     def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
         self.waits.append(moment)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bide.clock import Signal
 from bide.testing.clock import FakeClock
 from bide.timing import Delayed, DelayQueue, ShutDown
 from tests.effort import effort
@@ -176,12 +177,12 @@ def test_a_leader_whose_wait_breaks_hands_over(start: Start) -> None:
     class Breaking(RecordingClock):
         breaks = True
 
-        def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
+        def wait(self, signal: Signal, moment: float | None) -> bool:
             if self.breaks:
                 self.breaks = False
-                super().wait_until(condition, None)
+                super().wait(signal, None)
                 raise Interrupted
-            return super().wait_until(condition, moment)
+            return super().wait(signal, moment)
 
     clock = Breaking()
     queue: DelayQueue[str] = DelayQueue(clock=clock)

@@ -3,10 +3,15 @@
 The order of an item is one integer, its rank: the due time first, then the priority (the larger
 goes first), then the order of arrival. One integer is compared faster than three. A removed item
 leaves only its rank in the heap, until two thirds of the ranks are of removed items.
+
+Finalizers and signal handlers may put and remove in the midst of any other method, also of the same
+thread. So these take no lock, and every change is one step: stores, then at most one call of a
+function written in C. CPython lets nothing else run between these.
 """
 
+import itertools
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -65,19 +70,21 @@ class DelayHeap(Generic[T]):
         self.waiting: dict[int, Delayed[T]] = {}
         """The items by rank."""
         self._heap: list[int] = []  # their ranks, and those of some removed items
-        self._came = PRIORITY_0  # counts up by one an item
+        self._arrivals = itertools.count(PRIORITY_0 + 1)  # one an item
+        self._last = PRIORITY_0  # of them
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def add(self, item: T, due: int, priority: int) -> Delayed[T]:
         """Put an item in, with a priority that `check_priority` has accepted."""
-        self._came = came = self._came + 1
+        came = next(self._arrivals)
         rank = (due << MOMENT) + came - (priority << ARRIVAL_BITS)
         entry: Delayed[T] = Delayed()  # and no `__init__`: calling it would cost as much again
         entry.item = item
         entry._rank = rank
         entry._home = self
+        self._last = came
         self.waiting[rank] = entry
         heappush(self._heap, rank)
         return entry
@@ -92,25 +99,30 @@ class DelayHeap(Generic[T]):
             raise ValueError(f"{entry!r} was put into another queue; remove it there")
         if self.waiting.pop(entry._rank, None) is None:
             return False
-        if len(self._heap) > 32 + 3 * len(self.waiting):
-            self._heap = list(self.waiting)
-            heapify(self._heap)
+        while len(self._heap) > 32 + 3 * len(self.waiting):
+            last, ranks = self._last, sorted(self.waiting)
+            if last == self._last:  # nothing was put meanwhile
+                self._heap = ranks
         return True
 
     def pop(self, now: int) -> Delayed[T] | None:
         """Take the head out if it is due at `now`."""
-        heap = self._heap
-        while heap and heap[0] >> MOMENT <= now:
-            if (entry := self.waiting.pop(heappop(heap), None)) is not None:
+        waiting = self.waiting
+        while (heap := self._heap) and heap[0] >> MOMENT <= now:
+            if heap[0] not in waiting:
+                heappop(heap)
+            elif (entry := waiting.pop(heap[0], None)) is not None:
                 return entry
         return None
 
     def head(self) -> Delayed[T] | None:
         """Return the head, due or not."""
-        heap = self._heap
-        while heap and heap[0] not in self.waiting:
-            heappop(heap)
-        return self.waiting[heap[0]] if heap else None
+        while heap := self._heap:
+            if heap[0] not in self.waiting:
+                heappop(heap)
+            elif (entry := self.waiting.get(heap[0])) is not None:
+                return entry
+        return None
 
     def next_due(self) -> int:
         """Return when the head is due; `NEVER` when empty."""
@@ -119,14 +131,13 @@ class DelayHeap(Generic[T]):
 
     def in_order(self) -> list[Delayed[T]]:
         """Return every entry, sorted."""
-        return sorted(self.waiting.values(), key=attrgetter("_rank"))
+        entries = list(self.waiting.values())  # in one step: others may put meanwhile
+        return sorted(entries, key=attrgetter("_rank"))
 
     def clear(self) -> list[Delayed[T]]:
         """Take everything out and return it, sorted."""
         entries = self.in_order()
-        self.waiting.clear()
-        self._heap.clear()
-        return entries
+        return [entry for entry in entries if self.waiting.pop(entry._rank, None) is not None]
 
 
 def check_priority(priority: int) -> None:
@@ -208,10 +219,10 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         """
         if handle.__class__ is not Delayed:
             raise TypeError(f"remove takes what put returned, not {type(handle).__name__}")
-        with self._lock:
-            removed = self._entries.remove(handle)
-            if self._closed:
-                self._leave()
+        self._check_process()
+        removed = self._entries.remove(handle)
+        if self._closed:
+            self._leave()
         return removed
 
     def drain(self, limit: int | None = None) -> list[T]:
@@ -245,21 +256,21 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         Returns:
             The items that were dropped, by due time.
         """
-        with self._lock:
-            self._closed = True
-            dropped = [entry.item for entry in self._entries.clear()] if immediate else []
-            self._leave()
+        self._check_process()
+        self._closed = True
+        dropped = [entry.item for entry in self._entries.clear()] if immediate else []
+        self._leave()
         return dropped
 
     def __len__(self) -> int:
         """Count the items, due or not."""
-        with self._lock:
-            return len(self._entries)
+        self._check_process()
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Delayed[T]]:
         """Iterate over the handles by due time: a snapshot, which costs O(n log n)."""
-        with self._lock:
-            return iter(self._entries.in_order())
+        self._check_process()
+        return iter(self._entries.in_order())
 
     def _now(self) -> int:
         return max(int(self._clock.monotonic() * NS + 0.5), self._reached)
@@ -272,13 +283,13 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
 
     def _put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
         """Put an item in by its due time in nanoseconds of the monotonic clock."""
-        with self._lock:
-            if self._closed:
-                raise ShutDown("the delay queue was shut down: it takes no more items")
-            entry = self._entries.add(item, due, priority)
-            if due < self._alarm:
-                self._alarm = -NEVER
-                self._wake()
+        if self._forked or self._closed:
+            self._check_process()
+            raise ShutDown("the delay queue was shut down: it takes no more items")
+        entry = self._entries.add(item, due, priority)
+        if due < self._alarm:
+            self._wake()
+            self._alarm = -NEVER
         return entry
 
     def _check_end(self) -> None:

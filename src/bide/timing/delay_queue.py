@@ -1,14 +1,13 @@
 """Queues whose items come out when they are due: for threads, and for asyncio."""
 
 import asyncio
-import threading
 from collections import OrderedDict
 from functools import partial
 from itertools import islice
 from queue import Empty
 from typing import TypeVar
 
-from bide.clock import SYSTEM_CLOCK, Clock
+from bide.clock import SYSTEM_CLOCK, Clock, Signal
 from bide.timing.base import NEVER, DelayQueueBase
 from bide.timing.lifetime import NS, Delay
 
@@ -39,8 +38,8 @@ class DelayQueue(DelayQueueBase[T]):
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock=clock)
-        self._changed = threading.Condition(self._lock)
-        self._waiting = 0  # threads
+        self._waiting: dict[Signal, None] = {}
+        """What wakes each thread that waits, in the order in which they came; the first leads."""
 
     def take(self, timeout: Delay | None = None) -> T:
         """Wait until the head is due, take it out and return it.
@@ -53,10 +52,12 @@ class DelayQueue(DelayQueueBase[T]):
             ShutDown: the queue was shut down and nothing is left in it.
         """
         limit = self._limit(timeout)
-        entries = self._entries
-        with self._lock:
-            try:
-                while True:
+        entries, signal = self._entries, Signal()
+        reached = -NEVER
+        try:
+            while True:
+                with self._lock:
+                    self._reached = max(self._reached, reached)
                     # What was due when the clock was last read is due: a backlog needs no clock.
                     if (entry := entries.pop(self._reached)) is None:
                         self._reached = self._now()
@@ -66,28 +67,32 @@ class DelayQueue(DelayQueueBase[T]):
                     self._check_end()
                     if self._reached >= limit:
                         raise Empty(f"no item was due within {timeout}")
-                    self._wait(limit)
-                    self._check_process()
-            finally:
-                self._leave()
-
-    def _wait(self, limit: int) -> None:
-        """Wait as the leader, if there is none, else as a follower. May return early."""
-        leads, moment = self._alarm == -NEVER, limit
-        if leads:
-            self._alarm = self._entries.next_due()
-            moment = min(self._alarm, limit)
-        self._waiting += 1
-        try:
-            if not self._clock.wait_until(self._changed, None if moment >= NEVER else moment / NS):
-                self._reached = max(self._reached, moment)  # a float may say a few ns less
+                    self._waiting[signal] = None
+                    moment = limit
+                    if self._leads(signal):
+                        self._alarm = NEVER  # what is put from now on wakes this thread
+                        self._alarm = due = entries.next_due()
+                        moment = min(due, limit)
+                if not self._clock.wait(signal, None if moment >= NEVER else moment / NS):
+                    reached = moment  # a float may say a few ns less
         finally:
-            self._waiting -= 1
-            if leads:
-                self._alarm = -NEVER
+            led = self._leads(signal)
+            self._waiting.pop(signal, None)
+            if led:
+                self._wake()  # another one leads now
+            self._leave()
+
+    def _leads(self, signal: Signal) -> bool:
+        """Return whether a thread that waits is the first one."""
+        return [*self._waiting][:1] == [signal]
+
+    def _leave(self) -> None:
+        if self._closed and not len(self._entries):
+            self._wake(everybody=True)
 
     def _wake(self, *, everybody: bool = False) -> None:
-        self._changed.notify(self._waiting if everybody else 1)
+        for signal in list(self._waiting)[: None if everybody else 1]:
+            signal.set()
 
 
 class AsyncDelayQueue(DelayQueueBase[T]):

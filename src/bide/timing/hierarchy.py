@@ -54,9 +54,11 @@ class Slot(dict[E, None]):
             return
         self.removed += 1
         if self.removed > 32 + 2 * len(self):  # a dict does not shrink by itself
-            rest = list(self)
-            self.clear()
-            self.update(dict.fromkeys(rest))
+            rest = dict.fromkeys(self)
+            try:
+                self.clear()
+            finally:  # also if an interrupt comes between
+                self.update(rest)
             self.removed = 0
 
 
@@ -73,10 +75,10 @@ class Level(Generic[E]):
     def first(self) -> Slot[E] | None:
         """Return the earliest slot that has entries; forget the empty ones before it."""
         while self.keys:
-            slot = self.slots[self.keys[0]]
+            slot = self.slots.get(self.keys[0])
             if slot:
                 return slot
-            del self.slots[heappop(self.keys)]
+            self.slots.pop(heappop(self.keys), None)
         return None
 
 
@@ -115,10 +117,11 @@ class Hierarchy(Generic[E]):
         key = tick >> level.shift
         slot = level.slots.get(key)
         if slot is None:
-            slot = level.slots[key] = Slot(tick)
-            heappush(level.keys, key)
+            slot = Slot(tick)
             if level.shift and key << level.shift < self._wide:
                 self._wide = key << level.shift
+            heappush(level.keys, key)  # first: a slot without its key would never be found
+            level.slots[key] = slot
         elif tick < slot.earliest:
             slot.earliest = tick
         slot[entry] = None
@@ -200,8 +203,10 @@ class Hierarchy(Generic[E]):
                 found = level
                 start = level.keys[0] << level.shift
         if found is not None:
-            for entry in found.slots.pop(heappop(found.keys)):
-                self.place(entry, start)
+            slot = found.slots.pop(heappop(found.keys))
+            for entry in list(slot):  # a finalizer may cancel some meanwhile
+                if entry._slot is slot:
+                    self.place(entry, start)
             self._wide = min(
                 (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
                 default=NEVER,

@@ -33,8 +33,8 @@ class OwnedByProcess:
             _owned.add(self)
 
     def _check_process(self) -> None:
-        with self._lock:  # raises in a forked child
-            pass
+        if self._forked:
+            self._lock.__enter__()  # raises
 
     def _at_exit(self) -> None:
         """End the threads: the interpreter is about to end."""

@@ -1,18 +1,21 @@
 """Millions of timers on one thread."""
 
-import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
-from bide.clock import SYSTEM_CLOCK, Clock
+from bide.clock import SYSTEM_CLOCK, Clock, Signal
 from bide.logs import logger as bide_logger
+from bide.threads import Background
 from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.lifetime import NS, Delay, DueTimes, Moment, OwnedByProcess, ShutDown, period_ns
 
 logger = bide_logger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 GONE = object()
+LATE: "Slot[Any]" = Slot(NEVER)
+"""The slot of timers that are in none yet."""
 
 
 class TimerHandle(Entry):
@@ -87,7 +90,11 @@ class TimingWheel(OwnedByProcess):
         if self._tick < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
         super().__init__()
-        self._changed = threading.Condition(self._lock)
+        self._signal = Signal()  # wakes the thread
+        self._worker = Background("bide-timing-wheel", self._run)
+        self._late: deque[tuple[TimerHandle, Slot[TimerHandle] | None]] = deque()
+        """What finalizers and signal handlers have scheduled (with `None`), and cancelled, in a
+        thread that was changing the timers; it does that before it lets go of the lock."""
         self._executor = executor
         self._clock = clock
         self._due_times = DueTimes(clock)
@@ -96,9 +103,8 @@ class TimingWheel(OwnedByProcess):
         self._timers: Hierarchy[TimerHandle] = Hierarchy(self._reached, part_ticks)
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._alarm = -NEVER  # the tick that the thread sleeps until
-        self._thread: threading.Thread | None = None
         self._open = False  # whether the thread runs and takes timers
-        self._stopping = False
+        self._stopping = self._drops = False
 
     def schedule(
         self,
@@ -131,18 +137,17 @@ class TimingWheel(OwnedByProcess):
         timer._wheel = self
         timer.fn = fn
         timer.args = args
+        timer._due = -(-due // self._tick)  # rounded up
+        timer._slot = LATE
+        if not self._open:
+            self._start()
+        if self._is_changing():
+            self._late.append((timer, None))
+            self._signal.set()
+            return timer
         with self._lock:
-            if not self._open:
-                self._start()
-            current = self._timers.current
-            tick = -(-due // self._tick)  # rounded up
-            if tick <= current:
-                tick = current + 1
-            timer._due = tick
-            self._timers.place(timer, current)
-            if tick < self._alarm:
-                self._alarm = -NEVER
-                self._changed.notify()
+            self._place(timer)
+            self._catch_up()
         return timer
 
     def cancel(self, handle: TimerHandle) -> bool:
@@ -159,14 +164,22 @@ class TimingWheel(OwnedByProcess):
             raise TypeError(f"cancel takes what schedule returned, not {type(handle).__name__}")
         if handle._wheel is not self:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
+        if self._is_changing():
+            if (slot := handle._slot) is None:
+                return False
+            handle._slot = None
+            self._late.append((handle, slot))
+            self._signal.set()
+            return True
         with self._lock:
-            slot = handle._slot
-            if slot is None:
+            self._catch_up()
+            if (slot := handle._slot) is None:
                 return False
             handle._slot = None
             if slot is self._firing:
                 return slot.pop(handle, GONE) is not GONE  # atomic; `_fire` does it without lock
             slot.remove(handle)
+            self._catch_up()
         return True
 
     @property
@@ -188,15 +201,18 @@ class TimingWheel(OwnedByProcess):
         Returns:
             The dropped timers by due time; `fn` and `args` of each say what was not called.
         """
+        self._stopping = True
+        self._open = False
+        if self._is_changing():  # a finalizer: the thread drops what is pending
+            self._drops = not drain
+            self._signal.set()
+            return []
         with self._lock:
-            self._stopping = True
-            self._open = False
+            self._catch_up()
             dropped = [] if drain else self._drop()
             self._alarm = -NEVER
-            self._changed.notify()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            self._signal.set()
+        self._worker.join()
         return dropped
 
     def __enter__(self) -> "TimingWheel":
@@ -215,10 +231,39 @@ class TimingWheel(OwnedByProcess):
     def _start(self) -> None:
         if self._stopping:
             raise ShutDown("the timing wheel was stopped: it takes no more timers")
-        thread = threading.Thread(target=self._run, name="bide-timing-wheel", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._check_process()
+        self._worker.ensure()
         self._open = True
+
+    def _is_changing(self) -> bool:
+        """Return whether this thread changes the timers, and a finalizer or handler came between.
+
+        Then nothing else may change them: it is noted in `_late`.
+        """
+        self._check_process()
+        return self._lock._is_owned()  # type: ignore[no-any-return]
+
+    def _place(self, timer: TimerHandle) -> None:
+        """Put a timer into its slot."""
+        current = self._timers.current
+        timer._due = tick = max(timer._due, current + 1)
+        self._timers.place(timer, current)
+        if tick < self._alarm:
+            self._alarm = -NEVER
+            self._signal.set()
+
+    def _catch_up(self) -> None:
+        """Do what is noted in `_late`."""
+        while self._late:
+            timer, slot = self._late.popleft()
+            if slot is None:
+                if timer._slot is LATE:
+                    self._place(timer)
+                continue
+            slot = timer._slot or slot  # it may have been moved
+            timer._slot = None
+            if timer in slot:
+                slot.remove(timer)
 
     def _drop(self) -> list[TimerHandle]:
         firing = self._firing
@@ -237,12 +282,16 @@ class TimingWheel(OwnedByProcess):
         """Wait until timers are due and return those of the first tick; `None` at the end."""
         while True:
             with self._lock:
+                self._catch_up()
+                if self._drops:
+                    self._drop()
                 slot = self._timers.pull(self._reached)
                 if slot is None:
                     self._reached = now = max(self._now(), self._reached)
                     slot = self._timers.pull(now)
                 if slot is not None:
                     self._firing = slot
+                    self._catch_up()
                     return slot
                 if self._stopping and not len(self._timers):
                     return None
@@ -253,9 +302,9 @@ class TimingWheel(OwnedByProcess):
                 self._alarm = self._timers.earliest()
                 tick = min(self._alarm, begin)
                 until = None if tick >= NEVER else self._moment(tick)
-                if not self._clock.wait_until(self._changed, until):
-                    self._reached = tick  # a float may say a bit less
-                self._alarm = -NEVER
+            if not self._clock.wait(self._signal, until):
+                self._reached = tick  # a float may say a bit less
+            self._alarm = -NEVER
 
     def _fire(self, slot: Slot[TimerHandle]) -> None:
         executor = self._executor

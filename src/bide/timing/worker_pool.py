@@ -246,13 +246,15 @@ class WorkerPool(OwnedByProcess):
             if self._idle == 0 and threading.current_thread() not in self._threads:
                 self._start_thread()
             future._handle = self._queue._put_due(future, future._due)
+            if future not in self._live:  # it was cancelled meanwhile
+                self._queue.remove(future._handle)
             return True
 
     def _done(self, future: ScheduledFuture[Any]) -> None:
         """Forget a future that is done. If it was cancelled, take it back and tell its waiters."""
-        with self._lock:
-            self._live.pop(future, None)
-            self._end_if_over()
+        # Without a lock: a finalizer may cancel in a thread that has any.
+        self._live.pop(future, None)
+        self._end_if_over()
         if future.cancelled():
             waited = future._handle is not None and self._queue.remove(future._handle)
             if waited or future.periodic or future._is_async:  # else `_run` tells them
