@@ -59,6 +59,28 @@ def test_a_full_namespace_takes_no_put_of_an_id_that_exists_and_edits(
     assert "up to 1h ahead; put it later" in refused.problem["detail"]
 
 
+def test_nothing_gets_a_due_time_beyond_the_longest_delay(serve: Serve, make_token: Any) -> None:
+    client = serve(auth="required", quotas={"shop": Quota(longest_delay="1h")})
+    client = client.with_token(make_token("shop", "admin"))
+    client.put(f"{Q}/messages/m", {"body": 1, "group": "g"})
+    requests: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "revive", {}), ("POST", "revive", {"undo": True}),
+        ("POST", "revive", {"ids": ["m"]}), ("PATCH", "messages/m", {}),
+        ("PATCH", "messages?group=g", {}), ("PATCH", "messages?group=g&undo=true", {}),
+    ]  # fmt: skip
+    for method, path, asked in requests:
+        refused = client.send(method, f"{Q}/{path}", {**asked, "delay": "2h"})
+        assert (refused.status, refused.problem.get("field")) == (400, "delay"), (path, asked)
+        taken = client.send(method, f"{Q}/{path}", {**asked, "delay": "1h"})
+        assert taken.status == 200, (path, asked)
+    for command in (
+        {"command": "revive", "ids": ["m"]}, {"command": "reschedule", "ids": ["m"]},
+        {"command": "bulk", "verb": "revive", "undo": "u" * 22},
+    ):  # fmt: skip
+        batch = {"commands": [{**command, "queue": "orders", "delay": 7_200_000}]}
+        assert client.post("/v1/batch", batch).status == 400
+
+
 def test_a_reason_that_a_put_brings_along_is_bounded(serve: Serve) -> None:
     client = serve()
     at_limit, over = ([[1, 0, "w", "r" * n]] for n in (REASON_LENGTH, REASON_LENGTH + 1))

@@ -179,10 +179,12 @@ class Quotas:
             await self._let(namespace, items, added, admitted)
         for command in commands:
             if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
+                self._bound(namespace, [_moved(command.ids, command.at, command.delay)])
                 await self._let(namespace, (), 0, admitted)
-            elif isinstance(command, cmd.Reschedule) and command.ids:
-                moved = Item(command.ids[0], b"", at=command.at, delay=command.delay)
-                self._bound(namespace, [moved])
+            elif isinstance(command, cmd.Reschedule):
+                self._bound(namespace, [_moved(command.ids, command.at, command.delay)])
+            elif isinstance(command, cmd.Revive):
+                self._bound(namespace, [_moved(command.ids, None, command.delay)])
             elif isinstance(command, cmd.Edit):
                 edited = Item(
                     "", command.data or b"", at=command.at, delay=command.delay or 0,
@@ -490,6 +492,11 @@ class Quotas:
             return sum(expect(Counts, reply).stored or 0 for reply in replies)
         counted = [expect(Counts, await self.lane.acall(cmd.Count(name))) for name in names]
         return sum(counts.sizes.total + counts.kept for counts in counted)
+
+
+def _moved(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
+    """Return what stands for messages that get a due time: by ids, or by a rule."""
+    return Item(ids[0] if ids else "", b"", at=at, delay=delay)
 
 
 def _name_of(item: Item) -> str:
