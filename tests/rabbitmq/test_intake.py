@@ -298,6 +298,24 @@ def test_a_hostile_message_stops_no_other(
     stage.play(story)
 
 
+def test_the_broker_has_where_to_put_a_huge_message_even_if_that_was_deleted(stage: Stage) -> None:
+    """It would drop a message that is rejected, while the log says that it is a dead letter."""
+
+    async def story() -> None:
+        dead = f"{stage.exchange}.delayed.dead"
+        async with stage.intake() as intake:
+            await stage.send(message_id="before")
+            await stage.stored(1)
+            await stage.channel.queue_delete(dead)
+            await stage.channel.exchange_delete(dead)
+            await stage.send(b"x" * (MAX_AMQP_BODY + 1), message_id="huge")
+            await until(lambda: intake.taken.refused == 1)
+            letter = await stage.receive(dead)
+            assert (letter.message_id, len(letter.body)) == ("huge", MAX_AMQP_BODY + 1)
+
+    stage.play(story)
+
+
 def test_only_the_message_that_the_store_refuses_is_a_dead_letter(stage: Stage) -> None:
     def has_bad(command: object) -> bool:
         return isinstance(command, Put) and any(item.id == "bad" for item in command.items)

@@ -26,7 +26,7 @@ from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray
 from bide.targets.rabbitmq.messages import dead_letter_of, is_same, item_of, renamed
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
-from bide.targets.rabbitmq.topology import DEAD, declare_topology
+from bide.targets.rabbitmq.topology import DEAD, declare_dead_letters, declare_topology
 
 PREFETCH = 500
 """How many messages the broker hands over that are not acknowledged yet."""
@@ -355,6 +355,10 @@ class Intake:
         """
         letter = None if as_it_is else dead_letter_of(message, reason)
         if letter is None:
+            # Without them, as when somebody has deleted them, the broker would drop the message.
+            channel = await self._broker.channel(confirms=False)
+            await declare_dead_letters(channel, self.address.exchange, self._type)
+            await channel.close()
             await message.reject(requeue=False)
         else:
             answer = await self._dead.publish(letter, DEAD_LETTER)

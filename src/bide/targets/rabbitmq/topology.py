@@ -8,6 +8,15 @@ DELAYED, DEAD = ".delayed", ".delayed.dead"
 """Behind the name of the target: the names of what an intake declares."""
 
 
+async def declare_dead_letters(channel: AbstractChannel, exchange: str, queue_type: str) -> None:
+    """Declare the exchange and the queue of what cannot be stored; see `declare_topology`."""
+    dead = exchange + DEAD
+    letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
+    kind: FieldTable = {"x-queue-type": queue_type}
+    queue = await channel.declare_queue(dead, durable=True, arguments=kind)
+    await queue.bind(letters)
+
+
 async def declare_topology(
     channel: AbstractChannel, exchange: str, queue_type: str
 ) -> AbstractQueue:
@@ -22,13 +31,10 @@ async def declare_topology(
         exchange: the target.
         queue_type: "quorum" or "classic".
     """
+    await declare_dead_letters(channel, exchange, queue_type)
     delayed, dead = exchange + DELAYED, exchange + DEAD
-    kind: FieldTable = {"x-queue-type": queue_type}
-    letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
-    letters_queue = await channel.declare_queue(dead, durable=True, arguments=kind)
-    await letters_queue.bind(letters)
     intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
-    kind = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
+    kind: FieldTable = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
     queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
     await queue.bind(intake)
     return queue
