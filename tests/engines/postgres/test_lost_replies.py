@@ -254,6 +254,7 @@ def test_what_idle_senders_were_answered_is_forgotten(
 
         def numbers_after(seconds: int) -> list[int]:
             client.execute(f"UPDATE {table} SET seen = seen - {seconds} * 1000".encode())
+            client.execute(f"UPDATE {engine.schema}.store SET forgot = 0".encode())
             client.execute(f"SELECT {engine.schema}._fold()".encode())
             rows = client.execute(f"SELECT number FROM {table} ORDER BY number".encode())
             return [number for (number,) in rows]
@@ -268,7 +269,7 @@ def test_what_idle_senders_were_answered_is_forgotten(
             f"INSERT INTO {table} SELECT 'web:' || n, 1, {engine.schema}._moment(NULL) - n"
             " FROM generate_series(1, 1005) AS n".encode()
         )
-        client.execute(f"SELECT {engine.schema}._fold()".encode())
+        numbers_after(0)
         oldest = f"SELECT count(*), max(_moment(NULL) - seen) < 60000 FROM {table}"
         client.execute(f"SET search_path = {engine.schema}".encode())
         assert client.execute(oldest.encode()).fetchall() == [(1000, True)]

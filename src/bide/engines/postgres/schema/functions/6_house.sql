@@ -44,7 +44,10 @@ BEGIN
     SELECT number FROM returned ORDER BY number DESC OFFSET p_returned LIMIT 1);
   INSERT INTO returned SELECT _number(pg_current_xact_id()), 0, '' WHERE NOT EXISTS (SELECT FROM returned);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
-  PERFORM _forget_answers();
+  UPDATE store SET forgot = _moment(NULL) WHERE forgot < _moment(NULL) - 1000;
+  IF FOUND THEN
+    PERFORM _forget_answers();
+  END IF;
   DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 

@@ -10,6 +10,9 @@ CREATE TABLE bide.answer (
   PRIMARY KEY (sender, number)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
+-- When answers were forgotten last: that reads all of them, so `_fold` does it once a second.
+ALTER TABLE bide.store ADD COLUMN forgot bigint NOT NULL DEFAULT 0;
+
 -- The channel of notifications. Its name is known to those only who may use the store: anybody may listen
 -- to a channel, and notify on it.
 ALTER TABLE bide.store
