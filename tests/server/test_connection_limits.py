@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bide.model.limits import MAX_DISCARDED, MAX_UNREAD
+from bide.model.limits import MAX_DISCARDED, MAX_HEADS, MAX_UNREAD, SMALL_HEAD
 from bide.server.http import connection, http_server, output
 from bide.server.http.exchange import head
 from tests.server.client import Client, Q
@@ -247,3 +247,27 @@ def test_refusals_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -
     exchange(client.port, request("TRACE", "/healthz"))
     told = [record.getMessage() for record in caplog.records if record.name == "bide.access"]
     assert [line.split()[-7] for line in told] == ["400", "404", "405"]
+
+
+def test_unfinished_heads_have_room_together(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SMALL_HEAD < 15_000 < MAX_HEADS
+    monkeypatch.setattr(http_server, "MAX_HEADS", 40_000)
+    server = SERVERS[client.port]
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 15_000
+    with ExitStack() as stack:
+        waiting = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=60))
+            for _ in range(2)
+        ]
+        for raw in waiting:
+            raw.sendall(head)
+        until(lambda: server._head_bytes > 30_000)
+        assert status_of(exchange(client.port, head)) == 503
+        small = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        assert status_of(exchange(client.port, small)) == 200
+        waiting[0].sendall(b"\r\nconnection: close\r\n\r\n")
+        assert waiting[0].recv(1 << 16).startswith(b"HTTP/1.1 200")
+    until(lambda: not server._head_bytes)
+    assert status_of(exchange(client.port, head + b"\r\nconnection: close\r\n\r\n")) == 200

@@ -317,6 +317,8 @@ ELSEWHERE = {
     "MAX_FAILED_LOGINS": "server/test_client_address.py",
     "MAX_FIELDS": "server/test_connection.py",
     "MAX_HEAD": "server/test_connection.py",
+    "MAX_HEADS": "server/test_connection_limits.py",
+    "SMALL_HEAD": "server/test_connection_limits.py",
     "MAX_KEYS": "server/test_oidc.py",
     "MAX_PACKED": "server/test_packed_limits.py",
     "MAX_REPLIES": "server/test_reply_budget.py",

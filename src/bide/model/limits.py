@@ -81,6 +81,12 @@ MAX_TYPO = 64
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line and its header fields."""
 
+MAX_HEADS = 16 * 1024 * 1024
+"""Bytes of unfinished heads in a process; beyond that each may have `SMALL_HEAD`."""
+
+SMALL_HEAD = 8 * 1024
+"""Bytes of a head that is always read."""
+
 MAX_FIELDS = 100
 """Header fields of a request; those after a chunked body count too."""
 

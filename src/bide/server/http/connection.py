@@ -31,6 +31,11 @@ LINGER = 1.0
 """Seconds for which the rest of a refused request is discarded, so that the client can read the
 refusal."""
 
+CROWDED: Refusal = (
+    503,
+    "unfinished heads of requests take too much memory; send a smaller one, or try later",
+)
+
 REST = 10.0
 """Seconds that a slow client has to read the rest of its last answer, which TLS keeps."""
 
@@ -198,6 +203,8 @@ class Connection(Output):
         self._fed += len(data)
         if self._fed > MAX_HEAD + SLICE and self._refusal is None:
             self._refusal = TOO_LARGE
+        if not self.server.has_room_for_head(self, self._fed if self._in_head else 0):
+            self._refusal = self._refusal or CROWDED
         if self._refusal is not None:
             self._refuse()
 

@@ -15,7 +15,7 @@ from typing import Any
 from bide.consuming.graceful_stop import first_of
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_UNREAD
+from bide.model.limits import MAX_HEADS, MAX_UNREAD, SMALL_HEAD
 from bide.server.app import App
 from bide.server.http.client_address import network_of
 from bide.server.http.connection import Connection
@@ -68,6 +68,9 @@ class HttpServer:
         """Refused connections whose clients get time to read the refusal."""
         self._unread: dict[Connection, None] = {}
         """Connections whose clients have not read their answers, the longest unread first."""
+        self._heads: dict[Connection | Handshake, int] = {}
+        """Bytes of unfinished heads."""
+        self._head_bytes = 0
         self._stop = asyncio.Event()
         self._empty = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -157,6 +160,7 @@ class HttpServer:
     def leave(self, connection: "Connection | Handshake") -> None:
         """Remove a connection from the counts."""
         self._refused -= {connection}
+        self._head_bytes -= self._heads.pop(connection, 0)
         if connection in self.connections:
             del self.connections[connection]
             self._by_network[network := network_of(connection.address)] -= 1
@@ -164,6 +168,17 @@ class HttpServer:
                 del self._by_network[network]
         if not self.connections:
             self._empty.set()
+
+    def has_room_for_head(self, connection: Connection, size: int) -> bool:
+        """Count the bytes of an unfinished head; tell whether there is room for them.
+
+        Clients send heads before they show a token, so a large one needs room.
+        """
+        self._head_bytes -= self._heads.pop(connection, 0)
+        if size > SMALL_HEAD:
+            self._heads[connection] = size
+            self._head_bytes += size
+        return size <= SMALL_HEAD or self._head_bytes <= MAX_HEADS
 
     def fell_behind(self, connection: Connection) -> None:
         """Note that a client has not read its answers; if all answers take too much, cut one off.
