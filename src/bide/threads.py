@@ -1,9 +1,22 @@
-"""The threads of bide's own: none of them dies silently.
+"""The threads of bide's own. These are logged and restarted if they die:
 
-| name | what it does | where | if it dies |
-|---|---|---|---|
-| bide-lane | executes what callers submit to a store | `bide.lane.lane` | logged, restarted |
-| bide-notifier | listens to other processes of a store | `bide.lane.lane` | logged, restarted |
+| name | what it does | where |
+|---|---|---|
+| bide-lane | executes what callers submit to a store | `bide.lane.lane_thread` |
+| bide-notifier | listens to other processes of a store | `bide.lane.lane_thread` |
+| bide-timing-wheel | calls the timers of a wheel | `bide.timing.timing_wheel` |
+
+Others catch what their work raises, and are not restarted. What they do not catch is printed by
+`threading.excepthook`:
+
+| name | what it does | where |
+|---|---|---|
+| bide-timing-N | run the tasks of an executor | `bide.timing.worker_pool` |
+| bide-handler_N | run the handlers of a worker that are plain functions | `bide.consuming.run` |
+| bide-lookup_N | look up the names of hosts | `bide.targets.http.addresses` |
+| bide-watch | warns of handlers that hold up the event loop | `bide.worker.process.runner` |
+| bide-watcher | watches sentinels and lost nodes of Redis | `bide.engines.redis.nodes` |
+| bide-dashboard | answers for a dashboard in a WSGI application | `bide.dashboard.wsgi_app` |
 """
 
 import _thread
