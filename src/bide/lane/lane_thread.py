@@ -248,20 +248,14 @@ class LaneThread(Executor):
 
     def _hear(self) -> None:
         """Pass on the hints of other processes, until the notifier is closed."""
-        if self._closing:
-            return
-        if self._notifier is None and self._listeners:
-            self._listen()  # it was restarted after an error
-        while (notifier := self._notifier) is not None:
+        while (notifier := self._notifier) is not None and not self._closing:
+            self._listens = True
             try:
                 while hints := notifier.listen():
                     for queue, wake in hints:
                         self.hint(queue, wake)
             finally:
                 self._listens = None  # the next claim that waits listens again
-                if self._notifier is notifier and not self._closing:
-                    self._notifier = None
-            if self._closing:
+            if self._closing or not self._listeners:
                 return
-            if self._listeners:
-                self._listen()
+            self._listen()
