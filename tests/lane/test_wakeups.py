@@ -16,6 +16,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.threads import deaths
 from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
 from tests.start import START
 
@@ -322,3 +323,15 @@ def test_a_bell_that_cannot_be_had_is_logged_once(
     warnings = [r for r in caplog.records if r.levelname == "WARNING"]
     assert [r.name for r in warnings] == ["bide.lane"]
     assert "cannot listen for changes by other processes (no sockets here)" in caplog.text
+
+
+def test_a_notifier_that_raises_is_counted_and_listens_on(
+    lane: Lane, store: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: queue.Queue[str] = queue.Queue()
+    died = deaths["bide-notifier"]
+    store.bell.hints.put([("q", "no time")])  # type: ignore[list-item]
+    lane.listen(lambda name, wake: heard.put(name[: wake // wake]))
+    store.bell.ring("r")
+    assert heard.get(timeout=PATIENCE) == "r"
+    assert deaths["bide-notifier"] == died + 1
