@@ -32,6 +32,9 @@ def test_a_signal_handler_that_raises(url: str, error: type[BaseException]) -> N
     assert ledger.problems() == []
 
 
+# An error may also strike where CPython begins or ends a thread; there it is printed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [SystemExit, RuntimeError])
 def test_the_death_of_threads_of_its_own(
     url: str,
