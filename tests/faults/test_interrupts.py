@@ -15,6 +15,9 @@ from tests.faults.ledger import Ledger
 from tests.faults.strikes import Late, alarms, own_threads, raise_in
 from tests.lane.commands import PATIENCE, eventually, spawn
 
+# An exception that strikes a finalizer is reported by Python, and goes no further.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -33,7 +36,6 @@ def test_a_signal_handler_that_raises(url: str, error: type[BaseException]) -> N
 
 
 # An error may also strike where CPython begins or ends a thread; there it is printed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [SystemExit, RuntimeError])
 def test_the_death_of_threads_of_its_own(

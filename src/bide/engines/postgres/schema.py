@@ -136,7 +136,8 @@ WITH RECURSIVE mine AS (
   UNION SELECT roleid FROM pg_auth_members JOIN mine ON member = mine.oid
 ), owner AS (
   SELECT nspowner AS oid FROM pg_namespace WHERE nspname = %s
-  UNION SELECT relowner FROM pg_class WHERE oid = to_regclass(format('%%I.store', %s::text))
+  UNION SELECT relowner FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace
+    WHERE nspname = %s AND relname = 'store'
 )
 SELECT rolname FROM pg_roles AS r JOIN owner USING (oid)
 WHERE NOT rolsuper AND oid NOT IN (SELECT oid FROM mine) AND EXISTS (
