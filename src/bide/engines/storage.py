@@ -68,8 +68,8 @@ class StoredQueue(Protocol):
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
 
-    def lease(self, records: Sequence[Record], holder: str, until: int) -> Sequence[Record]:
-        """Lease records that `in_order` has yielded, by the token of the queue; return them."""
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
+        """Lease records that `in_order` has yielded, by the token of the queue."""
 
     def next_moments(self) -> list[int]:
         """Return when the first delayed record is due, and when the first lease expires."""

@@ -51,9 +51,10 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
         behind = limited and queue.is_behind()
         return Claimed([], 0, now, _next_claim(store, queue), died, behind=behind)
     row.token += 1
-    held = queue.lease(taken, command.holder, now + command.lease)
+    until = now + command.lease
+    queue.lease(taken, command.holder, until)
     behind = limited and queue.is_behind()
-    messages = [record.message(row.name, now) for record in held]
+    messages = [record.claimed(row.name, command.holder, until) for record in taken]
     return Claimed(messages, row.token, now, None, died, row.result_ttl > 0, freed, behind)
 
 

@@ -200,11 +200,10 @@ class QueueState:
                 return
             yield record
 
-    def lease(self, records: Sequence[Record], holder: str, until: int) -> Sequence[Record]:
-        """Lease records that `in_order` has yielded, by the token of the queue; return them."""
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
+        """Lease records that `in_order` has yielded, by the token of the queue."""
         held = [leased(record, holder, self.row.token, self.now, until) for record in records]
         self.apply([Change(*pair) for pair in zip(records, held, strict=True)])
-        return held
 
     def next_moments(self) -> list[int]:
         """Return when the first delayed record is due, and when the first lease expires."""

@@ -70,6 +70,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """Whether a move has made it a dead letter: a change would be lost."""
         return bool(self.failures) and self.failures[-1].reason.startswith(IN_TRANSIT)
 
+    def claimed(self, queue: str, holder: str, until: int) -> Message:
+        """Return the record as the message that a worker gets, who holds it until a time."""
+        return Message(
+            self.id, queue, self.data, self.json, self.due, self.priority, self.attempt + 1,
+            self.attempts, "leased", self.expires, self.group, self.headers, self.failures, holder,
+            until, None, self.planned, self.created, self.successor, asked=self.asked,
+        )  # fmt: skip
+
     def message(self, queue: str, now: int) -> Message:
         """Return the record as a message."""
         state = self.seen(now)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bide.engines.execution.changing import PART
 from bide.engines.limiter import key_of
-from bide.engines.rules.change import Change, leased
+from bide.engines.rules.change import Change
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.reading import QueueReader
 from bide.engines.sqlite.tables import (
@@ -301,8 +301,8 @@ class QueueState(QueueReader):
                 raise ValueError(f"{record.id!r} is in the line of another group")
             yield record
 
-    def lease(self, records: Sequence[Record], holder: str, until: int) -> Sequence[Record]:
-        """Lease records that `in_order` has yielded, by the token of the queue; return them."""
+    def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
+        """Lease records that `in_order` has yielded, by the token of the queue."""
         row, code = self.row, STATES.index(records[0].state or "ready")
         seqs = json_text([record.seq for record in records])
         grant = {"token": row.token, "since": self.now, "until": until, "holder": holder}
@@ -317,7 +317,6 @@ class QueueState(QueueReader):
         self.count_hours(Counter([record.due for record in records]), -1)
         row.add(STATES[code], -len(records))
         row.leased += len(records)
-        return [leased(record, holder, row.token, self.now, until) for record in records]
 
     def end_leases(self, seqs: Sequence[int]) -> None:
         """Delete leased messages."""
