@@ -6,7 +6,6 @@ the store executes only what it has not executed before: see `bide.engines.repet
 """
 
 import copy
-import os
 import secrets
 import threading
 import weakref
@@ -22,6 +21,7 @@ from bide.logs import logger, wait_while
 from bide.model import errors
 from bide.model.command_identity import Identity
 from bide.model.commands import Command
+from bide.model.forks import in_child
 from bide.model.replies import Claimed, Reply
 
 E = TypeVar("E", bound=BaseException)
@@ -47,8 +47,7 @@ EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
 OWN_THREADS: set[int] = set()
 """The identifiers of the threads that execute the batches of lanes."""
 
-# A child of a fork has none of them, and its threads may get their identifiers.
-os.register_at_fork(after_in_child=OWN_THREADS.clear)
+in_child(OWN_THREADS.clear)  # its threads may get the identifiers of those of its parent
 
 _inherited: list[Engine] = []
 """Engines of the parent process: a child that closed them would break the parent's."""

@@ -34,6 +34,7 @@ def put(postgres: PostgresServer, postgres_url: Callable[[], str]) -> Iterator[A
     url = postgres_url()
     schema = url.rpartition("&schema=")[2]
     with bide.Queue("q", url) as queue, postgres.client() as client:
+        queue.counts()  # this makes the schema
 
         def put_by_sql(text: str, *, checked: bool = True) -> None:
             if checked:
