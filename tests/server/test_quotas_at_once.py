@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
 import socket
 from collections import Counter
 from contextlib import ExitStack, suppress
 from typing import Any
+
+import pytest
 
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
@@ -15,7 +18,7 @@ from bide.server.limits.quotas import Quotas
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.problem import Problem
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import SharedState
+from bide.server.shared_state import SharedState, make_files
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.raw import request, status_of
@@ -56,6 +59,34 @@ def test_queues_that_were_deleted_or_refused_leave_their_room_at_once(
     shop.send("DELETE", "/v1/queues/b/messages/m")
     assert shop.send("DELETE", "/v1/queues/b").status == 204
     assert shop.put("/v1/queues/c/messages/m", {"body": 1}).status == 201
+
+
+def test_large_answers_that_are_asked_for_at_once_do_not_share_an_allowance(
+    serve: Serve, make_token: Any
+) -> None:
+    # All requests fit into the allowance. The first answer uses it up for 20 seconds.
+    server = serve(auth="required", quotas={"shop": Quota(byte_rate=40_000)})
+    whole = server.with_token(make_token(None, "admin"))
+    path = "/v1/queues/shop%2Fq/messages/m"
+    assert whole.put(path, {"body": "x" * 900_000, "delay": "1d"}).status == 201
+    shop = server.with_token(make_token("shop", "admin"))
+    statuses = at_once(shop, "GET", "/v1/queues/q/messages/m", None)
+    assert statuses == {200: 1, 429: AT_ONCE - 1}
+
+
+def test_bytes_of_other_processes_count_once_they_are_settled() -> None:
+    settings = Settings(quotas={"shop": Quota(byte_rate=40_000)})
+    lane, files = open_lane("memory://bytes"), make_files()
+    states = SharedState(files), SharedState([os.dup(file) for file in files])
+    here, there = (Quotas(settings, lane, SlowReads(lane), state) for state in states)
+    there.carried("shop", 900_000)
+    here.may_carry("shop")  # it does not ask the other process for each request
+    here.settle("shop")
+    with pytest.raises(Problem, match=r"40,000 bytes a second; try again in \d\d\.\d s"):
+        here.may_carry("shop")
+    for state in states:
+        state.close()
+    close_lane(lane)
 
 
 def test_a_namespace_that_is_full_holds_up_no_other() -> None:

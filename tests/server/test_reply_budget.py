@@ -261,11 +261,11 @@ def test_a_waiting_claim_gets_little_at_a_time(serve: Serve) -> None:
 def test_what_is_read_for_clients_that_have_gone_counts_as_transferred(
     serve: Serve, make_token: Any
 ) -> None:
-    client = serve(auth="required", quotas={"a": Quota(byte_rate=1_000_000)})
+    client = serve(auth="required", quotas={"a": Quota(byte_rate=MAX_BYTES)})
+    whole = client.with_token(make_token(None, "admin"))
     mine = client.with_token(make_token("a", "admin"))
-    for number in range(10):
-        mine.put(f"{Q}/messages/m{number}", {"body": "x" * 90_000})
-    until(lambda: mine.get(Q).status == 200)
+    for number in range(90):
+        whole.put(f"/v1/queues/a%2Fq/messages/m{number}", {"body": "x" * 90_000})
     with held(client, cmd.Scan) as reads:
         get = request("GET", f"{Q}/messages?limit=1000", authorization=f"Bearer {mine.token}")
         for number in range(1, 3):
@@ -273,3 +273,20 @@ def test_what_is_read_for_clients_that_have_gone_counts_as_transferred(
                 raw.sendall(get)
                 until(partial(reads.is_at, number))
     assert mine.get(Q).status == 429
+
+
+def test_what_is_read_in_turn_for_a_client_that_has_gone_counts_before_the_next_read(
+    serve: Serve, make_token: Any
+) -> None:
+    client = serve(auth="required", quotas={"a": Quota(byte_rate=100_000)})
+    whole = client.with_token(make_token(None, "admin"))
+    mine = client.with_token(make_token("a", "admin"))
+    for number in range(20):
+        whole.put(f"/v1/queues/a%2Fq/messages/m{number}", {"body": "x" * 90_000})
+    path = f"{Q}/messages?limit=1000"
+    with held(client, cmd.Scan) as reads:
+        get = request("GET", path, authorization=f"Bearer {mine.token}")
+        with socket.create_connection(("127.0.0.1", client.port)) as raw:
+            raw.sendall(get)
+            until(partial(reads.is_at, 1))
+    assert mine.get(path).status == 429

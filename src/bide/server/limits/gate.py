@@ -8,10 +8,11 @@ access to the store, so none is outside these limits.
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from bide.lane.lane import Lane
 from bide.model.commands import Command
@@ -70,6 +71,9 @@ class Gate:
         self.replies = ReplyBudget(MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE)
         self.largest = self.max_body + MAX_HEADERS
         """How many bytes a message in a reply may take."""
+        self.turns: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
+        """By namespace: held while a reply is read that may take more than it may transfer in a
+        second."""
 
     def visit(self, scope: Mapping[str, Any], network: str) -> "Visit":
         """Return the visit of a request; it ends with `Visit.close`.
@@ -104,6 +108,10 @@ class Visit:
     """Bytes of the reply budget that the visit has taken."""
     _floor: int = field(default=0, init=False)
     """Bytes that it keeps until its end, whatever the replies take."""
+    _charged: int = field(default=0, init=False)
+    """Bytes of replies that count as transferred, and were not sent yet."""
+    _had_turn: bool = field(default=False, init=False)
+    """Whether it was admitted to read replies that may take more than a second's bytes."""
     _slow: bool = field(default=False, init=False)
     _closed: bool = field(default=False, init=False)
 
@@ -123,7 +131,9 @@ class Visit:
     def carried(self, size: int) -> None:
         """Count bytes of the request or its answer."""
         if self.gate.quotas is not None:
-            self.gate.quotas.carried(self.caller.namespace, size)
+            sent = min(size, self._charged)
+            self._charged -= sent
+            self.gate.quotas.carried(self.caller.namespace, size - sent)
 
     def check(self) -> None:
         """End the request if its client has gone.
@@ -146,9 +156,13 @@ class Visit:
             return await self._execute(command)
         async with self._reading:
             self.check()
-            await self._take(room)
-            reply = await self._execute(command)
-            if (size := size_of_reply(reply)) is not None:
+            async with self._turn(room):
+                await self._take(room)
+                reply = await self._execute(command)
+                size = size_of_reply(reply)
+                if self._waits_for_turn(room):
+                    self._charge(size or 0)
+            if size is not None:
                 self._keep(max(size, self._floor))
             if self._closed:  # others share the result: see `bide.dashboard.reading.Recent`
                 self._keep(0)
@@ -195,6 +209,45 @@ class Visit:
         self._closed = True
         if not self._reading.locked():
             self.let_go()
+
+    def _waits_for_turn(self, room: int) -> bool:
+        """Return whether a reply may take more than the namespace may transfer in a second."""
+        quotas = self.gate.quotas
+        rate = None if quotas is None else quotas.of(self.caller.namespace).byte_rate
+        return rate is not None and room > rate
+
+    @asynccontextmanager
+    async def _turn(self, room: int) -> AsyncIterator[None]:
+        """Read large replies of the namespace one after the other, each charged before the next.
+
+        Else requests that come at once would all pass before the first answer counts.
+
+        Raises:
+            Problem: the replies before have used up what the namespace may transfer.
+            Gone: the client has gone.
+        """
+        if not self._waits_for_turn(room):
+            yield
+            return
+        turn = self.gate.turns.setdefault(self.caller.namespace, asyncio.Lock())
+        async with turn:
+            self.check()
+            if not self._had_turn:  # its own first reply must not refuse it the others
+                self._settle()
+                self.admit()
+                self._had_turn = True
+            yield
+
+    def _charge(self, size: int) -> None:
+        """Count a reply before it is sent; `carried` does not count these bytes again."""
+        if self.gate.quotas is not None:
+            self._charged += size
+            self.gate.quotas.carried(self.caller.namespace, size)
+            self._settle()
+
+    def _settle(self) -> None:
+        if self.gate.quotas is not None:
+            self.gate.quotas.settle(self.caller.namespace)
 
     async def _execute(self, command: Command) -> Reply:
         if not is_slow(command):

@@ -305,9 +305,12 @@ class Quotas:
     def carried(self, namespace: str | None, size: int) -> None:
         """Count bytes of a request or an answer."""
         self._carried[namespace] = total = self._carried.get(namespace, 0) + size
-        if total < self._report_at.get((namespace, self.asks()), 0):
-            return
-        del self._carried[namespace]
+        if total >= self._report_at.get((namespace, self.asks()), 0):
+            self.settle(namespace)
+
+    def settle(self, namespace: str | None) -> None:
+        """Report the bytes counted here to the other processes, and take theirs into account."""
+        total = self._carried.pop(namespace, 0)
         rate = self.of(namespace).byte_rate
         self._report_at[namespace, self.asks()] = min(CARRIED, (rate or CARRIED * 10) / 10)
         if rate is None or self.shared.is_closed:
