@@ -9,6 +9,11 @@ from bide.model.commands import Claim
 from tests.worker.worker_app import FAST, Scene, until
 
 
+def delivery_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """The captured records that tell of deliveries, in the order they were logged."""
+    return [record for record in caplog.records if record.name.endswith(".delivery")]
+
+
 def test_what_is_handled_is_logged_with_its_fields(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -57,12 +62,12 @@ def test_only_failures_have_a_line_each_unless_details_are_wanted(
             await scene.pass_time(lambda: "running" in caplog.text)
 
     scene.play(story())
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == [
+    records = delivery_records(caplog)
+    assert [record.getMessage() for record in records] == [
         "q-1 of q, attempt 1: failed, again in 1h: ValueError: odd",
         "q: 3 acked, 1 discarded, 1 retried in 10 s; 0 running",
     ]
-    assert vars(caplog.records[1])["counts"] == {"acked": 3, "discarded": 1, "retried": 1}
+    assert vars(records[1])["counts"] == {"acked": 3, "discarded": 1, "retried": 1}
 
 
 def test_what_was_done_since_the_last_summary_is_told_at_the_end(
@@ -79,7 +84,7 @@ def test_what_was_done_since_the_last_summary_is_told_at_the_end(
             await scene.acked(3)
 
     scene.play(story())
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith(".delivery")]
+    lines = [record.getMessage() for record in delivery_records(caplog)]
     assert lines == ["q: 3 acked in 0 s; 0 running"]
 
 
