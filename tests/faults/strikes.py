@@ -96,5 +96,10 @@ def raise_in(thread: threading.Thread, error: type[BaseException]) -> bool:
 
 
 def own_threads() -> list[threading.Thread]:
-    """Return the threads of bide that run in this process."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("bide-")]
+    """Return the threads of lanes that run in this process.
+
+    The threads of a pool, which an earlier test may have left, are not among them: Python's pools
+    count a thread that died as one that works, and would let tasks wait for it.
+    """
+    names = {"bide-lane", "bide-notifier"}
+    return [thread for thread in threading.enumerate() if thread.name in names]
