@@ -30,7 +30,7 @@ def split(data: bytes, longest: int = 1 << 20) -> tuple[bytes, list[bytes]]:
     st.lists(st.dictionaries(st.text('a"\\{}['), VALUES), max_size=5),
     st.sampled_from([None, 1]),
     st.booleans(),
-    st.sampled_from([8, 64, 100]),
+    st.sampled_from([8, 64, 100, 1_000]),
 )
 def test_as_a_decoder_reads_them(
     messages: list[dict[str, object]], indent: int | None, first: bool, size: int
@@ -80,6 +80,55 @@ def test_too_many_and_too_long() -> None:
         split(b'{"messages": [' + many + b",{}]}")
     with pytest.raises(Problem, match=r"messages\[1\] takes more than 100,000 bytes"):
         split(b'{"messages": [{}, {"a": [' + b"1," * 100_000 + b"1]}]}", 100_000)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"name": "text"},',
+        b"[[]],",
+        b'{"":{}},',
+        b'["["],',
+        b'"",',
+        b'"' + b'\\"\\\\' * 99 + b'",',
+        b"[" * 300 + b"]" * 300 + b",",
+    ],
+)
+def test_a_byte_of_any_shape_takes_the_same_steps(value: bytes) -> None:
+    item = b'{"body": [' + value * (1_000_000 // len(value)) + b"0]}"
+    steps = 0
+
+    async def pause() -> None:
+        nonlocal steps
+        steps += 1
+
+    data = b'{"messages": [' + b",".join([item] * 3) + b"]}"
+    around, objects = asyncio.run(decoding.split(data, 1 << 20, pause))
+    assert (around, objects) == (b'{"messages": []}', [item] * 3)
+    assert steps <= 3 * (len(item) / decoding.SLICE + 10)  # the first pieces are smaller
+
+
+@pytest.mark.parametrize("opening", [b"[a", b"[", b'{"', b'{"":', b'"\\\\'])
+def test_what_never_closes_takes_the_same_steps(opening: bytes) -> None:
+    steps = 0
+
+    async def pause() -> None:
+        nonlocal steps
+        steps += 1
+
+    data = b'{"messages": [{"body": ' + opening * (1_000_000 // len(opening))
+    with pytest.raises(Problem, match="does not end"):
+        asyncio.run(decoding.split(data, 1 << 20, pause))
+    assert steps <= len(data) / decoding.SLICE + 10
+
+
+@pytest.mark.parametrize("before", range(250, 260))
+@pytest.mark.parametrize("run", range(6))
+def test_an_escape_at_the_end_of_a_step(before: int, run: int) -> None:
+    text = "x" * before + "\\" * run + '"]}' + "\\" * run
+    item = json.dumps({"body": text}).encode()
+    around, objects = split(b'{"messages": [' + item + b",{}]}")
+    assert (around, objects) == (b'{"messages": []}', [item, b"{}"])
 
 
 def test_faults_of_a_large_request_tell_their_place(serve: Serve) -> None:
