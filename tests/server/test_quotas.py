@@ -31,7 +31,7 @@ def batch_of(**item: Any) -> dict[str, Any]:
 
 def test_all_of_a_message_counts(serve: Serve, make_token: Any) -> None:
     quotas = {"shop": Quota(max_body=1_000)}
-    client = serve(auth="required", quotas=quotas).with_token(make_token("shop", "produce"))
+    client = serve(auth="required", quotas=quotas).with_token(make_token("shop", "admin"))
     assert client.put(f"{Q}/messages/{'i' * 100}", {"body": "x" * 898}).status == 201
     over = client.put(f"{Q}/messages/{'j' * 100}", {"body": "x" * 899})
     assert (over.status, over.problem["title"]) == (413, "That is too large")

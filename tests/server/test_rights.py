@@ -11,7 +11,7 @@ import pytest
 
 import bide
 from bide.model import commands as cmd
-from bide.model.message import Item
+from bide.model.message import Failure, Item
 from bide.server.access import rights
 from bide.server.access.rights import RIGHTS, rights_of
 from bide.server.operation import Operation
@@ -28,6 +28,13 @@ MINIMAL: dict[str, Any] = {
 }  # fmt: skip
 
 
+WITH_A_PAST = (
+    Item("none", b"1", attempt=1),
+    Item("none", b"1", failures=(Failure(1, 2, "w", "why"),)),
+    Item("none", b"1", died=1_700_000_000_000),
+)
+
+
 def commands() -> list[cmd.Command]:
     """Return one of each command, and those variants that need other rights."""
     found: list[cmd.Command] = []
@@ -39,6 +46,7 @@ def commands() -> list[cmd.Command]:
         *found,
         cmd.Put("orders", [item], "replace"),
         cmd.Put("orders", [item], "revive"),
+        *(cmd.Put("orders", [letter]) for letter in WITH_A_PAST),
         cmd.Put("bide:workers", [], "replace"),
         cmd.Bury("orders", ids=["none"]),
         cmd.Cancel("orders", where=cmd.Where("g"), dry_run=True),
@@ -58,6 +66,36 @@ def _first_status(url: str, token: str | None) -> int:
     with urllib.request.urlopen(asked, timeout=60) as reply:
         status: int = reply.status
         return status
+
+
+def test_only_an_admin_imports_dead_letters_and_attempts(serve: Serve, make_token: Any) -> None:
+    port = serve(auth="required").port
+    tokens = [
+        make_token("shop", rights=given) for given in (["put", "change", "consume"], ["admin"])
+    ]
+    fresh = '{"id": "fresh", "due": 4102444800000, "body": 1, "created": 1700000000000}'
+    failure = [1, 1_700_000_000_000, "someone", "broke it"]
+    past: dict[str, dict[str, Any]] = {
+        "attempted": {"attempt": 1},
+        "failed": {"failures": [failure]},
+        "dead": {"died": 1_700_000_000_000},
+    }
+    lines = [
+        json.dumps({"id": id, "due": 4_102_444_800_000, "body": 1, **more})
+        for id, more in past.items()
+    ]
+    weak, strong = (bide.Queue("orders", f"http://:{token}@127.0.0.1:{port}") for token in tokens)
+    with weak, strong:
+        assert weak.load([fresh]).stored == 1
+        for line in lines:
+            with pytest.raises(bide.AccessDenied, match="'admin'"):
+                weak.load([line])
+        assert [message.id for message in strong.scan()] == ["fresh"]
+        assert strong.load(lines).stored == 3
+        dead, failed = strong.get("dead"), strong.get("failed")
+        assert dead is not None
+        assert failed is not None
+        assert (dead.state, failed.failures[0].holder) == ("dead", "someone")
 
 
 def test_every_route_is_answered_to_the_rights_that_it_declares_alone(

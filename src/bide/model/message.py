@@ -163,6 +163,11 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """If it replaces a message: the latest due time, in milliseconds after the first put of the id.
     While a worker holds that message, the item is stored as its successor."""
 
+    @property
+    def has_past(self) -> bool:
+        """Whether it was delivered or died before, as an import says."""
+        return self.attempt > 0 or bool(self.failures) or self.died is not None
+
     def due(self, now: int, first: int | None = None) -> int:
         """Return when it is due if it is put at `now`, and its id was `first` put then."""
         due = now + self.delay if self.at is None else self.at

@@ -20,9 +20,9 @@ from bide.observing.workers import is_stops
 Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
-"""`put` messages; `change`: replace, edit, reschedule, cancel; `consume`: claim, with bodies, and
-settle; `read`: look, without bodies; `bodies`: look at bodies and headers as well; `admin`: all of
-these and everything else."""
+"""`put` messages that were never delivered; `change`: replace, edit, reschedule, cancel; `consume`:
+claim, with bodies, and settle; `read`: look, without bodies; `bodies`: look at bodies and headers
+as well; `admin`: all of these and everything else."""
 
 SCOPES: dict[str, tuple[Right, ...]] = {
     "produce": ("put", "change"),
@@ -70,6 +70,8 @@ def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
             return ("read",)
         case cmd.Put(on_conflict="revive"):
             return ("admin",)
+        case cmd.Put() if any(item.has_past for item in command.items):
+            return ("admin",)  # else a producer could blame a worker for what it never did
         case cmd.Bury() if command.ids:
             return ("admin",)
     if is_stops(command.queue):  # a supervisor looks for requests; only an admin makes one
