@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bide.clock import SYSTEM_CLOCK, Clock
+from bide.clock import SYSTEM_CLOCK, Clock, Signal
 from bide.testing.clock import FakeClock
 
 
@@ -22,9 +22,8 @@ def test_ten_tenths_are_one() -> None:
 
 def test_who_waits_until_a_time_finds_that_it_has_come() -> None:
     """A float may be later than the nearest nanosecond; who is woken too early waits again."""
-    clock, condition, moment = FakeClock(autojump=True), threading.Condition(), 1000.0142857142857
-    with condition:
-        clock.wait_until(condition, moment)
+    clock, moment = FakeClock(autojump=True), 1000.0142857142857
+    clock.wait(Signal(), moment)
     assert clock.monotonic() >= moment
 
 
@@ -71,31 +70,26 @@ def test_time_does_not_go_back_but_the_wall_clock_may() -> None:
 
 @pytest.mark.parametrize("clock", [FakeClock(), SYSTEM_CLOCK])
 def test_a_moment_that_has_come_is_not_waited_for(clock: Clock) -> None:
-    condition = threading.Condition()
-    with condition:
-        assert clock.wait_until(condition, clock.monotonic()) is False
-        assert clock.wait_until(condition, clock.monotonic() - 5) is False
+    assert clock.wait(Signal(), clock.monotonic()) is False
+    assert clock.wait(Signal(), clock.monotonic() - 5) is False
 
 
 def test_moving_the_clock_between_reading_and_waiting_is_not_missed() -> None:
     clock = FakeClock()
     moment = clock.monotonic() + 5
     clock.advance(5)
-    condition = threading.Condition()
-    with condition:
-        assert clock.wait_until(condition, moment) is False
+    assert clock.wait(Signal(), moment) is False
 
 
-def test_a_waiter_is_woken_by_time_or_by_notification() -> None:
+def test_a_waiter_is_woken_by_time_or_by_its_signal() -> None:
     clock = FakeClock()
-    condition = threading.Condition()
+    signal = Signal()
     answers: list[bool] = []
 
     def wait() -> None:
-        with condition:
-            answers.append(clock.wait_until(condition, 1_010.0))
-            answers.append(clock.wait_until(condition, clock.monotonic() + 5))
-            answers.append(clock.wait_until(condition, None))
+        answers.append(clock.wait(signal, 1_010.0))
+        answers.append(clock.wait(signal, clock.monotonic() + 5))
+        answers.append(clock.wait(signal, None))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -107,9 +101,8 @@ def test_a_waiter_is_woken_by_time_or_by_notification() -> None:
     assert answers == [False]
     for _ in range(2):
         clock.wait_for_waiters()
-        with condition:
-            condition.notify()
-        assert clock.waiting() == 0, "notified: it no longer waits"
+        signal.set()
+    assert clock.waiting() == 0, "its signal is set: it no longer waits"
     thread.join(60)
     assert answers == [False, True, True]
 
@@ -121,11 +114,9 @@ def test_waiting_for_waiters_has_an_end() -> None:
 
 def test_the_autojumping_clock_goes_to_the_moment() -> None:
     clock = FakeClock(autojump=True)
-    condition = threading.Condition(threading.Lock())
-    with condition:
-        assert clock.wait_until(condition, 1_007.0) is False
-        assert clock.monotonic() == 1_007.0
-        assert clock.wait_until(condition, 1_010.0) is False
+    assert clock.wait(Signal(), 1_007.0) is False
+    assert clock.monotonic() == 1_007.0
+    assert clock.wait(Signal(), 1_010.0) is False
     assert clock.monotonic() == 1_010.0
 
 

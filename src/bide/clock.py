@@ -62,20 +62,6 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return the seconds since a fixed time. They never go back."""
 
-    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
-        """Wait, holding `condition`, until it is notified or `monotonic()` reaches `moment`.
-
-        Unlike a timeout, a time stays right if a manual clock moves before the wait starts.
-
-        Args:
-            condition: a condition whose lock the caller holds; released while waiting.
-            moment: the end of the wait; `None`: no limit.
-
-        Returns:
-            False when that time has come, True otherwise. As with any condition, check again what
-            you wait for: a wake-up may be spurious.
-        """
-
     def wait(self, signal: Signal, moment: float | None) -> bool:
         """Wait until a signal is set, or `monotonic()` reaches `moment`.
 
@@ -106,13 +92,6 @@ class SystemClock:
         return moment / 1000 - time.time()
 
     monotonic = staticmethod(time.monotonic)  # a method around it would double the cost
-
-    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
-        """Wait on the condition in real time, until `time.monotonic()` reaches `moment`."""
-        if moment is None:
-            return condition.wait()
-        timeout = moment - time.monotonic()
-        return timeout > 0 and condition.wait(min(timeout, threading.TIMEOUT_MAX))
 
     def wait(self, signal: Signal, moment: float | None) -> bool:
         """Wait for a signal in real time, until `time.monotonic()` reaches `moment`."""

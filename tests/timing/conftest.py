@@ -28,10 +28,6 @@ class RecordingClock(FakeClock):
         self.waits.append(moment)
         return super().wait(signal, moment)
 
-    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
-        self.waits.append(moment)
-        return super().wait_until(condition, moment)
-
 
 @pytest.fixture
 def clock() -> RecordingClock:

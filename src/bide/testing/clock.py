@@ -40,7 +40,6 @@ class FakeClock:
         self._wall_ns = start * 1_000_000
         self._ns = 1_000 * NS  # an integer, so that ten tenths of a second are one second
         self._sequence = itertools.count()
-        self._waiting: dict[int, tuple[int | None, threading.Condition]] = {}
         self._signals: dict[int, tuple[int | None, Signal]] = {}
         self._timers: list[tuple[int, int, _FakeTimer]] = []
         self._changed = threading.Condition()
@@ -86,7 +85,6 @@ class FakeClock:
 
     def _advance_ns(self, step: int) -> None:
         due = []
-        conditions = []
         with self._lock:
             self._ns += step
             self._wall_ns += step
@@ -94,15 +92,8 @@ class FakeClock:
                 if moment is not None and moment <= self._ns:
                     signal.set()
                     del self._signals[key]
-            for key, (moment, condition) in list(self._waiting.items()):
-                if moment is not None and moment <= self._ns:
-                    conditions.append(condition)
-                    del self._waiting[key]
             while self._timers and self._timers[0][0] <= self._ns:
                 due.append(heapq.heappop(self._timers)[2])
-        for condition in conditions:
-            with condition:
-                condition.notify_all()
         for timer in due:
             timer.fire()
 
@@ -112,17 +103,15 @@ class FakeClock:
             self._wall_ns = now * 1_000_000
 
     def waiting(self) -> int:
-        """Count the threads that wait on this clock and have not been notified."""
+        """Count the threads that wait on this clock and whose signals are not set."""
         with self._lock:
-            conditions = {condition for _, condition in self._waiting.values()}
-            signals = sum(not signal.is_set() for _, signal in self._signals.values())
-        return signals + sum(map(_parked, conditions))
+            return sum(not signal.is_set() for _, signal in self._signals.values())
 
     def wait_for_waiters(self, count: int = 1, timeout: float = 10.0) -> None:
         """Block, in real time, until `count` threads wait on this clock.
 
-        A thread that was woken, by `advance` or by a notification, does not count until it waits
-        again: after this call it has done its work.
+        A thread that was woken, by `advance` or by its signal, does not count until it waits again:
+        after this call it has done its work.
 
         Raises:
             TimeoutError: they do not within `timeout` real seconds.
@@ -133,32 +122,6 @@ class FakeClock:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{waiting} of {count} threads wait on the clock")
                 self._changed.wait(0.001)  # not every change notifies
-
-    def wait_until(self, condition: threading.Condition, moment: float | None) -> bool:
-        """Wait on the condition until it is notified or this clock has reached `moment`."""
-        if moment is None:
-            return self._wait(condition, None)
-        until = round(moment * NS)
-        # When the wait is over, the clock must show the time: the caller would wait again at once.
-        return self._wait(condition, until if until / NS >= moment else until + 1)
-
-    def _wait(self, condition: threading.Condition, moment: int | None) -> bool:
-        key = next(self._sequence)
-        with self._lock:  # so that `advance` sees this thread, or this thread sees the new time
-            if moment is not None and moment <= self._ns:
-                return False
-            self._waiting[key] = (moment, condition)
-        with self._changed:
-            self._changed.notify_all()
-        try:
-            if self.autojump and moment is not None:
-                self._jump(key)
-            else:
-                condition.wait()
-            return moment is None or self._ns < moment
-        finally:
-            with self._lock:
-                self._waiting.pop(key, None)
 
     def wait(self, signal: Signal, moment: float | None) -> bool:
         """Wait until a signal is set or this clock has reached `moment`."""
@@ -197,19 +160,12 @@ class FakeClock:
         return timer
 
     def _jump(self, key: int) -> None:
-        """Move to the earliest time. The thread of `key` is awake and holds its condition."""
+        """Move to the earliest time. The thread of `key` is awake."""
         with self._lock:
-            waits = [*self._waiting.values(), *self._signals.values()]
-            moments = [moment for moment, _ in waits if moment is not None]
-            self._waiting.pop(key, None)
+            moments = [moment for moment, _ in self._signals.values() if moment is not None]
             self._signals.pop(key, None)
             step = min(moments, default=self._ns) - self._ns
         self._advance_ns(max(0, step))
-
-
-def _parked(condition: threading.Condition) -> int:
-    """Count the threads that wait on a condition; the standard library keeps no public count."""
-    return len(condition._waiters)  # type: ignore[attr-defined]
 
 
 class _FakeTimer:
