@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.logs": set(),
     "bide.threads": {"bide.clock", "bide.logs"},
     "bide.timing": {"bide.clock", "bide.logs", "bide.threads"},
-    "bide.engines": {"bide.model", "bide.logs"},
+    "bide.engines": {"bide.model", "bide.logs", "bide.threads"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock", "bide.logs", "bide.threads"},
     "bide.observing": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.logs"},
     "bide.within": {"bide.model", "bide.engines", "bide.logs"},
@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide.worker": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.targets", "bide.outbox", "bide.logs",
+        "bide.consuming", "bide.targets", "bide.outbox", "bide.logs", "bide.threads",
     },
     "bide.targets": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
@@ -47,11 +47,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
-        "bide.dashboard", "bide.outbox", "bide.transfer", "bide.logs",
+        "bide.dashboard", "bide.outbox", "bide.transfer", "bide.logs", "bide.threads",
     },
     "bide.dashboard": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.worker", "bide.targets", "bide.server", "bide.logs",
+        "bide.worker", "bide.targets", "bide.server", "bide.logs", "bide.threads",
     },
     "bide.contrib": {  # kits for frameworks: they use all, and nothing uses them
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",

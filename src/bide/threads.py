@@ -1,22 +1,26 @@
-"""The threads of bide's own. These are logged and restarted if they die:
+"""All threads that bide starts. These are logged, counted and restarted if they die:
 
 | name | what it does | where |
 |---|---|---|
 | bide-lane | executes what callers submit to a store | `bide.lane.lane_thread` |
 | bide-notifier | listens to other processes of a store | `bide.lane.lane_thread` |
 | bide-timing-wheel | calls the timers of a wheel | `bide.timing.timing_wheel` |
+| bide-watcher | watches sentinels and lost nodes of Redis | `bide.engines.redis.nodes` |
+| bide-watch | warns of handlers that hold up the event loop | `bide.worker.process.runner` |
+| bide-dashboard | answers for a dashboard in a WSGI application | `bide.dashboard.wsgi_app` |
+| bide-demo | waits for the end of the demo | `bide.cli.demo.actors` |
 
-Others catch what their work raises, and are not restarted. What they do not catch is printed by
-`threading.excepthook`:
+The others hand what their work raises to the future, or the caller, that waits for it, and go on:
 
 | name | what it does | where |
 |---|---|---|
 | bide-timing-N | run the tasks of an executor | `bide.timing.worker_pool` |
 | bide-handler_N | run the handlers of a worker that are plain functions | `bide.consuming.run` |
 | bide-lookup_N | look up the names of hosts | `bide.targets.http.addresses` |
-| bide-watch | warns of handlers that hold up the event loop | `bide.worker.process.runner` |
-| bide-watcher | watches sentinels and lost nodes of Redis | `bide.engines.redis.nodes` |
-| bide-dashboard | answers for a dashboard in a WSGI application | `bide.dashboard.wsgi_app` |
+| bide-make-queues_N | wait for other processes that make queues | `bide.server.limits.quotas` |
+| bide-forward_0 | forwards from an outbox | `bide.cli.service.push_rabbitmq_forward` |
+| of prometheus_client | answers scrapes of the metrics of a worker | `bide.observing.metrics` |
+| a timer | ends a process whose handlers do not end | `bide.worker.process.child` |
 """
 
 import _thread

@@ -27,6 +27,7 @@ import bide
 from bide.dashboard import Access, wsgi
 from bide.dashboard.wsgi_app import WsgiDashboard
 from bide.model.limits import MAX_FORM
+from bide.threads import deaths
 from tests.dashboard.conftest import Reply
 
 BOUND = 60.0
@@ -237,6 +238,14 @@ def test_it_opens_the_store_again_after_it_was_closed(dashboard: WsgiDashboard) 
     dashboard.close()
     dashboard.close()
     assert ask(dashboard, "GET", "/") == 200
+
+
+def test_it_answers_after_its_thread_has_died(dashboard: WsgiDashboard) -> None:
+    assert ask(dashboard, "GET", "/") == 200
+    died = deaths["bide-dashboard"]
+    dashboard._own().loop.call_soon_threadsafe(exec, "raise SystemExit(1)")
+    assert ask(dashboard, "GET", "/") == 200
+    assert deaths["bide-dashboard"] == died + 1
 
 
 @pytest.mark.process

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bide.threads import deaths
 from bide.worker.process import runner
 from bide.worker.process.runner import Watch
 from tests.worker.worker_app import PATIENCE, Scene
@@ -81,3 +82,19 @@ def test_something_else_on_the_loop_is_told_as_such(caplog: pytest.LogCaptureFix
 
     asyncio.run(story())
     assert "another has held up the event loop" in caplog.text
+
+
+def test_the_watch_goes_on_after_an_error_that_nobody_expects(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        watch = Watch()
+        died = deaths["bide-watch"]
+        with monkeypatch.context() as broken:
+            broken.setattr(Watch, "_warn", None)  # calling it raises a TypeError
+            hold_up(lambda: deaths["bide-watch"] > died)
+        hold_up(lambda: warnings(caplog))
+        watch.close()
+
+    asyncio.run(story())
+    assert "the thread bide-watch died of TypeError" in caplog.text

@@ -4,9 +4,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from bide.dashboard.access import Access
@@ -15,6 +16,7 @@ from bide.engines.registry import opener
 from bide.model.limits import MAX_FORM
 from bide.server.logs import ActionLog
 from bide.server.operation import Answer
+from bide.threads import Background
 
 PATIENCE = 60.0
 """Seconds after which a request that has no answer fails; a page takes 8 at most."""
@@ -78,31 +80,40 @@ class ThreadedDashboard:
         if here is not None and here.process == os.getpid():
             closing = here.dashboard.close()
             asyncio.run_coroutine_threadsafe(closing, here.loop).result(PATIENCE)
-            here.loop.call_soon_threadsafe(here.loop.stop)
-            here.thread.join()
-            here.loop.close()
+            here.end()
 
     def _own(self) -> "_Running":
         """Return the thread of this process; that of a parent has not come along."""
         with self._lock:
             if self._running is None or self._running.process != os.getpid():
                 dashboard = Dashboard(self._store, itemgetter(ACCESS), self._hide, self._action_log)
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(
-                    target=loop.run_forever, name="bide-dashboard", daemon=True
-                )
-                thread.start()
-                self._running = _Running(os.getpid(), dashboard, loop, thread)
+                self._running = _Running(dashboard)
+                self._running.thread.ensure()
             return self._running
 
 
-class _Running(NamedTuple):
+@dataclass(eq=False)
+class _Running:
     """A thread with an event loop, in which a dashboard answers."""
 
-    process: int
     dashboard: Dashboard
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
+    process: int = field(default_factory=os.getpid)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _ending: bool = False
+
+    def __post_init__(self) -> None:
+        self.thread = Background("bide-dashboard", self._run)
+
+    def end(self) -> None:
+        """End the thread, and close its event loop."""
+        self._ending = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def _run(self) -> None:
+        if not self._ending:  # else it died of an error just before its end
+            self.loop.run_forever()
 
 
 async def _answer(dashboard: Dashboard, scope: dict[str, Any], body: bytes | None) -> Answer:

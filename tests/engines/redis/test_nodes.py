@@ -15,6 +15,7 @@ from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import read_url
 from bide.model.errors import StoreUnavailable
+from bide.threads import deaths
 from tests.cluster import eventually
 from tests.proxy import Proxy
 from tests.servers import RedisServer, free_port
@@ -47,6 +48,7 @@ def refused(nodes: Nodes, address: Address) -> StoreUnavailable:
 def test_the_error_of_a_node_that_is_away_does_not_grow(nodes: Nodes, address: Address) -> None:
     before = set(seekers())
     errors = [refused(nodes, address) for _ in range(20)]
+    eventually(lambda: set(seekers()) - before)
     assert len(set(seekers()) - before) == 1
     assert len(list(traceback.walk_tb(errors[-1].__traceback__))) < 10
 
@@ -70,6 +72,24 @@ def test_a_node_that_is_back_is_found(
         nodes.close()
         server.stop()
     eventually(lambda: not seekers())
+
+
+def test_the_watcher_goes_on_after_an_error_that_nobody_expects(
+    nodes: Nodes, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK", 0.02)
+    refused(nodes, address)
+    died = deaths["bide-watcher"]
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "Connection", None)  # calling it raises a TypeError
+        eventually(lambda: deaths["bide-watcher"] > died)
+    config = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+    server = RedisServer(tmp_path, port=address[1], **config)
+    try:
+        eventually(lambda: nodes._away[address] is None)
+    finally:
+        nodes.close()
+        server.stop()
 
 
 def test_a_node_that_is_back_and_slow_is_waited_for(

@@ -18,6 +18,7 @@ import msgspec
 
 from bide.model.message import NewMessage
 from bide.queue.sync import Queue
+from bide.threads import Background
 
 QUEUE = "orders"
 
@@ -143,7 +144,7 @@ def main(name: str, folder: str, url: str, orders: str, seconds: str, workers: s
         os.read(0, 1)
         closing.set()
 
-    threading.Thread(target=listen, daemon=True).start()
+    Background("bide-demo", listen).ensure()
     with (
         Path(folder, f"{name}.jsonl").open("ab", buffering=0) as file,
         Queue(QUEUE, url, holder=name) as queue,

@@ -16,6 +16,7 @@ from bide.engines.redis.layout import SLOTS
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
+from bide.threads import Background
 
 QUICK = 1.0
 """Seconds that a node of a cluster has to answer after its connection was lost."""
@@ -54,7 +55,7 @@ class Nodes:
         """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
         self._closed = threading.Event()
-        self._watcher: threading.Thread | None = None
+        self._watcher = Background("bide-watcher", self._run)
         if settings.sentinels is not None:
             self._watch()
 
@@ -176,9 +177,8 @@ class Nodes:
     # The thread.
 
     def _watch(self) -> None:
-        if self._watcher is None:
-            self._watcher = threading.Thread(target=self._run, name="bide-watcher", daemon=True)
-            self._watcher.start()
+        if not self._watcher.was_started:
+            self._watcher.ensure()
 
     def _run(self) -> None:
         sentinels = self._settings.sentinels

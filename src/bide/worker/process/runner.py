@@ -24,6 +24,7 @@ from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
+from bide.threads import Background
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
 
@@ -41,8 +42,8 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bide-watch", daemon=True)
-        self._thread.start()
+        self._thread = Background("bide-watch", self._run)
+        self._thread.ensure()
 
     def close(self) -> None:
         """End the thread."""
@@ -50,7 +51,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(LIMIT):
+        while not self._over.wait(LIMIT) and not self._loop.is_closed():
             asked, answered, warned = time.monotonic(), threading.Event(), False
             self._loop.call_soon_threadsafe(answered.set)
             while not answered.wait(LIMIT) and not self._over.is_set():

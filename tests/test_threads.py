@@ -1,0 +1,40 @@
+"""Each thread that bide starts is in the list of `bide.threads`, and is restarted if it dies."""
+
+import re
+from pathlib import Path
+
+from bide import threads
+
+SOURCE = Path(threads.__file__).parent
+
+STARTS = re.compile(
+    r"\bthreading\.(?:Thread|Timer)\(|\bThreadPoolExecutor\(|start_new_thread\(|start_http_server\("
+)
+"""What starts a thread by other means than `Background`."""
+
+
+def modules_with(pattern: re.Pattern[str]) -> set[str]:
+    return {
+        ".".join(("bide", *path.relative_to(SOURCE).with_suffix("").parts))
+        for path in SOURCE.rglob("*.py")
+        if pattern.search(path.read_text()) and path != Path(threads.__file__)
+    }
+
+
+def listed(table: str) -> dict[str, str]:
+    """Return the modules of a table, by the names of their threads."""
+    rows = re.findall(r"^\| (.+?) \| .+? \| `(bide\..+?)` \|$", table, re.MULTILINE)
+    return dict(rows)
+
+
+def test_each_thread_is_in_the_list_and_those_that_can_die_are_restarted() -> None:
+    restarted, others = (threads.__doc__ or "").split("The others")
+    assert set(listed(restarted).values()) == modules_with(re.compile(r"\bBackground\(\""))
+    assert set(listed(others).values()) == modules_with(STARTS)
+
+
+def test_the_list_has_the_names_that_the_threads_have() -> None:
+    restarted, _ = (threads.__doc__ or "").split("The others")
+    for name, module in listed(restarted).items():
+        path = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        assert f'Background("{name}", ' in path.read_text()
