@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide.server": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.worker", "bide.targets", "bide.logs",
+        "bide.consuming", "bide.worker", "bide.targets", "bide.logs", "bide.threads",
     },
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",

@@ -26,6 +26,7 @@ class Bell:
 
     def __init__(self) -> None:
         self.hints: queue.Queue[list[tuple[str, int]]] = queue.Queue()
+        self.is_listening = True
 
     def ring(self, name: str = "q", wake: int = START) -> None:
         self.hints.put([(name, wake)])
@@ -335,3 +336,30 @@ def test_a_notifier_that_raises_is_counted_and_listens_on(
     store.bell.ring("r")
     assert heard.get(timeout=PATIENCE) == "r"
     assert deaths["bide-notifier"] == died + 1
+
+
+def test_a_lane_knows_whether_other_processes_can_wake_it(lane: Lane, store: Shared) -> None:
+    assert not lane.notifications_lost, "no claim waits"
+    spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    assert not lane.notifications_lost
+    store.bell.is_listening = False
+    assert lane.notifications_lost
+    store.bell.is_listening = True
+    assert not lane.notifications_lost
+
+
+def test_notifications_are_lost_until_a_lane_can_listen(
+    lane: Lane, store: Shared, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Bell:
+        raise StoreError("no sockets here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "notifier", broken)
+        spawn(lane.call, claim(), wait=60)
+        waiting(lane)
+        clock.wait_for_waiters()
+        assert lane.notifications_lost
+    clock.advance(LOOK_AGAIN)
+    eventually(lambda: not lane.notifications_lost)

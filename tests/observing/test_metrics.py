@@ -34,7 +34,7 @@ def team() -> Iterator[Metric]:
     for seconds in (0.002, 0.2, 7_200):
         tally.lateness.observe(seconds)
     tally.duration.observe(0.02)
-    return worker_metrics(2, 1, {"orders": tally})
+    return worker_metrics(2, 1, {"orders": tally}, {"bide-lane": 3})
 
 
 class Shop:
@@ -103,6 +103,7 @@ def test_counters_are_those_of_the_store(shop: Shop) -> None:
 def test_deliveries_are_those_of_all_processes(shop: Shop) -> None:
     assert shop.value("bide_worker_processes") == 2
     assert shop.value("bide_worker_restarts_total") == 1
+    assert shop.value("bide_thread_restarts_total", thread="bide-lane") == 3
     assert shop.value("bide_claims_total", queue="orders") == 3
     assert shop.value("bide_messages_claimed_total", queue="orders") == 5
     assert shop.value("bide_deliveries_total", queue="orders", outcome="acked") == 4
@@ -120,7 +121,7 @@ def test_the_text_is_sound_and_labels_are_few(shop: Shop) -> None:
     families = list(parse_strictly(text))  # type: ignore[no-untyped-call]
     assert all(family.documentation for family in families)
     labels = {label for family in families for s in family.samples for label in s.labels}
-    assert labels == {"queue", "state", "outcome", "le"}
+    assert labels == {"queue", "state", "outcome", "le", "thread"}
     assert generate_latest(shop.registry).decode().count("# HELP") > 15
 
 

@@ -1,10 +1,12 @@
 """`/metrics`: the names of a worker's metrics, and figures of the server's own."""
 
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from bide.lane.lane_thread import LaneThread
 from bide.model.errors import StoreUnavailable
 from bide.model.replies import Counts, Flow, Sizes
 from bide.observing.metrics import claim_metrics, registry_of
@@ -55,8 +57,73 @@ def test_the_queues_are_told_of_as_a_worker_does(client: Client) -> None:
     same |= {family.name for family in claim_metrics({})}
     told = {family.name for family in parse(client.get("/metrics").data.decode())}
     assert same <= told
-    own = ("bide_http_", "bide_push_", "bide_quota_")
+    own = ("bide_http_", "bide_push_", "bide_quota_", "bide_thread_")
     assert {name for name in told - same if not name.startswith(own)} == set()
+
+
+def test_a_thread_that_died_is_counted_and_shown_as_ready(client: Client) -> None:
+    def fail(_: None) -> NoReturn:
+        raise RuntimeError("a fault of ours")
+
+    assert client.post(f"{Q}/claim", {"wait": 0.001}).status == 200
+    lane = client.app.service.lane
+    lane._notes.append((fail, None))
+    lane._signal.set()
+    until(lambda: "thread_restarts" in client.get("/readyz").json)
+    readiness = client.get("/readyz")
+    assert readiness.status == 200
+    assert readiness.json == {"status": "ready", "thread_restarts": {"bide-lane": 1}}
+    assert scrape(client)["bide_thread_restarts_total", "bide-lane"] == 1
+    assert client.put(f"{Q}/messages/m", {"body": 1}).status == 201
+    assert client.post(f"{Q}/claim", {"wait": 60}).json["messages"][0]["id"] == "m"
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Provide the URL of a store of each kind that wakes other processes."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/bide.db"
+    fixture = {"redis": "redis_url", "postgresql": "postgres_url"}[request.param]
+    url: str = request.getfixturevalue(fixture)()
+    return url
+
+
+def test_a_notifier_that_fails_is_restarted_counted_and_shown_on_every_store(
+    serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear, faults = LaneThread._hear, [RuntimeError("a fault of ours")]
+
+    def fail_once(lane: LaneThread) -> None:
+        if faults:
+            raise faults.pop()
+        hear(lane)
+
+    monkeypatch.setattr(LaneThread, "_hear", fail_once)
+    client = serve(store=store)
+    assert client.post(f"{Q}/claim", {"wait": 0.001}).status == 200
+    until(lambda: "thread_restarts" in client.get("/readyz").json)
+    until(lambda: client.app.service.lane._listens is True)
+    readiness = client.get("/readyz")
+    assert readiness.status == 200
+    assert readiness.json == {"status": "ready", "thread_restarts": {"bide-notifier": 1}}
+    assert scrape(client)["bide_thread_restarts_total", "bide-notifier"] == 1
+    assert client.put(f"{Q}/messages/m", {"body": 1}).status == 201
+    assert client.post(f"{Q}/claim", {"wait": 60}).json["messages"][0]["id"] == "m"
+
+
+def test_lost_notifications_are_shown_by_a_server_that_stays_ready(
+    client: Client, tmp_path: Any
+) -> None:
+    assert client.post(f"{Q}/claim", {"wait": 0.001}).status == 200
+    assert client.get("/readyz").json == {"status": "ready"}
+    for pipe in (tmp_path / "bide.db-bell").iterdir():
+        pipe.unlink()
+    readiness = client.get("/readyz")
+    assert readiness.status == 200
+    assert readiness.json == {
+        "status": "ready",
+        "degraded": "notifications of other processes are lost, so waiting claims poll the store",
+    }
 
 
 def test_intakes_are_told_of_to_those_alone_who_see_the_whole_store() -> None:

@@ -122,6 +122,53 @@ def test_a_health_file_goes_when_something_is_wrong(tmp_path: Path) -> None:
     assert not (tmp_path / "well").exists()
 
 
+FALLIBLE = (
+    APP
+    + """
+@app.handler("fail")
+async def fail(body: dict) -> None:
+    def die(_: None) -> None:
+        raise RuntimeError("a fault of ours")
+
+    for executor in EXECUTORS:
+        if isinstance(executor, LaneThread):
+            executor._notes.append((die, None))
+            executor._signal.set()
+"""
+)
+
+
+@pytest.mark.process
+def test_a_worker_shows_lost_notifications_and_threads_that_died(tmp_path: Path) -> None:
+    health, metrics = free_port(), free_port()
+    imports = (
+        "from bide.lane.executor import EXECUTORS\nfrom bide.lane.lane_thread import LaneThread\n"
+    )
+
+    def shown() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{health}/", timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def scraped() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
+            return str(answer.read().decode())
+
+    options = ["--health-port", str(health), "--metrics", str(metrics)]
+    with worker(tmp_path, imports + FALLIBLE, *options):
+        wait_for(said(tmp_path, "at work on q, fail"), tmp_path)
+        wait_for((tmp_path / "bide.db-bell").exists, tmp_path)
+        with bide.Queue("fail", f"sqlite:///{tmp_path}/bide.db") as queue:
+            queue.put({})
+            wait_for(lambda: "restarts of bide-lane: " in shown(), tmp_path)
+            assert 'bide_thread_restarts_total{thread="bide-lane"} ' in scraped()
+            for pipe in (tmp_path / "bide.db-bell").iterdir():
+                pipe.unlink()
+            lost = "process 1: notifications are lost, so claims poll the store\n"
+            wait_for(lambda: lost in shown(), tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, "VERSION ended"), tmp_path)
+
+
 def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
     async def story() -> None:
         supervisor = Supervisor([], 2)

@@ -61,6 +61,10 @@ class Notifier(Protocol):
     Hints may be lost or superfluous; a waiting claim also looks again from time to time.
     """
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether hints arrive, as far as it knows; any thread may ask."""
+
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once the notifier is closed."""
 

@@ -57,6 +57,14 @@ class LaneThread(Executor):
         self._listens: bool | None = None  # `False`: the last attempt to listen failed
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
 
+    @property
+    def notifications_lost(self) -> bool:
+        """Whether other processes cannot wake the claims that wait here: these poll instead."""
+        if self._listens is False:
+            return True
+        notifier = self._notifier if self._listens else None
+        return notifier is not None and not notifier.is_listening
+
     def _submit(self, request: Request) -> None:
         """Add a command to the inbox."""
         self._worker.ensure()  # first: starting it may fail

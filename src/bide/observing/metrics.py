@@ -91,6 +91,9 @@ FLOWS = tuple(
 )
 PROCESSES = Family("gauge", "bide_worker_processes", "Processes that are ready.")
 RESTARTS = Family("counter", "bide_worker_restarts", "Processes that died and were replaced.")
+THREADS = Family(
+    "counter", "bide_thread_restarts", "Threads of bide that died and were restarted.", "thread"
+)
 
 
 def by_outcome(tally: Tally) -> dict[str, int]:
@@ -202,16 +205,20 @@ def _of_queues(
     )
 
 
-def worker_metrics(ready: int, restarts: int, tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
+def worker_metrics(
+    ready: int, restarts: int, tallies: Mapping[str, Tally], threads: Mapping[str, int]
+) -> "Iterator[Metric]":
     """Yield the metrics of the processes of a worker.
 
     Args:
         ready: how many are ready.
         restarts: how many died and were replaced.
         tallies: what they did, by queue.
+        threads: how often their threads died and were restarted, by name.
     """
     yield PROCESSES.of({"": ready})
     yield RESTARTS.of({"": restarts})
+    yield THREADS.of(threads)
     for family in (*DELIVERIES, *CLAIMS):
         yield family.of(tallies)
 

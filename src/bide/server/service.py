@@ -39,6 +39,7 @@ from bide.server.problem import ClientText, Problem
 from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats, SharedState
 from bide.server.subscriptions.pushing import Pushing
+from bide.threads import deaths
 
 _log = logger("bide.server")
 
@@ -113,6 +114,7 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and its error."""
         self.scrapes = Turns()
+        self._deaths_before = deaths.copy()
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0
@@ -273,6 +275,18 @@ class Service:
         failure = self.pushing.pusher.failure
         return None if failure is None else self.client_text.without_places(failure)
 
+    @property
+    def degraded(self) -> str | None:
+        """What an operator should look at although the service is ready; `None` if nothing."""
+        if self.lane.notifications_lost:
+            return "notifications of other processes are lost, so waiting claims poll the store"
+        return None
+
+    @property
+    def thread_restarts(self) -> dict[str, int]:
+        """How often threads of this process died and were restarted, by name."""
+        return dict(deaths - self._deaths_before)
+
     def note(self, operation: str, status: int, began: float) -> float:
         """Count a request; return how many seconds it took."""
         took = time.perf_counter() - began
@@ -284,7 +298,9 @@ class Service:
     def stats(self) -> ServerStats:
         """What this process has done so far."""
         sent, waiting = self.pushing.pusher.sent, self.claimers.waiting
-        return ServerStats(self.requests, self.seconds, self.tallies, sent, waiting)
+        return ServerStats(
+            self.requests, self.seconds, self.tallies, sent, waiting, threads=self.thread_restarts
+        )
 
     async def keep_tokens(self) -> None:
         """Write regularly when tokens were last used, until cancelled."""

@@ -356,6 +356,8 @@ class ServerStats(Stats):
     """How many claims wait."""
     processes: int = 1
     """The number of live processes in these sums."""
+    threads: Mapping[str, int] = {}
+    """How often threads died and were restarted, by name."""
 
 
 class _Posts(msgspec.Struct):

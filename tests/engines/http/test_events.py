@@ -45,8 +45,10 @@ def test_a_server_that_refuses_the_token_is_asked_less_often(
     script.answers[:] = [(status, b"{}")]
     notifier = HttpNotifier(address_of(urlsplit(script.url))[0], 30)
     notifier._closed = pause = Pause()
+    assert notifier.is_listening, "it has not been refused yet"
     assert notifier.listen() == []
     assert pause.lasted == seconds
+    assert not notifier.is_listening
 
 
 def test_a_refusal_of_the_events_that_breaks_off_is_a_refusal() -> None:
@@ -78,6 +80,24 @@ def test_events_come_in_whatever_pieces(server: Server) -> None:
     events.close()
     with pytest.raises(StoreUnavailable):
         events.next()
+
+
+def test_a_notifier_listens_again_after_a_stream_that_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.engines.http.events.AGAIN", 0.001)
+    head = b"HTTP/1.1 200 OK\r\nbide-request: MARK\r\n\r\n"
+    hint = b'event: hint\ndata: {"queue": "q", "wake_in": 0}\n\n'
+    server.respond = after(head, hint)
+    notifier = HttpNotifier(server.address, 30)
+    notifier._has_failed = True
+    assert not notifier.is_listening
+    ((queue, _),) = notifier.listen()
+    assert queue == "q"
+    assert notifier.is_listening
+    notifier.close()
+    assert notifier.listen() == []
+    assert not notifier.is_listening
 
 
 def test_the_events_have_a_connection_of_their_own_after_an_interrupt(

@@ -1,5 +1,8 @@
 """Hints: which of the lanes that wait is told of a change, and what."""
 
+import threading
+from collections.abc import Callable
+
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
@@ -20,8 +23,8 @@ from bide.model.ended import end_of
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found
 from tests.descriptors import low_ones_taken
-from tests.engines.redis.conftest import Open
-from tests.servers import RedisServer
+from tests.engines.redis.conftest import Open, until
+from tests.servers import PATIENCE, RedisServer
 
 
 def put(*ids: str, delay: int = 0) -> Put:
@@ -265,3 +268,22 @@ def test_a_claim_of_somebody_who_does_not_wait_leads_nobody(
     client = redis_server.client(db=int(url.rpartition("=")[2]))
     assert not client.exists("bide:{q#0}:waiters")
     client.close()
+
+
+def test_a_notifier_knows_whether_its_server_is_there(
+    open_engine: Open, start: Callable[..., RedisServer]
+) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    notifier = engine.notifier()
+    assert notifier is not None
+    assert notifier.is_listening
+    listening = threading.Thread(target=notifier.listen)
+    listening.start()
+    server.stop()
+    until(lambda: not notifier.is_listening)
+    server.start()
+    until(lambda: notifier.is_listening)
+    notifier.close()
+    listening.join(PATIENCE)
+    assert not listening.is_alive()

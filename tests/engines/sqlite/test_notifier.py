@@ -262,3 +262,11 @@ def test_engines_on_one_file_hear_each_other(path: Path, linked: bool) -> None:
     one.close()
     other.close()
     path.with_name("link.db").unlink(missing_ok=True)
+
+
+def test_it_knows_that_others_cannot_reach_it(listen: Open) -> None:
+    notifier, removed = listen(), listen()
+    Path(removed.address).unlink()
+    assert (notifier.is_listening, removed.is_listening) == (True, False)
+    notifier.close()
+    assert not notifier.is_listening

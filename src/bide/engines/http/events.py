@@ -35,6 +35,11 @@ class EventStream:
         self._lines: Iterator[bytes] | None = None
         self._closed = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has begun to send events, and has not ended."""
+        return self._lines is not None
+
     def next(self) -> tuple[str, bytes]:
         """Wait for an event; return its name and its data.
 
@@ -129,6 +134,12 @@ class HttpNotifier:
     def __init__(self, address: Address, timeout: float) -> None:
         self._events = EventStream(address, "counts=0", max(SILENCE, timeout))
         self._closed = threading.Event()
+        self._has_failed = False
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the stream of events is open, or is being opened for the first time."""
+        return self._events.is_open or not self._has_failed
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes; an empty list once this is closed."""
@@ -141,6 +152,7 @@ class HttpNotifier:
                     return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
             except (BideError, msgspec.DecodeError) as error:
                 # Claims that wait look again by themselves meanwhile.
+                self._has_failed = True
                 self._events.drop()
                 self._closed.wait(DENIED if isinstance(error, AccessDenied) else AGAIN)
         self._events.drop()

@@ -75,6 +75,11 @@ class RedisNotifier:
             self.close()
             raise
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether it has a connection to every master, as far as it knows."""
+        return bool(self._at) and all(address in self._at for address in self._nodes.masters)
+
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once this was closed."""
         hints: list[tuple[str, int]] = []

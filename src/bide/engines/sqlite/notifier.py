@@ -50,6 +50,11 @@ class PipeNotifier:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether its pipe is open, and still where other processes look for it."""
+        return self._pipe >= 0 and os.path.exists(self.address)
+
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come; return all that have arrived. Once closed, an empty list."""
         while not self._closed:

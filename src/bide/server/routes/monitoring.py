@@ -12,7 +12,7 @@ from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError, Unsupported
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
-from bide.observing.metrics import Family, claim_metrics, registry_of
+from bide.observing.metrics import THREADS, Family, claim_metrics, registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
@@ -68,6 +68,11 @@ class Health(msgspec.Struct, omit_defaults=True):
 
     status: str
     reason: str | None = None
+    """Why it is not ready."""
+    degraded: str | None = None
+    """What is slower than usual although it is ready."""
+    thread_restarts: dict[str, int] = {}
+    """How often threads of the process that answers died and were restarted, by name."""
 
 
 @workers("listWorkers", "GET", "/v1/workers", "read")
@@ -113,11 +118,16 @@ async def healthz(call: Call) -> Health:
 
 @route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
 async def readyz(call: Call) -> Answer:
-    """Check whether the store answers as well."""
-    reason = await call.service.ready()
-    if reason is not None:
-        return Answer(503, Health("not ready", reason))
-    return Answer(200, Health("ready"))
+    """Check whether the store answers as well.
+
+    `degraded` says that waiting claims are not notified of messages of other processes, and poll
+    the store instead. `thread_restarts` counts threads that died and were restarted.
+    """
+    service = call.service
+    reason = await service.ready()
+    status = "ready" if reason is None else "not ready"
+    health = Health(status, reason, service.degraded, service.thread_restarts)
+    return Answer(200 if reason is None else 503, health)
 
 
 @route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
@@ -239,3 +249,4 @@ def _of_server(
     yield SECONDS.of(dict(sorted(stats.seconds.items())))
     yield WAITING.of({"": stats.waiting})
     yield PROCESSES.of({"": stats.processes})
+    yield THREADS.of(stats.threads)

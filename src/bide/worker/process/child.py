@@ -24,6 +24,7 @@ from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.targets.amqp import intakes
+from bide.threads import deaths
 from bide.worker.app.app import App
 from bide.worker.app.loading import load
 from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
@@ -130,6 +131,7 @@ async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:
 
     def figures() -> Report:
         report.tallies, report.stuck = runner.tallies(), runner.stuck()
+        report.notifications_lost, report.threads = runner.notifications_lost, dict(deaths)
         return report
 
     def stop(*, hurry: bool = False) -> None:

@@ -24,13 +24,19 @@ def update_health_file(path: Path, trouble: str | None) -> None:
         _log.error("the health file cannot be written: %s", error)
 
 
-async def serve_health(host: str, port: int, trouble: Callable[[], str | None]) -> asyncio.Server:
+async def serve_health(
+    host: str,
+    port: int,
+    trouble: Callable[[], str | None],
+    notices: Callable[[], list[str]],
+) -> asyncio.Server:
     """Answer every HTTP request on a port: 200 while the worker is well, else 503 and why.
 
     Args:
         host: the address.
         port: 0 for any free one.
         trouble: returns what is wrong; `None` if all is well.
+        notices: returns lines to show beside that; they do not change the status.
 
     Raises:
         InvalidArgument: the port is taken or not allowed.
@@ -43,7 +49,7 @@ async def serve_health(host: str, port: int, trouble: Callable[[], str | None]) 
                 await reader.readuntil(b"\r\n\r\n")
             wrong = trouble()
             status = "200 OK" if wrong is None else "503 Service Unavailable"
-            body = (wrong or "well") + "\n"
+            body = "".join(f"{line}\n" for line in (wrong or "well", *notices()))
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
             head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
             writer.write((head + body).encode())

@@ -38,6 +38,10 @@ class Report(msgspec.Struct, omit_defaults=True):
     """By queue, since the process began."""
     stuck: Sequence[str] = ()
     """Queues whose places are all taken by handlers that do not return."""
+    notifications_lost: bool = False
+    """Whether other processes cannot wake its claims."""
+    threads: Mapping[str, int] = {}
+    """How often its threads died and were restarted, by name."""
 
 
 _encode = msgspec.json.Encoder().encode

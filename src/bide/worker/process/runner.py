@@ -114,6 +114,11 @@ class Runner:
         """Return the queues whose places are all taken by handlers that do not return."""
         return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
 
+    @property
+    def notifications_lost(self) -> bool:
+        """Whether other processes cannot wake the claims of this one: these poll instead."""
+        return self._client is not None and self._client.lane.notifications_lost
+
     def trouble(self) -> str | None:
         """Return why messages are not handled now, without addresses; `None` if all is well."""
         if self._client is not None and self._client.away:

@@ -178,7 +178,8 @@ class Supervisor:
             opened.callback(self.totals.close)
             try:
                 if self.health_port is not None:
-                    opened.callback((await serve_health(*self.health_port, self.trouble)).close)
+                    server = await serve_health(*self.health_port, self.trouble, self.notices)
+                    opened.callback(server.close)
                 if self.metrics is not None:
                     registry = registry_of(self.totals.counts, more=self.totals.metrics)
                     host, port = self.metrics
@@ -242,6 +243,16 @@ class Supervisor:
             if process.report.stuck:
                 return f"process {slot.number}: {_stuck(process)}"
         return None
+
+    def notices(self) -> list[str]:
+        """Return what an operator should look at although messages are handled."""
+        lost = [
+            f"process {slot.number}: notifications are lost, so claims poll the store"
+            for slot in self.slots
+            if slot.process is not None and slot.process.report.notifications_lost
+        ]
+        restarts = self.totals.threads()
+        return lost + [f"restarts of {name}: {count}" for name, count in restarts.items()]
 
     # The life of processes.
 

@@ -1,6 +1,7 @@
 """The figures of all processes of a supervisor."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.replies import Counts
 from bide.observing.metrics import counts_of, worker_metrics
 from bide.observing.tally import Tally, total
+from bide.threads import deaths
 from bide.worker.process.processes import Process
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Totals:
         self.living: list[Process] = []
         self._lock = threading.Lock()
         self._gone: dict[str, Tally] = {}
+        self._gone_threads: Counter[str] = Counter()
         self._lane: Lane | None = None
         self.ready = 0
         self.restarts = 0
@@ -37,11 +40,20 @@ class Totals:
         with self._lock:
             self.living.remove(process)
             self._gone = total([self._gone, last])
+            self._gone_threads.update(process.report.threads)
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
         with self._lock:
             return total([self._gone, *[one.report.tallies for one in self.living]])
+
+    def threads(self) -> Counter[str]:
+        """Return how often threads died and were restarted, here and in the processes."""
+        with self._lock:
+            restarts = self._gone_threads + deaths
+            for process in self.living:
+                restarts.update(process.report.threads)
+            return restarts
 
     def lane(self) -> Lane | None:
         """Return the lane to the store of the processes; `None` before the first report."""
@@ -64,7 +76,7 @@ class Totals:
 
     def metrics(self) -> "Iterator[Metric]":
         """Yield the metrics of the processes."""
-        yield from worker_metrics(self.ready, self.restarts, self.tallies())
+        yield from worker_metrics(self.ready, self.restarts, self.tallies(), self.threads())
 
     def close(self) -> None:
         """Close the store."""
