@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.clock": set(),
     "bide.logs": set(),
     "bide.threads": {"bide.clock", "bide.logs"},
+    "bide.tasks": {"bide.logs", "bide.threads"},
     "bide.timing": {"bide.clock", "bide.logs", "bide.threads"},
     "bide.engines": {"bide.model", "bide.logs", "bide.threads"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock", "bide.logs", "bide.threads"},
@@ -34,15 +35,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide.worker": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.targets", "bide.outbox", "bide.logs", "bide.threads",
+        "bide.consuming", "bide.targets", "bide.outbox", "bide.logs", "bide.tasks", "bide.threads",
     },
     "bide.targets": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.logs",
+        "bide.consuming", "bide.logs", "bide.tasks",
     },
     "bide.server": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.worker", "bide.targets", "bide.logs", "bide.threads",
+        "bide.consuming", "bide.worker", "bide.targets", "bide.logs", "bide.tasks", "bide.threads",
     },
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",

@@ -39,7 +39,7 @@ LOOK_AGAIN = 1.0
 """How often, in seconds, who waits for a thread checks that it is there."""
 
 deaths: Counter[str] = Counter()
-"""How often threads have died in this process, by name."""
+"""How often threads, and tasks of `bide.tasks`, have died in this process, by name."""
 
 _log = logger("bide.threads")
 

@@ -130,6 +130,22 @@ def test_who_cannot_hand_back_is_killed_soon_after_the_second(
 
 
 @pytest.mark.process
+def test_a_process_whose_reports_cannot_be_read_is_killed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    garbles = "import os, sys, time; os.write(int(sys.argv[1]), b'nonsense\\n'); time.sleep(600)"
+
+    async def story() -> None:
+        supervisor = Supervisor([sys.executable, "-c", garbles])
+        process = supervisor._start(1)
+        async with asyncio.timeout(60):
+            assert await process.over == -signal.SIGKILL
+
+    asyncio.run(story())
+    assert "sends what is no report (DecodeError(" in caplog.text
+
+
+@pytest.mark.process
 def test_what_outlasts_the_grace_is_handed_back(tmp_path: Path) -> None:
     put(tmp_path, sleep=60)
     with worker(tmp_path, APP, "--grace", "200ms") as process:

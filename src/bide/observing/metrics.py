@@ -92,7 +92,10 @@ FLOWS = tuple(
 PROCESSES = Family("gauge", "bide_worker_processes", "Processes that are ready.")
 RESTARTS = Family("counter", "bide_worker_restarts", "Processes that died and were replaced.")
 THREADS = Family(
-    "counter", "bide_thread_restarts", "Threads of bide that died and were restarted.", "thread"
+    "counter",
+    "bide_thread_restarts",
+    "Threads and tasks of bide that died and were restarted.",
+    "thread",
 )
 
 
@@ -214,7 +217,7 @@ def worker_metrics(
         ready: how many are ready.
         restarts: how many died and were replaced.
         tallies: what they did, by queue.
-        threads: how often their threads died and were restarted, by name.
+        threads: how often their threads and tasks died and were restarted, by name.
     """
     yield PROCESSES.of({"": ready})
     yield RESTARTS.of({"": restarts})

@@ -23,6 +23,7 @@ from bide.server.routes import OPERATIONS
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
+from bide.tasks import background
 
 _log = logger("bide.server")
 
@@ -168,9 +169,9 @@ class App:
         await service.begin()
         service.pushing.begin()
         self._ready()
-        keeping = [asyncio.create_task(service.keep_tokens())]
+        keeping = [background("bide-tokens", service.keep_tokens)]
         if service.lane.capabilities.shared:
-            keeping.append(asyncio.create_task(service.heartbeat().keep()))
+            keeping.append(background("bide-heartbeat", service.heartbeat().keep))
         try:
             yield
         finally:

@@ -284,7 +284,7 @@ class Service:
 
     @property
     def thread_restarts(self) -> dict[str, int]:
-        """How often threads of this process died and were restarted, by name."""
+        """How often threads and tasks of this process died and were restarted, by name."""
         return dict(deaths - self._deaths_before)
 
     def note(self, operation: str, status: int, began: float) -> float:

@@ -357,7 +357,7 @@ class ServerStats(Stats):
     processes: int = 1
     """The number of live processes in these sums."""
     threads: Mapping[str, int] = {}
-    """How often threads died and were restarted, by name."""
+    """How often threads and tasks died and were restarted, by name."""
 
 
 class _Posts(msgspec.Struct):

@@ -26,6 +26,7 @@ from bide.targets.http.sender import Busy, Sender
 from bide.targets.http.stats import Known, PushStats
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker, Target
+from bide.tasks import background
 
 if TYPE_CHECKING:
     from bide.targets.rabbitmq.intake import Intake
@@ -164,7 +165,7 @@ class Pusher:
                     _log.exception("push failed and is tried again")
                 self.looked += 1
                 if self.workers and not beats and lane.capabilities.shared:
-                    beats.append(asyncio.create_task(heartbeat.keep()))
+                    beats.append(background("bide-heartbeat", heartbeat.keep))
                 await first_of(self._look.wait(), sleep(self._clock, POLL))
         finally:
             await self._stop(grace)
@@ -191,11 +192,8 @@ class Pusher:
 
     async def _refresh(self) -> None:
         for intake in self.intakes:
-            taking = self._taking.get(intake)
-            if taking is not None and taking.done():  # it never ends by itself
-                _log.error("an intake has failed, and starts again", exc_info=taking.exception())
-            if taking is None or taking.done():
-                self._taking[intake] = asyncio.create_task(intake.run())
+            if intake not in self._taking:
+                self._taking[intake] = background("bide-intake", intake.run)
         known = {one.name: one for one in await self.records.listed()}
         while self._unsubscribed:
             kept = await self._subscribe(self._unsubscribed[-1], known)

@@ -72,7 +72,7 @@ class Health(msgspec.Struct, omit_defaults=True):
     degraded: str | None = None
     """What is slower than usual although it is ready."""
     thread_restarts: dict[str, int] = {}
-    """How often threads of the process that answers died and were restarted, by name."""
+    """How often threads and tasks of the process that answers died and were restarted, by name."""
 
 
 @workers("listWorkers", "GET", "/v1/workers", "read")
@@ -121,7 +121,7 @@ async def readyz(call: Call) -> Answer:
     """Check whether the store answers as well.
 
     `degraded` says that waiting claims are not notified of messages of other processes, and poll
-    the store instead. `thread_restarts` counts threads that died and were restarted.
+    the store instead. `thread_restarts` counts threads and tasks that died and were restarted.
     """
     service = call.service
     reason = await service.ready()

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
@@ -13,6 +14,7 @@ from bide.targets.http.addresses import Gate
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.stats import Known
 from bide.targets.pusher import Pusher
+from bide.tasks import background
 
 FRESH = 1.0
 """Seconds for which the subscriptions that were read from the store are used."""
@@ -45,7 +47,8 @@ class Pushing:
         # From a store behind another server, that server pushes.
         wanted = self._settings.push and not self._settings.behind
         if wanted and not self._stopping and self._task is None:
-            self._task = asyncio.create_task(self.pusher.run(self._settings.grace))
+            run = partial(self.pusher.run, self._settings.grace)
+            self._task = background("bide-push", run)
 
     def stop(self, *, hurry: bool = False) -> None:
         """Claim no more; release messages that are not sent within the grace.

@@ -7,15 +7,15 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 
-from bide.clock import sleep
 from bide.consuming.graceful_stop import cancel
 from bide.engines.registry import lives_alone
 from bide.lane.lane import Lane
@@ -24,14 +24,12 @@ from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.targets.amqp import intakes
+from bide.tasks import background
 from bide.threads import deaths
 from bide.worker.app.app import App
 from bide.worker.app.loading import load
 from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
 from bide.worker.process.runner import Runner
-
-AGAIN = 1.0
-"""Seconds until the intakes of RabbitMQ start again after an error."""
 
 LINGER = 2.0
 """Seconds at the end for tasks and threads that handlers have started."""
@@ -147,8 +145,10 @@ async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:
     loop.add_signal_handler(signal.SIGINT, lambda: stop(hurry=True))
     _leave_signals_on_fork()
     async with reporting(pipe, figures, stop) as send:
-        chores = _delays(app, orders.grace), _forwards(app)
-        beside = [asyncio.create_task(chore) for chore in chores]
+        beside = [
+            background("bide-delays", partial(_delays, app, orders.grace)),
+            background("bide-outbox", partial(_forwards, app)),
+        ]
         try:
             await runner.run()
         finally:
@@ -162,10 +162,8 @@ async def _delays(app: App, grace: float) -> None:
         return
     from bide.targets.pusher import Pusher
 
-    async def run(lane: Lane) -> None:
+    async with _store_of(app) as lane:
         await Pusher(lane, app.clock, intakes=addresses).run(grace)
-
-    await _again_and_again(app, run, "the delays of RabbitMQ have failed, and begin again")
 
 
 async def _forwards(app: App) -> None:
@@ -175,7 +173,7 @@ async def _forwards(app: App) -> None:
         return
     from bide.outbox.forwarder import Forwarder, table_of
 
-    async def run(lane: Lane) -> None:
+    async with _store_of(app) as lane:
         forwarder = Forwarder(lambda: table_of(database), lane)
         running = asyncio.create_task(asyncio.to_thread(forwarder.run))
         try:
@@ -185,19 +183,12 @@ async def _forwards(app: App) -> None:
             await running
             raise
 
-    await _again_and_again(app, run, "the forwarder of the outbox has failed, and begins again")
 
-
-async def _again_and_again(app: App, run: Callable[[Lane], Awaitable[None]], failed: str) -> None:
-    """Run something on the store beside the handlers; repeat it when it fails."""
+@asynccontextmanager
+async def _store_of(app: App) -> AsyncIterator[Lane]:
     lane = open_lane(app._url, app.clock)
     try:
-        while True:
-            try:
-                await run(lane)
-            except Exception:  # noqa: BLE001  (it is logged, and handlers continue)
-                _log.exception(failed)
-            await sleep(app.clock, AGAIN)
+        yield lane
     finally:
         await asyncio.to_thread(close_lane, lane)
 

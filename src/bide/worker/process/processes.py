@@ -16,6 +16,7 @@ import msgspec
 
 from bide.logs import logger
 from bide.observing.tally import Tally
+from bide.tasks import background
 
 BEAT = 1.0
 """Seconds between two reports of a process to its supervisor."""
@@ -41,7 +42,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     notifications_lost: bool = False
     """Whether other processes cannot wake its claims."""
     threads: Mapping[str, int] = {}
-    """How often its threads died and were restarted, by name."""
+    """How often its threads and tasks died and were restarted, by name."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -81,7 +82,7 @@ async def reporting(
         _log.error("the supervisor has died; stopping")
         stop()
 
-    tasks = [asyncio.create_task(beat()), asyncio.create_task(wait())]
+    tasks = [background("bide-report", beat), background("bide-orphan", wait)]
     try:
         yield send
     finally:
@@ -154,7 +155,7 @@ class Process:
         child = self._child
         if child is not None and child.returncode is None:
             child.send_signal(signal.SIGTERM if self.end_requests == 1 else signal.SIGINT)
-        asyncio.get_running_loop().call_later(patience, self._kill)
+        asyncio.get_running_loop().call_later(patience, self._kill, "does not end")
 
     def cause(self) -> str:
         """Return how it has ended, for the log."""
@@ -191,12 +192,15 @@ class Process:
             receiving.cancel()
 
     async def _listen(self, pipe: socket.socket) -> None:
-        async for self.report in receive(pipe):
-            self.reported = time.monotonic()
-            self.changed()
+        try:
+            async for self.report in receive(pipe):
+                self.reported = time.monotonic()
+                self.changed()
+        except Exception as error:  # noqa: BLE001  (the process is replaced)
+            self._kill(f"sends what is no report ({error!r})")
 
-    def _kill(self) -> None:
+    def _kill(self, why: str) -> None:
         child = self._child
         if child is not None and child.returncode is None:
-            _log.error("process %d does not end; it is killed", child.pid)
+            _log.error("process %d %s; it is killed", child.pid, why)
             child.kill()

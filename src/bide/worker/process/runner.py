@@ -24,6 +24,7 @@ from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
+from bide.tasks import background
 from bide.threads import Background
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
@@ -193,7 +194,7 @@ class Runner:
                 gaps |= await read_gaps(store_client.lane, self._queues, began)
                 for queue, consumer in self.consumers.items():
                     consumer.late_causes.unserved = gaps[queue]
-                beside.append(asyncio.create_task(heartbeat.keep()))
+                beside.append(background("bide-heartbeat", heartbeat.keep))
             for consumer in consumers:
                 consumer.open()
             where = mask(absolute(self.app._url)) + (" (a new store)" if new else "")

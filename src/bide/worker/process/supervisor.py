@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 
 from bide.consuming.graceful_stop import cancel, first_of
@@ -23,6 +24,7 @@ from bide.model.limits import MAX_ACTOR
 from bide.observing.logs import printable
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.workers import take_requests
+from bide.tasks import background
 from bide.worker.process.health import notify, serve_health, update_health_file, watchdog_seconds
 from bide.worker.process.orphans import Orphans
 from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, Process
@@ -168,9 +170,10 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop)
         hang_up = self._hang_up if _ends_with_terminal() else self.reload
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-        beside = [asyncio.create_task(self._hear_requests())]
+        beside = [background("bide-stop-requests", self._hear_requests)]
         if self.folder is not None:
-            beside.append(asyncio.create_task(self._watch(Sources(self.folder))))
+            watch = partial(self._watch, Sources(self.folder))
+            beside.append(background("bide-reload", watch))
         watchdog = watchdog_seconds()
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
         orphans = Orphans() if os.getpid() == 1 else None

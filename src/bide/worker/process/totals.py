@@ -48,7 +48,7 @@ class Totals:
             return total([self._gone, *[one.report.tallies for one in self.living]])
 
     def threads(self) -> Counter[str]:
-        """Return how often threads died and were restarted, here and in the processes."""
+        """Return how often threads and tasks died and were restarted, here and in the processes."""
         with self._lock:
             restarts = self._gone_threads + deaths
             for process in self.living:

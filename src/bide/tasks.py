@@ -1,0 +1,89 @@
+"""All tasks that bide runs on event loops. These are logged, counted and restarted if they die:
+
+| name | what it does | where |
+|---|---|---|
+| bide-tokens | writes when tokens were last used | `bide.server.app` |
+| bide-heartbeat | reports in the store that a server is alive | `bide.server.app` |
+| bide-heartbeat | reports in the store that a pusher is alive | `bide.targets.pusher` |
+| bide-heartbeat | reports in the store that a worker is alive | `bide.worker.process.runner` |
+| bide-push | runs the subscriptions of a server | `bide.server.subscriptions.pushing` |
+| bide-intake | takes in delayed messages of RabbitMQ | `bide.targets.pusher` |
+| bide-stop-requests | replaces processes if operators ask | `bide.worker.process.supervisor` |
+| bide-reload | replaces processes if their code changes | `bide.worker.process.supervisor` |
+| bide-report | reports to the supervisor | `bide.worker.process.processes` |
+| bide-orphan | ends the process if the supervisor dies | `bide.worker.process.processes` |
+| bide-delays | runs the intakes of a worker | `bide.worker.process.child` |
+| bide-outbox | forwards from an outbox beside handlers | `bide.worker.process.child` |
+
+If one of these dies, its process ends with the error, and its supervisor replaces it:
+
+| what it does | where |
+|---|---|
+| claims, settles, extends leases and logs; push restarts it | `bide.consuming.consumer` |
+| puts the next message of a source or a schedule | `bide.worker.process.runner` |
+| pushes in a process of its own | `bide.targets.process` |
+| starts a process, receives its reports and waits for its end | `bide.worker.process.processes` |
+
+The others do one thing. Who waits for them gets what they raise, or they log it:
+
+| what it does | where |
+|---|---|
+| waits for one of several | `bide.consuming.graceful_stop` |
+| asks for messages | `bide.consuming.claiming` |
+| runs an app within another program, and again if it fails | `bide.worker.process.in_process` |
+| waits for the thread of a forwarder | `bide.worker.process.child` |
+| counts a namespace | `bide.server.limits.quotas` |
+| works while the client may leave | `bide.server.limits.request_bodies` |
+| waits for the end of a message | `bide.server.service` |
+| shakes hands | `bide.server.http.http_server` |
+| answers a request | `bide.server.http.exchange` |
+| fetches the keys of an issuer | `bide.server.access.oidc` |
+| stores messages of RabbitMQ | `bide.targets.rabbitmq.intake` |
+| closes a publisher | `bide.targets.rabbitmq.publisher` |
+| closes a connection | `bide.targets.rabbitmq.broker` |
+| starts a program | `bide.cli.work.claim_exec` |
+| runs handlers in tests | `bide.testing.worker` |
+| reads what a page shows | `bide.dashboard.reading` |
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from bide.logs import logger
+from bide.threads import PAUSE, deaths
+
+_log = logger("bide.tasks")
+
+
+def background(name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+    """Run work in a task, and again if it raises; the task ends when the work returns.
+
+    Deaths are counted in `bide.threads.deaths`, beside those of threads.
+
+    Args:
+        name: of the task, beginning with `bide-`.
+        run: the work; called once more if it raises.
+    """
+    return asyncio.create_task(_keep_running(name, run), name=name)
+
+
+async def _keep_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine of a task
+    died = -PAUSE
+    while True:
+        try:
+            await run()
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):  # these end the event loop
+            raise
+        except BaseException as error:
+            if task.cancelling():
+                raise
+            deaths[name] += 1
+            _log.error("the task %s died of %r; it is restarted", name, error, exc_info=error)
+            if time.monotonic() - died < PAUSE:
+                await asyncio.sleep(PAUSE)
+            died = time.monotonic()
+        else:
+            return
