@@ -10,7 +10,9 @@ from enum import StrEnum
 from types import FrameType
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from bide import Queue
 from bide.engines.postgres.connection import Caller
@@ -56,6 +58,30 @@ def test_what_is_larger_than_a_buffer_of_the_socket_arrives(sleeper: Caller) -> 
     body = os.urandom(1 << 20) * 16
     ((answer,),) = sleeper("decode", body.hex(), "hex")
     assert answer == body
+
+
+def test_a_transaction_is_undone_by_a_refusal_and_the_connection_is_used_again(
+    sleeper: Caller,
+) -> None:
+    def number() -> bytes:
+        ((number,),) = sleeper("pg_current_xact_id")  # 8 bytes, which grow
+        return bytes(number)
+
+    with sleeper.transaction():
+        first = number()
+        sleeper.start("clock_timestamp")
+        assert number() == first
+    with pytest.raises(psycopg.errors.InvalidParameterValue), sleeper.transaction():  # noqa: PT012
+        assert number() > first
+        sleeper.start("decode", "00", "no encoding")
+        number()
+    with pytest.raises(psycopg.errors.InvalidParameterValue), sleeper.transaction():
+        sleeper.start("decode", "00", "no encoding")  # is refused with the commit
+    with pytest.raises(ZeroDivisionError), sleeper.transaction():  # noqa: PT012
+        sleeper.start("pg_advisory_lock", 1)
+        raise ZeroDivisionError
+    assert number() != number()
+    assert sleeper.connection.info.transaction_status == TransactionStatus.IDLE
 
 
 class Name(StrEnum):

@@ -285,18 +285,38 @@ def test_an_answer_that_is_too_large_is_not_remembered(engine: PostgresEngine) -
         engine.execute([cancel], None, [identity(1, repeated=True)])
 
 
+class Passing(Faults):
+    """Counts what passes."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.passed = 0
+
+    def draw(self) -> Fault | None:
+        self.passed += 1
+        return None
+
+
+def several(number: int) -> list[cmd.Command]:
+    return [cmd.Claim("q", 1, 60_000, "w"), cmd.Cancel("q", ["ab"[number - 1]])]
+
+
 @pytest.mark.parametrize(
-    "command_of",
+    ("commands_of", "identities", "round_trips"),
     [
-        lambda number: put(f"new{number}"),
-        lambda number: cmd.Find("q", ["a"]),
-        lambda number: cmd.Cancel("q", ["ab"[number - 1]]),
-        lambda number: cmd.Claim("q", 1, 60_000, "w"),
+        (lambda number: [put(f"new{number}")], True, 1),
+        (lambda number: [cmd.Find("q", ["a"])], False, 1),
+        (lambda number: [cmd.Cancel("q", ["ab"[number - 1]])], True, 1),
+        (lambda number: [cmd.Claim("q", 1, 60_000, "w")], True, 1),
+        # The locks of messages are sent with the first command, the answers with the commit.
+        pytest.param(several, True, 4, id="what is remembered, each command, the commit"),
+        pytest.param(several, False, 3, id="each command, the commit"),
     ],
 )
-def test_a_lone_call_is_one_round_trip(
+def test_how_many_round_trips_a_batch_takes(
     postgres: PostgresServer, postgres_url: Callable[[], str],
-    proxy_before: Callable[[str | int], Proxy], command_of: Callable[[int], cmd.Command],
+    proxy_before: Callable[[str | int], Proxy], commands_of: Callable[[int], list[cmd.Command]],
+    identities: bool, round_trips: int,
 ) -> None:  # fmt: skip
     schema = postgres_url().rpartition("&schema=")[2]
     proxy = proxy_before(f"{postgres.folder}/.s.PGSQL.5432")
@@ -305,10 +325,9 @@ def test_a_lone_call_is_one_round_trip(
         engine.execute([put("a"), put("b")])
         engine.execute([cmd.Put("q", [Item("due", b"1")])])
         engine.execute([cmd.Put("q", [Item("due too", b"1")])])
-        for number in (1, 2):  # the first one prepares the statement
-            command = command_of(number)
-            counter = proxy.faults = AtPlace(1_000)
-            identities = None if command.only_reads else [identity(number)]
-            engine.execute([command], None, identities)
-            passed = 1_000 - counter.left
-    assert passed == 2
+        for number in (1, 2):  # the first one prepares the statements
+            commands = commands_of(number)
+            passing = proxy.faults = Passing()
+            places = [identity(number, place=place) for place in range(len(commands))]
+            engine.execute(commands, None, places if identities else None)
+    assert passing.passed == 2 * round_trips

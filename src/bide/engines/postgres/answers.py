@@ -146,7 +146,7 @@ class Remembered:
             if len(text) > MAX_KEPT:
                 text = _encode(dict.fromkeys(kept, NotKept())).decode()
             answers.append(text)
-        self._batch.call("_keep", *self._arguments(), texts(answers))
+        self._batch.call.start("_keep", *self._arguments(), texts(answers))
 
 
 def _by_place(text: str) -> dict[int, Any]:

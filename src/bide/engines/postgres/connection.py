@@ -1,12 +1,14 @@
 """One connection: calls of the schema's functions, and confirmed changes that a server has lost.
 
 psycopg's cursors and generators do more at each step, which for a put of one message takes longer
-than the server needs. This sends a prepared call, and waits once.
+than the server needs. This sends a prepared call, and waits once. In a transaction it sends what
+needs no answer (BEGIN, locks) together with the next call, by libpq's pipeline mode.
 """
 
 import struct
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -21,6 +23,8 @@ from bide.engines.postgres.bounded_connection import LONG, BoundedConnection
 from bide.engines.waiting import watch
 
 _FORMATS = [[Format.BINARY] * count for count in range(32)]
+
+_BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
 _bigint, _boolean = struct.Struct("!q").pack, struct.Struct("!?").pack
 
@@ -57,7 +61,9 @@ class Caller:
         """Whether the database lacks characters, so that JSON is stored with escapes."""
         self.in_use = False
         """Whether an exchange has begun and not ended: after an interrupt nobody may use it."""
-        self._unanswered = False
+        self._in_transaction = False
+        self._unanswered = 0
+        """How many statements were sent without waiting for their results."""
         self._has_input = watch(connection.fileno())
         self._wait_for_input = watch(connection.fileno(), seconds=connection.timeout)
         self._wait_long = watch(connection.fileno(), seconds=LONG * connection.timeout)
@@ -91,40 +97,86 @@ class Caller:
     def start(self, function: str, *arguments: bytes | str | int | None) -> None:
         """Call a function without waiting for it.
 
-        Call `settle` for the result, before any other use of the connection.
+        In a transaction it is sent with the next call, which raises if the server refuses this one.
+        Outside, call `settle` for the result, before any other use of the connection.
 
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
         values = [_binary(argument) for argument in arguments]
-        formats = _FORMATS[len(values)]
         sender = self.connection.pgconn
         try:
             if (text := self._texts.get(function)) is None:
                 text = self._text(function, len(values))
                 if self._prepares:
+                    self._unanswered += 1
                     sender.send_prepare(function.encode(), text)
                     self._answer(self._wait_for_input)
                 self._texts[function] = text
-            self._unanswered = True
+            self._unanswered += 1
+            formats = _FORMATS[len(values)]
             if self._prepares:
                 sender.send_query_prepared(function.encode(), values, formats, Format.BINARY)
             else:
                 sender.send_query_params(text, values, None, formats, Format.BINARY)
-            if sender.flush():
-                self.connection.wait(generators.send(sender))
+            if not self._in_transaction:
+                self._flush()
         except BaseException:
             self.connection.close()
             raise
 
     def settle(self) -> None:
-        """Wait for the call of `start`, if there is one.
+        """Wait for the calls of `start`, if there are any.
 
         Raises:
-            psycopg.Error: the server refused it, or the connection was lost.
+            psycopg.Error: the server refused one, or the connection was lost.
         """
         if self._unanswered and not self.connection.closed:
             self._answer(self._wait_for_input)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Execute the calls of a block in one transaction, which an error in the block undoes.
+
+        BEGIN is sent with the first call, and what was started last with COMMIT.
+
+        Raises:
+            psycopg.Error: the server refused a call or the commit, or the connection was lost.
+        """
+        self.connection.pgconn.enter_pipeline_mode()
+        self._in_transaction = True
+        try:
+            self._send(_BEGIN)
+            yield
+            self._send(b"COMMIT")
+            self.settle()
+            self.connection.pgconn.exit_pipeline_mode()
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._in_transaction = False
+
+    def _roll_back(self) -> None:
+        """Undo the transaction, unless it ended with the connection."""
+        try:
+            with suppress(psycopg.Error):
+                self.settle()  # after a refusal the server skips the rest of what it was sent
+            if not self.connection.closed:
+                self._send(b"ROLLBACK")
+                self.settle()
+                self.connection.pgconn.exit_pipeline_mode()
+        except psycopg.Error:
+            self.connection.close()
+
+    def _send(self, statement: bytes) -> None:
+        """Send a statement of a transaction with what comes next."""
+        self._unanswered += 1
+        self.connection.pgconn.send_query_params(statement, None)
+
+    def _flush(self) -> None:
+        if self.connection.pgconn.flush():
+            self.connection.wait(generators.send(self.connection.pgconn))
 
     def has_news(self) -> bool:
         """Whether the server has closed the connection while it was idle."""
@@ -144,29 +196,45 @@ class Caller:
         return _STATEMENTS.get(function, b"SELECT * FROM %s(%s)") % (name, marks)
 
     def _answer(self, wait: Callable[[], object]) -> PGresult:
-        """Wait for the answer to what was sent, and return it. A signal interrupts that.
+        """Wait for the results of what was sent, and return the last. A signal interrupts that.
 
         Raises:
-            psycopg.Error: it is a refusal, or the connection was lost.
+            psycopg.Error: one is a refusal, or the connection was lost.
         """
-        sender = self.connection.pgconn
         answer: Any = None
+        refusal: Any = None
         try:
-            while True:
-                while sender.is_busy():
-                    if not wait():
-                        raise self.connection.silent()
-                    sender.consume_input()
-                if (result := sender.get_result()) is None:
-                    break
-                answer = result
+            if self._in_transaction:
+                self.connection.pgconn.pipeline_sync()
+                self._flush()
+            for _ in range(self._unanswered):
+                while (result := self._next_result(wait)) is not None:
+                    answer = result
+                    if refusal is None and result.status == ExecStatus.FATAL_ERROR:
+                        refusal = result
+            if self._in_transaction:
+                self._next_result(wait)  # of the synchronization
+        except psycopg.OperationalError:
+            self.connection.close()
+            if refusal is not None:  # it says why the server closed the connection
+                raise errors.error_from_result(refusal) from None
+            raise
         except BaseException:
             self.connection.close()  # the answer may still be on its way
             raise
-        self._unanswered = False
-        if answer.status == ExecStatus.FATAL_ERROR:
-            raise errors.error_from_result(answer)
+        self._unanswered = 0
+        if refusal is not None:
+            raise errors.error_from_result(refusal)
         return answer  # type: ignore[no-any-return]
+
+    def _next_result(self, wait: Callable[[], object]) -> PGresult | None:
+        """Wait for one more result of a statement; `None`: it has no more."""
+        sender = self.connection.pgconn
+        while sender.is_busy():
+            if not wait():
+                raise self.connection.silent()
+            sender.consume_input()
+        return sender.get_result()
 
 
 def _binary(argument: bytes | str | int | None) -> bytes | None:

@@ -48,6 +48,7 @@ class Settings:
         """
         url = self.listen if to_listen else self.url
         try:
+            psycopg.capabilities.has_pipeline(check=True)  # says which libpq is too old
             connection = BoundedConnection.open(url, self.timeout, name="bide")
         except psycopg.Error as error:
             raise translate(error, self.shown, sent=False) from error

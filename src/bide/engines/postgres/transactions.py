@@ -6,7 +6,6 @@ from itertools import groupby
 from operator import itemgetter
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.answers import SENT_BEFORE, Remembered
@@ -46,7 +45,7 @@ def transact(
         answers = _transact_together(batch, commands, together)
         if answers is not None:
             return answers
-    with batch.call.connection.transaction():
+    with batch.call.transaction():
         return _transact_once(batch, commands, identities)
 
 
@@ -106,7 +105,7 @@ def _transact_once(
     answers = list(map(remembered.answer, commands, identities))
     new = [place for place, answer in enumerate(answers) if answer is None]
     if new:
-        done = _transact(batch, [commands[place] for place in new])
+        done = _carry_out(batch, [commands[place] for place in new])
         for place, reply in zip(new, done, strict=True):
             answers[place] = reply
             remembered.add(commands[place], identities[place], reply)
@@ -116,15 +115,18 @@ def _transact_once(
 
 def _transact(batch: Batch, commands: Sequence[Command]) -> list[Reply]:
     """Carry out commands in a transaction: a single call is one."""
+    with nullcontext() if is_one_call(commands) else batch.call.transaction():
+        return _carry_out(batch, commands)
+
+
+def _carry_out(batch: Batch, commands: Sequence[Command]) -> list[Reply]:
+    """Carry out commands, after locking what they would else lock in another order."""
+    if len(commands) > 1:
+        _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
     claimed = {command.queue for command in commands if isinstance(command, Claim)}
-    connection = batch.call.connection
-    begun = connection.info.transaction_status != TransactionStatus.IDLE
-    with nullcontext() if begun or is_one_call(commands) else connection.transaction():
-        if len(commands) > 1:
-            _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
-        if len(limited := claimed & batch.floors.limited) > 1:
-            batch.call("_lock_turns", texts(list(limited)))
-        return replies(batch, commands)
+    if len(limited := claimed & batch.floors.limited) > 1:
+        batch.call.start("_lock_turns", texts(list(limited)))
+    return replies(batch, commands)
 
 
 def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
@@ -146,4 +148,4 @@ def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
     if len(named) == 1 and not any(isinstance(command, Claim) for command in commands):
         return  # it is the only thing to wait for
     for queue, group in groupby(sorted(named), itemgetter(0)):
-        batch.call("_lock_ids", queue, texts([id for _, id in group]))
+        batch.call.start("_lock_ids", queue, texts([id for _, id in group]))
