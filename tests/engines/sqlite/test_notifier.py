@@ -9,11 +9,13 @@ from tempfile import mkdtemp
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite import notifier as module
 from bide.engines.sqlite.notifier import PipeNotifier, send_hints
 from bide.engines.waiting import readable
 from bide.model.commands import Put
 from bide.model.errors import StoreError
 from bide.model.message import Item
+from tests.cluster import eventually
 
 Open = Callable[[], PipeNotifier]
 
@@ -92,12 +94,13 @@ def test_what_somebody_else_reads_is_lost_and_the_rest_is_heard(
 ) -> None:
     living = listen()
 
-    def stolen(pipe: int) -> None:
+    def stolen(pipe: int, *, seconds: float) -> bool:
         """Read the hint before the listener does, once."""
         monkeypatch.undo()
-        readable(pipe)
+        readable(pipe, seconds=seconds)
         os.read(pipe, 1_000)
         threading.Timer(0.05, send_hints, (path, {"q": 2}, None)).start()
+        return True
 
     monkeypatch.setattr("bide.engines.sqlite.notifier.readable", stolen)
     send_hints(path, {"q": 1}, None)
@@ -262,6 +265,54 @@ def test_engines_on_one_file_hear_each_other(path: Path, linked: bool) -> None:
     one.close()
     other.close()
     path.with_name("link.db").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder"])
+def test_a_notifier_whose_pipe_was_deleted_makes_another_one(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(module, "CHECK", 0.01)
+    notifier = listen()
+    deleted = Path(notifier.address)
+    if what == "pipe":
+        deleted.unlink()
+    else:
+        shutil.rmtree(deleted.parent)
+    hints: list[list[tuple[str, int]]] = []
+    listening = threading.Thread(target=lambda: hints.append(notifier.listen()))
+    listening.start()
+    eventually(lambda: notifier.is_listening)
+    assert notifier.address != str(deleted)
+    send_hints(path, {"q": 1}, None)
+    listening.join(60)
+    assert hints == [[("q", 1)]]
+
+
+def test_a_notifier_that_cannot_make_another_pipe_tries_again(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK", 0.01)
+    attempts: list[None] = []
+    makes = module._make
+
+    def make(path: Path) -> tuple[int, str]:
+        attempts.append(None)
+        return makes(path)
+
+    monkeypatch.setattr(module, "_make", make)
+    notifier = listen()
+    folder = Path(notifier.address).parent
+    shutil.rmtree(folder)
+    folder.touch()
+    listening = threading.Thread(target=notifier.listen)
+    listening.start()
+    eventually(lambda: len(attempts) > 2)
+    assert not notifier.is_listening
+    folder.unlink()
+    eventually(lambda: notifier.is_listening)
+    notifier.close()
+    listening.join(60)
+    assert not folder.exists()
 
 
 def test_it_knows_that_others_cannot_reach_it(listen: Open) -> None:

@@ -3,7 +3,8 @@
 Each listening process makes a named pipe in the folder `<file>-bell` beside the file. A process
 that puts a message for which others may wait writes a line to each pipe there. A hint that is lost
 (a full pipe, a file system without pipes) loses no message: waiting claims look again by themselves
-now and then. The next sender removes the pipe of a dead process.
+now and then. The next sender removes the pipe of a dead process. A process whose pipe was deleted
+makes another one.
 """
 
 import errno
@@ -23,6 +24,9 @@ from bide.model.times import UnixMs
 ATTEMPTS = 20
 """How often to try to make a pipe while others remove the folder as they leave, or a pipe that is
 not open yet: to them it is that of a dead process."""
+
+CHECK = 1.0
+"""Seconds of silence after which a process looks whether its pipe was deleted."""
 
 _CAPACITY = 64 * 1024  # of a pipe
 
@@ -46,6 +50,7 @@ class PipeNotifier:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._pipe, self.address = _make(path)
         self._lock = threading.Lock()
         self._closed = False
@@ -58,7 +63,9 @@ class PipeNotifier:
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come; return all that have arrived. Once closed, an empty list."""
         while not self._closed:
-            readable(self._pipe)
+            if not readable(self._pipe, seconds=CHECK):
+                self._replace_deleted()
+                continue
             data, hints = b"", []
             with suppress(BlockingIOError):  # somebody else has read it, such as a copying tool
                 data = os.read(self._pipe, _CAPACITY)
@@ -73,6 +80,15 @@ class PipeNotifier:
                 os.close(self._pipe)
             self._pipe = -1
         return []
+
+    def _replace_deleted(self) -> None:
+        """Make another pipe if somebody has deleted this one, which no sender finds any more."""
+        # If that fails, waiting claims look by themselves until the next attempt.
+        with self._lock, suppress(OSError):
+            if not (self._closed or self.is_listening):
+                pipe, self.address = _make(self._path)
+                os.close(self._pipe)
+                self._pipe = pipe
 
     def close(self) -> None:
         """Stop listening, and leave no trace. The listening thread wakes, and closes the pipe."""
