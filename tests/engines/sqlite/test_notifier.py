@@ -8,6 +8,7 @@ from tempfile import mkdtemp
 
 import pytest
 
+import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import notifier as module
 from bide.engines.sqlite.notifier import PipeNotifier, send_hints
@@ -181,20 +182,6 @@ def test_close_wakes_who_listens(listen: Open) -> None:
     assert heard == [[]]
 
 
-def test_a_notifier_whose_pipe_was_deleted_ends_and_another_takes_its_place(path: Path) -> None:
-    path.unlink()
-    engine = SqliteEngine(path)
-    notifier = engine.notifier()
-    assert notifier is not None
-    shutil.rmtree(f"{path}-bell")
-    renewed = engine.notifier()
-    assert renewed is not None
-    assert notifier.listen() == []
-    send_hints(path, {"q": 3}, None)
-    assert renewed.listen() == [("q", 3)]
-    engine.close()
-
-
 def test_a_notifier_that_was_closed_stays_so(listen: Open) -> None:
     notifier = listen()
     notifier.close()
@@ -313,6 +300,38 @@ def test_a_notifier_that_cannot_make_another_pipe_tries_again(
     notifier.close()
     listening.join(60)
     assert not folder.exists()
+
+
+def test_a_notifier_that_is_closed_while_it_makes_another_pipe_leaves_no_trace(
+    path: Path, listen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier = listen()
+    shutil.rmtree(Path(notifier.address).parent)
+    makes = module._make
+
+    def make(path: Path) -> tuple[int, str]:
+        made = makes(path)
+        notifier.close()
+        return made
+
+    monkeypatch.setattr(module, "CHECK", 0.01)
+    monkeypatch.setattr(module, "_make", make)
+    assert notifier.listen() == []
+    assert not Path(notifier.address).parent.exists()
+
+
+def test_a_process_that_only_listens_makes_another_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK", 0.01)
+    heard: list[str] = []
+    with bide.Queue("q", f"sqlite:///{tmp_path}/bide.db") as queue:
+        queue._lane.listen(lambda queue, wake: heard.append(queue))
+        (pipe,) = (tmp_path / "bide.db-bell").iterdir()
+        pipe.unlink()
+        eventually(lambda: not queue._lane.notifications_lost)
+        send_hints(tmp_path / "bide.db", {"q": 1}, None)
+        eventually(lambda: heard == ["q"])
 
 
 def test_it_knows_that_others_cannot_reach_it(listen: Open) -> None:

@@ -302,9 +302,6 @@ class SqliteEngine:
             if self._files.log_size > LOG_BYTES:
                 with suppress(sqlite3.OperationalError):  # busy or full: the next check is soon
                     connection.execute("PRAGMA wal_checkpoint(RESTART)")
-        if self._notifier is not None and not os.path.exists(self._notifier.address):
-            self._notifier.close()  # the next claim that waits makes another pipe
-            self._notifier = None
         return connection
 
 

@@ -83,12 +83,19 @@ class PipeNotifier:
 
     def _replace_deleted(self) -> None:
         """Make another pipe if somebody has deleted this one, which no sender finds any more."""
-        # If that fails, waiting claims look by themselves until the next attempt.
-        with self._lock, suppress(OSError):
-            if not (self._closed or self.is_listening):
-                pipe, self.address = _make(self._path)
+        if self.is_listening:
+            return
+        try:
+            pipe, address = _make(self._path)
+        except OSError:  # until the next attempt, waiting claims look by themselves
+            return
+        with self._lock:
+            if not self._closed:
                 os.close(self._pipe)
-                self._pipe = pipe
+                self._pipe, self.address = pipe, address
+                return
+        os.close(pipe)  # a finalizer has closed this meanwhile, or another thread
+        _remove(address)
 
     def close(self) -> None:
         """Stop listening, and leave no trace. The listening thread wakes, and closes the pipe."""
@@ -96,10 +103,7 @@ class PipeNotifier:
             if not self._closed:
                 self._closed = True
                 os.write(self._pipe, b"\n")
-        with suppress(OSError):
-            os.unlink(self.address)
-        with suppress(OSError):
-            os.rmdir(os.path.dirname(self.address))
+        _remove(self.address)
 
 
 def _make(path: Path) -> tuple[int, str]:
@@ -133,6 +137,14 @@ def _open(address: str, file: os.stat_result, rights: int) -> int:
             os.unlink(address)
         raise
     return pipe
+
+
+def _remove(address: str) -> None:
+    """Remove a pipe, and its folder if no other process listens."""
+    with suppress(OSError):
+        os.unlink(address)
+    with suppress(OSError):
+        os.rmdir(os.path.dirname(address))
 
 
 def _share(path: str, file: os.stat_result, mode: int) -> None:
