@@ -153,3 +153,21 @@ def test_the_counts_of_a_backlog_read_a_part_of_it(
     assert isinstance(counts, Counts)
     assert counts.sizes.ready == 9_999
     assert read(engine, server) - before < 5_000
+
+
+PLANNED_EACH_TIME = {"_enroll", "_forget", "_forget_answers", "_drop_limits"}
+"""Called once by a sender, or by few commands."""
+
+
+@pytest.mark.parametrize("engine", ["languages"], indirect=True)
+def test_what_commands_call_is_planned_once_by_a_session(
+    engine: PostgresEngine, server: PostgresServer
+) -> None:
+    query = (
+        "SELECT proname FROM pg_proc JOIN pg_language AS l ON l.oid = prolang"
+        f" WHERE pronamespace = '{engine.schema}'::regnamespace AND lanname = 'sql'"
+        r" AND prosrc ~ '\m(INSERT|UPDATE|DELETE)\M'"
+    )
+    with server.client() as client:
+        names = {name for (name,) in client.execute(query.encode())}
+    assert names == PLANNED_EACH_TIME

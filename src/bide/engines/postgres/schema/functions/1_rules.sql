@@ -1,4 +1,7 @@
 -- Rules that several functions share. None of them is for callers.
+--
+-- Here and elsewhere a function that commands call and that reads or changes tables is in plpgsql: up to
+-- version 17 one in SQL plans its statements again in each transaction.
 
 -- The time of a command in Unix milliseconds: the caller's in tests, else the server's.
 CREATE FUNCTION bide._exactly(p_now bigint) RETURNS double precision LANGUAGE sql VOLATILE AS $$
@@ -81,11 +84,12 @@ BEGIN
   RETURN moved;
 END $$;
 
-CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE sql VOLATILE AS $$
+CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
   INSERT INTO tally
   SELECT queue, what, hour, sum(by) FROM unnest(p_moves) GROUP BY queue, what, hour
-  HAVING sum(by) <> 0
-$$;
+  HAVING sum(by) <> 0;
+END $$;
 
 -- Whether the connected user may use a queue. A user that may act for the owner may use all.
 CREATE FUNCTION bide._may_use(p_queue text) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -198,25 +202,27 @@ $$;
 -- Note that delayed messages were put with a due time in the past, where claims do not look: the first
 -- due time and the last one. `_fold` looks between them for messages that are left.
 CREATE FUNCTION bide._lower(p_queue integer, p_moment bigint, p_dues bigint[]) RETURNS void
-LANGUAGE sql VOLATILE AS $$
-  INSERT INTO lowered SELECT p_queue, due * 256 FROM (
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  INSERT INTO lowered SELECT p_queue, d.due * 256 FROM (
     SELECT min(due) AS first, max(due) AS last FROM unnest(p_dues) AS due WHERE due < p_moment
-  ) AS past, LATERAL (SELECT first UNION SELECT last) AS d(due) WHERE due IS NOT NULL
-$$;
+  ) AS past, LATERAL (SELECT first UNION SELECT last) AS d(due) WHERE d.due IS NOT NULL;
+END $$;
 
 -- Remember how a message ended, as it was then. Its holder, if it had one, goes before `p_by`.
 CREATE FUNCTION bide._remember_end(q bide.queue, p_message bide.message, p_how integer,
                                    p_moment bigint, p_by text, p_result text DEFAULT NULL)
-RETURNS void LANGUAGE sql VOLATILE AS $$
-  SELECT pg_notify(_channel(), '0 ' || _tag(q.name || ' ' || p_message.id))
-  WHERE q.result_ttl > 0
-    AND EXISTS (SELECT FROM sleeper WHERE queue = q.name || ' ' || p_message.id);
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF q.result_ttl > 0 AND EXISTS (SELECT FROM sleeper WHERE queue = q.name || ' ' || p_message.id) THEN
+    PERFORM pg_notify(_channel(), '0 ' || _tag(q.name || ' ' || p_message.id));
+  END IF;
   INSERT INTO ended (queue, id, how, moment, by, due, attempt, since, failures, result)
   SELECT q.id, p_message.id, p_how, p_moment, coalesce(p_message.holder, p_by), p_message.due,
          p_message.attempt + (p_message.holder IS NOT NULL)::integer, p_message.since,
          CASE WHEN q.history > 0 THEN p_message.failures END,
-         CASE WHEN q.result_ttl > 0 THEN p_result END
-$$;
+         CASE WHEN q.result_ttl > 0 THEN p_result END;
+END $$;
 
 -- A message, which must be locked, after a failed attempt: ready again, or dead.
 CREATE FUNCTION bide._fail(p_message bide.message, p_moment bigint, p_now bigint, p_reason text,
@@ -331,9 +337,10 @@ END $$;
 -- The state of a message as replies have it: a delayed message that is due is ready.
 CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
                              OUT state smallint, OUT due bigint, OUT until bigint, OUT holder text)
-LANGUAGE sql IMMUTABLE AS $$
-  SELECT (CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END
-         )::smallint,
-         p_message.due, CASE WHEN p_message.state >= 2 THEN p_message.rank END,
-         CASE WHEN p_message.state = 2 THEN p_message.holder END
-$$;
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  state := CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END;
+  due := p_message.due;
+  until := CASE WHEN p_message.state >= 2 THEN p_message.rank END;
+  holder := CASE WHEN p_message.state = 2 THEN p_message.holder END;
+END $$;

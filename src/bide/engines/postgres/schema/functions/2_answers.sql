@@ -29,19 +29,21 @@ END $$;
 -- would repeat their names.
 CREATE FUNCTION bide._outcome(p_number bigint, p_done boolean, p_state smallint, p_due bigint,
                               p_until bigint, p_holder text, p_successor bigint)
-RETURNS json LANGUAGE sql IMMUTABLE AS $$
+RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_array(p_number, p_done, p_state, p_due, p_until, p_holder, p_successor)
 $$;
 
 -- Remember the answer of the only command of a batch, or of several puts that were joined: then `p_place`
 -- has the place and the number of messages of each. What is too long is not kept (MAX_KEPT).
 CREATE FUNCTION bide._remember(p_sender text, p_number bigint, p_place text, p_outcomes json[])
-RETURNS void LANGUAGE sql VOLATILE AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  outcomes CONSTANT text := array_to_json(p_outcomes);
+BEGIN
   UPDATE answer SET answers = '{"' || p_place || '":' || CASE
     WHEN octet_length(outcomes) <= 65536 THEN outcomes ELSE '{"type":"not_kept"}' END || '}'
-  FROM (SELECT array_to_json(p_outcomes)::text AS outcomes) AS o
-  WHERE sender = p_sender AND number = p_number
-$$;
+  WHERE sender = p_sender AND number = p_number;
+END $$;
 
 -- Make senders known before their first batch: a repetition of that is a smaller risk than one of a
 -- sender that the store has forgotten.
@@ -87,11 +89,12 @@ END $$;
 
 -- Remember the answers of a batch, by sender.
 CREATE FUNCTION bide._keep(p_senders text[], p_numbers bigint[], p_answers text[]) RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+BEGIN
   UPDATE answer AS a SET answers = s.answers
   FROM unnest(p_senders, p_numbers, p_answers) AS s(sender, number, answers)
-  WHERE a.sender = s.sender AND a.number = s.number
-$$;
+  WHERE a.sender = s.sender AND a.number = s.number;
+END $$;
 
 -- The messages that a claim still holds, as `_claim` answers them.
 CREATE FUNCTION bide._held(p_queue text, p_now bigint, p_token bigint, p_until bigint)

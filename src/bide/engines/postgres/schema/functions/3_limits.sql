@@ -26,13 +26,14 @@ BEGIN
   ) AS q;
 END $$;
 
-CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE sql VOLATILE AS $$
+CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
   UPDATE limited SET "limit" = l."limit", rate = l.rate, group_limit = l.group_limit,
     group_rate = l.group_rate, turn = l.turn, running = l.running, last = l.last, freed = l.freed,
     lined = l.lined, horizon = l.horizon, settled = l.settled,
     looked = l.looked
-  WHERE id = l.id
-$$;
+  WHERE id = l.id;
+END $$;
 
 -- Whether a group has messages in line.
 CREATE FUNCTION bide._has_line(p_limited integer, p_name text) RETURNS boolean
@@ -80,7 +81,8 @@ $$;
 
 -- Note what happened to a message of a limited queue, for the next claim. Null: there is none.
 CREATE FUNCTION bide._note_limits(p_was bide.message, p_is bide.message, p_now bigint)
-RETURNS void LANGUAGE sql VOLATILE AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
   INSERT INTO lease_end (limited, name, ended, entered, moment)
   SELECT m.limited, coalesce(m."group", ''), (p_was.state = 2)::integer,
          coalesce(p_is.state = 1, false) AND NOT EXISTS (
@@ -88,8 +90,8 @@ RETURNS void LANGUAGE sql VOLATILE AS $$
              AND coalesce(o."group", '') = coalesce(m."group", '') AND o.seq <> m.seq),
          _moment(p_now)
   FROM (SELECT p_was.limited, CASE WHEN p_was.state = 2 THEN p_was."group" ELSE p_is."group" END,
-               p_was.seq) AS m(limited, "group", seq)
-$$;
+               p_was.seq) AS m(limited, "group", seq);
+END $$;
 
 -- The limits of a queue, in the order of LIMITS of bide.model.times, with those that `p_given` changes.
 CREATE FUNCTION bide._limits(q bide.queue, p_given bigint[] DEFAULT NULL) RETURNS bigint[]

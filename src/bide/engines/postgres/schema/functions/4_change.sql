@@ -52,9 +52,12 @@ BEGIN
   IF p_sender IS NOT NULL THEN
     PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[]}');
   END IF;
-  PERFORM _shorten(q, p_delay) WHERE p_verb = 'extend' AND coalesce(p_delay < q.lease, true);
-  UPDATE queue SET weighted = true
-  WHERE id = q.id AND NOT weighted AND (edit ->> 'priority')::integer > 0;
+  IF p_verb = 'extend' AND coalesce(p_delay < q.lease, true) THEN
+    PERFORM _shorten(q, p_delay);
+  END IF;
+  IF (edit ->> 'priority')::integer > 0 THEN
+    UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted;
+  END IF;
   IF p_verb = 'ack' AND q.keep = 0 AND NOT remembers THEN  -- most acks: one statement for all
     gone := _ack(q.id, moment, p_ids, p_tokens);
     IF cardinality(gone) = cardinality(p_ids) AND q.limited IS NULL THEN
@@ -182,8 +185,11 @@ BEGIN
       moves := moves || _moved(was, new, cause, moment);
       ends := ends OR was.state = 2;
     END IF;
-    SELECT * INTO state, due, until, holder FROM _stands(new, moment);
-    due := coalesce(due, CASE WHEN p_verb <> 'ack' THEN was.due END);
+    IF new.seq IS NULL THEN
+      state := NULL; due := CASE WHEN p_verb <> 'ack' THEN was.due END; until := NULL; holder := NULL;
+    ELSE
+      SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+    END IF;
     RETURN NEXT;
     IF p_sender IS NOT NULL THEN
       outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
@@ -201,7 +207,9 @@ BEGIN
     PERFORM _remember(p_sender, p_number, p_place, outcomes);
   END IF;
   PERFORM _count_moves(moves);
-  PERFORM _lower(q.id, moment, dues);
+  IF cardinality(dues) > 0 THEN
+    PERFORM _lower(q.id, moment, dues);
+  END IF;
 END $$;
 
 -- Delete messages that are held by these tokens and have no successor; answer the places of their ids.
