@@ -75,6 +75,19 @@ def versions_of(command: Any) -> list[str]:
     return [] if version is None else [version] * len(ids)
 
 
+def version_at(command: Any, number: int) -> str | None:
+    """Return the version that one message of a command must have; `None`: any.
+
+    Args:
+        command: it names messages by id.
+        number: the place of the message in the command.
+    """
+    if versions := getattr(command, "versions", None):
+        version: str = versions[number]
+        return version
+    return getattr(command, "if_version", None)
+
+
 _NAME = re.compile(rf"[A-Za-z0-9.:_-]{{1,{MAX_ROW}}}")
 
 

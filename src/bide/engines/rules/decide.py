@@ -1,8 +1,9 @@
 """Which rule a command follows, for each message that it names."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from bide.engines.rules import leases, unheld
@@ -10,7 +11,7 @@ from bide.engines.rules.change import Change, Facts
 from bide.engines.rules.putting import put, put_again, succeed
 from bide.engines.rules.record import Record
 from bide.model import commands as cmd
-from bide.model.command_parts import versions_of
+from bide.model.command_parts import version_at
 from bide.model.message import Item
 from bide.model.replies import Outcome
 
@@ -35,7 +36,7 @@ BY_ID: dict[type[cmd.Command], Rule] = {
 """The rules of commands that name messages: by their leases, and by their ids."""
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What becomes of one message that a command names."""
 
     changes: list[Change]
@@ -66,23 +67,24 @@ def decide(
     if record is None:
         id = name if isinstance(name, str) else name.id
         return Decision([], Outcome(id, False))
-    changes = leases.lapse(record, facts)
+    changes = leases.lapse(record, facts) if record.state == "leased" else []
     current = changes[-1].after if changes else record
     assert current is not None
     if not _is_named(current, command, name, number):
         return Decision(changes, current.outcome(False, facts.now))
     rules = BY_ID if isinstance(name, str) else BY_LEASE
     change = rules[type(command)](current, command, number, facts)
-    successions = succeed(change) if change.ends_lease else []
+    ends_lease = change.ends_lease
+    successions = succeed(change) if ends_lease else []
     last = successions[-1] if successions else change
     outcome = change.outcome
     if successions or outcome is None:
         assert last.after is not None
         outcome = last.after.outcome(True, facts.now)
-    if outcome and last.after is not None and last.after.state in unheld.WAITING:
+    if outcome.done and last.after is not None and last.after.state in unheld.WAITING:
         last = replace(last, returned=True)
     steps = [change, last] if successions else [last]
-    return Decision(changes + steps, outcome, change.ends_lease)
+    return Decision(changes + steps, outcome, ends_lease)
 
 
 def decide_new(item: Item, seq: int, facts: Facts) -> Decision:
@@ -124,20 +126,20 @@ def decide_each(
         first: the place of the first name in the command.
         facts: of the queue.
     """
-    current: dict[str, Record | None] = dict(records)
+    changed: dict[str, Record | None] = {}
     decisions = []
     for number, name in enumerate(names, first):
         id = name if isinstance(name, str) else name.id
-        record = current.get(id)
+        record = changed[id] if id in changed else records.get(id)
         decision = decide(record, command, name, number, facts)
-        current[id] = decision.record_after(record)
+        changed[id] = decision.record_after(record)
         decisions.append(decision)
     return decisions
 
 
 def _is_named(record: Record, command: Any, name: str | cmd.Lease, number: int) -> bool:
     """Return whether a message has the lease, or the version, that the command asks for."""
-    if not isinstance(name, str) and name.token != record.token:
-        return False
-    versions = versions_of(command)
-    return not versions or record.is_still(versions[number])
+    if not isinstance(name, str):
+        return name.token == record.token
+    version = version_at(command, number)
+    return version is None or record.is_still(version)

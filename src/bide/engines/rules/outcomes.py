@@ -12,9 +12,10 @@ def outcomes_of(outcomes: list[Outcome], opens: Iterable[int] = ()) -> Outcomes:
         outcomes: one for each message.
         opens: when the limits of the queue allow a message again.
     """
-    wakes = [
-        outcome.due
-        for outcome in outcomes
-        if outcome.done and outcome.state in ("delayed", "ready") and outcome.due is not None
-    ]
-    return Outcomes(outcomes, min([*wakes, *opens], default=None))
+    wake = min(opens, default=None)
+    for outcome in outcomes:
+        due = outcome.due
+        is_earlier = due is not None and (wake is None or due < wake)
+        if is_earlier and outcome.done and outcome.state in ("delayed", "ready"):
+            wake = due
+    return Outcomes(outcomes, wake)

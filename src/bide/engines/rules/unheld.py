@@ -17,11 +17,12 @@ WAITING = ("delayed", "ready")
 
 def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change:
     """Delete a message that waits, or the successor of a leased one."""
-    conditional = command.if_due is not None or command.if_version or command.versions
-    if record.successor is not None and not conditional:
-        after = replace(record, successor=None)
-        outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
-        return Change(record, after, outcome=outcome)
+    if record.successor is not None:
+        conditional = command.if_due is not None or command.if_version or command.versions
+        if not conditional:
+            after = replace(record, successor=None)
+            outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
+            return Change(record, after, outcome=outcome)
     if record.state not in WAITING or command.if_due not in (None, record.due):
         return unchanged(record, facts.now)
     return finished(record, "cancelled", command.actor, facts)
@@ -83,7 +84,7 @@ def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
 
 def finished(record: Record, how: Ending, by: str | None, facts: Facts) -> Change:
     """Delete the message; unless it has ended before, count that, and remember how it ended."""
-    gone = replace(record, state=None).outcome(True, facts.now)
+    gone = Outcome(record.id, True, None, record.due, record.ended, record.holder)
     if record.state in ("acked", "expired"):
         return Change(record, None, outcome=gone)
     return Change(record, None, (how,), end_of(record, how, by, facts), outcome=gone)
