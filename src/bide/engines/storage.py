@@ -29,7 +29,11 @@ class StoredQueue(Protocol):
 
     @property
     def lines(self) -> Any:
-        """A `Limiter`, for a queue without limits as well: it is false then."""
+        """A `Limiter`, for a queue without limits as well."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the queue has limits."""
 
     @property
     def facts(self) -> Facts:

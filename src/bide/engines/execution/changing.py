@@ -43,11 +43,12 @@ def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Leas
 
 def reopening(queue: StoredQueue) -> list[int]:
     """Return when a limited queue may be claimed from again after the end of a lease."""
-    lines = queue.lines
-    opens = lines.opens() if lines and not queue.row.paused else None
+    if not queue.is_limited or queue.row.paused:
+        return []
+    opens = queue.lines.opens()
     if opens is None:
         return []
-    return [-(-opens // 1000) if opens > lines.now else queue.now]
+    return [-(-opens // 1000) if opens > queue.lines.now else queue.now]
 
 
 def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:

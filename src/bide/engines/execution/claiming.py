@@ -73,7 +73,7 @@ def _end_lapsed(queue: StoredQueue, reach: int) -> list[Died]:
 def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:
     """Return in how many milliseconds there is something to claim or to collect."""
     moments: list[float] = [*queue.next_moments()]
-    if queue.lines:
+    if queue.is_limited:
         opens = queue.lines.opens()
         moments += [opens / 1000] if opens is not None else []
     elif queue.row.ready:

@@ -64,6 +64,11 @@ class QueueState:
             self.sets[state] = SortedList(entries)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the queue has limits."""
+        return bool(self.lines)
+
+    @property
     def facts(self) -> Facts:
         """What the rules need to know of the queue."""
         row = self.row

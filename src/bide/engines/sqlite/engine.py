@@ -320,7 +320,11 @@ def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) ->
 
 def bytes_added(commands: Sequence[Command]) -> int:
     """Return about how many bytes commands add to a store; 0 if they read, move or delete."""
-    return sum(_ADDED[type(command)](command) for command in commands if type(command) in _ADDED)
+    size = 0
+    for command in commands:
+        if (added_by := _ADDED.get(type(command))) is not None:
+            size += added_by(command)
+    return size
 
 
 def _added_by_put(command: Put) -> int:

@@ -1,7 +1,7 @@
 """Put: many messages, of many callers, in one go."""
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,22 +75,9 @@ def _put_into(
     queue: QueueState, session: "Session", commands: Sequence[Put], stores_new: bool
 ) -> list[Reply]:
     """Store the new messages with one statement, then the others in the order of the puts."""
-    now, id = session.now, queue.row.id
     items = [item for command in commands for item in command.items]
     base = queue.number(SQL.last_seq)
-    outcomes: dict[int, Outcome] = {}
-    if stores_new:
-        new = [(seq, item, item.due(now)) for seq, item in enumerate(items, base + 1)]
-        if _have_extras(items):
-            statement = SQL.insert_message
-            rows = [row_of(seq, id, item, due, now) for seq, item, due in new]
-        else:
-            statement = SQL.insert_plain
-            rows = [plain_row_of(seq, id, item, due, now) for seq, item, due in new]
-        if session.run_many(statement, rows).rowcount < len(rows):
-            stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
-            new = [row for row in new if row[0] in stored]
-        outcomes = _place_new(queue, new, base)
+    outcomes = _store_new(queue, items, base) if stores_new else {}
     if len(outcomes) < len(items):
         _put_others(queue, commands, base, outcomes)
     in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]
@@ -100,15 +87,62 @@ def _put_into(
     return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
 
 
+def _store_new(queue: QueueState, items: Sequence[Item], base: int) -> dict[int, Outcome]:
+    """Store the items whose id does not exist, and let them wait, or be dead letters.
+
+    Args:
+        queue: that they are put into.
+        items: to be stored.
+        base: the last sequence number before theirs.
+
+    Returns:
+        The outcome of each item that was stored, by its sequence number.
+    """
+    row, now = queue.row, queue.now
+    new = [(seq, item, item.due(now)) for seq, item in enumerate(items, base + 1)]
+    if _have_extras(items):
+        statement = SQL.insert_message
+        rows = [row_of(seq, row.id, item, due, now) for seq, item, due in new]
+    else:
+        statement = SQL.insert_plain
+        rows = [plain_row_of(seq, row.id, item, due, now) for seq, item, due in new]
+    if queue.run_many(statement, rows).rowcount < len(rows):
+        stored = {seq for (seq,) in queue.run(SQL.seqs_after, (base,))}
+        new = [each for each in new if each[0] in stored]
+    outcomes: dict[int, Outcome] = {}
+    dues: list[int] = []
+    weighted = 0
+    for seq, item, due in new:
+        weighted |= item.priority
+        if item.died is not None:
+            queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
+            outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
+        else:
+            dues.append(due)
+            outcomes[seq] = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
+    queue.run(SQL.delay_after, {"base": base})
+    queue.count_hours(dues, 1)
+    row.delayed += len(dues)
+    row.dead += len(new) - len(dues)
+    row.died += len(new) - len(dues)
+    row.put += len(new)
+    if weighted:
+        row.weighted = 1
+    return outcomes
+
+
 def _have_extras(items: Sequence[Item]) -> bool:
     """Return whether an item has one of the columns that plain rows leave out."""
-    return any(
-        item.group is not None
-        or item.expires is not None
-        or item.headers is not None
-        or item.failures
-        for item in items
-    )
+    for item in items:
+        if (
+            item.group is not None
+            or item.expires is not None
+            or item.headers is not None
+            or item.attempt
+            or item.failures
+        ):
+            return True
+    return False
 
 
 def _put_others(
@@ -137,35 +171,3 @@ def _put_again(queue: QueueState, records: dict[str, Record], command: Put, item
     assert after is not None
     records[item.id] = after
     return decision.outcome
-
-
-def _place_new(
-    queue: QueueState, rows: Sequence[tuple[int, Item, int]], base: int
-) -> dict[int, Outcome]:
-    """Let messages that were just inserted wait, or be dead letters.
-
-    Args:
-        queue: that they are in.
-        rows: sequence number, item and due time of each.
-        base: the last sequence number before theirs.
-    """
-    row, now = queue.row, queue.now
-    outcomes = {
-        seq: Outcome(item.id, True, "ready" if due <= now else "delayed", due)
-        for seq, item, due in rows
-    }
-    dues = Counter([due for _, _, due in rows])
-    dead = [each for each in rows if each[1].died is not None]
-    for seq, item, due in dead:
-        queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
-        outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
-        dues[due] -= 1
-    queue.run(SQL.delay_after, {"base": base})
-    queue.count_hours(dues)
-    row.dead += len(dead)
-    row.died += len(dead)
-    row.delayed += len(rows) - len(dead)
-    row.put += len(rows)
-    if not row.weighted:
-        row.weighted = int(any(item.priority for _, item, _ in rows))
-    return outcomes

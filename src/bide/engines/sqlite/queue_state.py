@@ -1,6 +1,5 @@
 """A queue in a SQLite file, in one transaction."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -61,20 +60,15 @@ class QueueState(QueueReader):
         self._ends = session.ends
         self._returned = False
 
-    def save_row(self) -> tuple[int, dict[int, int]]:
-        """Write back what has changed in the row of the queue, and in its limits.
-
-        Returns:
-            The id of the queue, and the changes to its counters of hours.
-        """
-        if "lines" in vars(self):
-            self.lines.save()
+    def save_row(self) -> None:
+        """Write back what has changed in the row of the queue, and in its limits."""
+        if self._lines is not None:
+            self._lines.save()
         if self._returned:
             self.run(SQL.drop_old_returns, (MAX_RETURNED,))
         row = self.row
         if (values := row.values()) != self.values_before:
             self.run(SQL.save_queue, (*values, row.id))
-        return row.id, self.changed_hours
 
     # Records that a command names.
 
@@ -176,10 +170,10 @@ class QueueState(QueueReader):
         if record.state not in ("delayed", "ready"):
             self.run(SQL.insert_aside, (record.seq, row.id, code, record.rank))
             return
-        self.count_hours({record.due: 1})
+        self.count_hour(record.due, 1)
         self.run(SQL.insert_pending, (row.id, code, record.rank, record.seq))
         row.weighted = int(row.weighted or record.priority > 0)
-        if record.state == "ready" and self.lines:
+        if record.state == "ready" and row.limited:
             self.lines.enter([(record.group, record.rank, record.seq)])
 
     def _leave(self, record: Record) -> None:
@@ -189,14 +183,14 @@ class QueueState(QueueReader):
         row.add(record.state, -1)
         if record.state == "leased":
             self.run(SQL.drop_lease, (record.seq,))
-            if self.lines:
+            if row.limited:
                 self.lines.stop([record.group])
         elif record.state not in ("delayed", "ready"):
             self.run(SQL.drop_aside, (record.seq,))
         else:
-            self.count_hours({record.due: -1})
+            self.count_hour(record.due, -1)
             self.run(SQL.drop_pending, (row.id, code, record.rank, record.seq))
-            if record.state == "ready" and self.lines:
+            if record.state == "ready" and row.limited:
                 self.lines.leave(record)
 
     def _remember_end(self, id: str, end: End) -> None:
@@ -242,18 +236,19 @@ class QueueState(QueueReader):
 
         Messages become ready where their order is another one than that of their due times.
         """
-        return READY if self.row.ready or self.row.weighted or self.lines else DELAYED
+        row = self.row
+        return READY if row.ready or row.weighted or row.limited else DELAYED
 
     def promote(self, limit: int) -> None:
         """Make the first delayed records that are due ready, if they are claimed as ready ones."""
-        if self.lines:
+        if self.is_limited:
             self.lines.line_up(PROMOTE)
         if self._claimed == DELAYED:
             return
         row, due = self.row, delayed_reach(self.now)
         last = self.run(SQL.nth_due, (row.id, due, limit - 1)).fetchone() or (due, EVERYTHING)
         bounds = {"queue": row.id, "rank": last[0], "seq": last[1]}
-        if self.lines and row.delayed:
+        if row.limited and row.delayed:
             first = self.next_due(limit)
             self.lines.enter([(group, rank_when_ready(rank), seq) for rank, seq, group in first])
         if moved := self.run(SQL.promote, bounds).rowcount:
@@ -287,7 +282,7 @@ class QueueState(QueueReader):
 
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
-        if not self.lines:
+        if not self.is_limited:
             state = self._claimed
             reach = EVERYTHING if state == READY else delayed_reach(self.now)
             yield from map(record_of, self.run(SQL.pick, (self.row.id, state, reach, limit)))
@@ -308,19 +303,19 @@ class QueueState(QueueReader):
         grant = {"token": row.token, "since": self.now, "until": until, "holder": holder}
         self.run(SQL.lease, {"queue": row.id, "seqs": seqs, **grant})
         places = [(record.rank, record.seq) for record in records]
-        if self.lines:
+        if row.limited:
             self.run_many(SQL.drop_pending, [(row.id, code, *place) for place in places])
         else:
             rank, seq = max(places)
             bounds = {"queue": row.id, "state": code, "rank": rank, "seq": seq}
             self.run(SQL.drop_first, bounds)
-        self.count_hours(Counter([record.due for record in records]), -1)
+        self.count_hours([record.due for record in records], -1)
         row.add(STATES[code], -len(records))
         row.leased += len(records)
 
     def end_leases(self, seqs: Sequence[int]) -> None:
         """Delete leased messages."""
-        if self.lines:
+        if self.is_limited:
             groups = self.run(SQL.groups_of, (json_text(seqs),))
             self.lines.stop([group for (group,) in groups])
         self.run(SQL.drop_leases, (json_text(seqs),))

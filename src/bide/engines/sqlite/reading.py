@@ -2,8 +2,7 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,33 +70,46 @@ class QueueReader:
         self.run: Callable[..., sqlite3.Cursor] = session.run
         self.run_many: Callable[..., sqlite3.Cursor] = session.run_many
         self._session = session
+        self._row: QueueRow | None = None
+        self._lines: Lines | None = None
         self.values_before: tuple[Any, ...] = ()
         """What the table has of the row."""
         self.changed_hours: dict[int, int] = {}
         """The changes of this transaction to the counters of hours."""
 
-    @cached_property
+    @property
     def row(self) -> QueueRow:
         """The row of the queue, read when it is needed; with the id 0 if there is none."""
+        if self._row is None:
+            self._row = self._read_row()
+        return self._row
+
+    def _read_row(self) -> QueueRow:
         values = self.run(SQL.load_queue, (self.name,)).fetchone()
         if values is None:
             row = QueueRow(name=self.name)
             self.values_before = row.values()
             return row
-        *fields, has_uncounted = values
-        row, self.values_before = QueueRow(*fields), values[2:-1]
-        if single_puts := self._session.single_puts(row.id, are_there=bool(has_uncounted)):
+        row, self.values_before = QueueRow(*values[:-1]), values[2:-1]
+        if single_puts := self._session.single_puts(row.id, are_there=bool(values[-1])):
             self.changed_hours = single_puts
             row.put += sum(single_puts.values())
             row.delayed += sum(single_puts.values())
         if row.limited:  # they begin with the counts before any change
-            self.lines = Lines(self._session, row)
+            self._lines = Lines(self._session, row)
         return row
 
-    @cached_property
+    @property
     def lines(self) -> Lines:
-        """The limits of the queue."""
-        return Lines(self._session, self.row)
+        """The limits of the queue; those of a queue without limits allow everything."""
+        if self._lines is None:
+            self._lines = Lines(self._session, self.row)
+        return self._lines
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the queue has limits."""
+        return bool(self.row.limited)
 
     @property
     def facts(self) -> Facts:
@@ -122,7 +134,7 @@ class QueueReader:
 
     def ready_before(self, record: Record, rank: int) -> int:
         """Count the ready records before a rank; in a limited queue, those of the same group."""
-        if self.lines:
+        if self.is_limited:
             return self.lines.ahead(record, rank, AHEAD + 1)
         bounds = (self.row.id, rank, record.seq, AHEAD + 1)
         return len(self.run(SQL.ready_before, bounds).fetchall())
@@ -216,17 +228,15 @@ class QueueReader:
         found.update(self.changed_hours)
         return found
 
-    def count_hours(self, dues: Mapping[int, int], sign: int = 1) -> None:
-        """Count delayed and ready messages that came, or have gone, in the hours they are due.
+    def count_hour(self, due: int, count: int) -> None:
+        """Count delayed and ready messages in the hour they are due: `count` more, or fewer."""
+        hour = -(-due // HOUR)
+        self.changed_hours[hour] = self.changed_hours.get(hour, 0) + count
 
-        Args:
-            dues: how many are due at a time.
-            sign: -1 if they have gone.
-        """
-        changed = self.changed_hours
-        for due, count in dues.items():
-            hour = -(-due // HOUR)
-            changed[hour] = changed.get(hour, 0) + sign * count
+    def count_hours(self, dues: Iterable[int], sign: int) -> None:
+        """Count delayed and ready messages by their due times; `sign` is -1 if they have gone."""
+        for due, count in Counter(dues).items():
+            self.count_hour(due, sign * count)
 
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""
@@ -263,7 +273,7 @@ class QueueReader:
         aside = dict(self.run(SQL.recount_aside, id).fetchall())
         total, strays = self.run(SQL.recount_messages, id).fetchone()
         delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
-        if self.lines:
+        if self.is_limited:
             strays += self.lines.strays(ready, self.run(SQL.leased_by_group, id))
         dead, kept = aside.get(DEAD, 0), aside.get(ACKED, 0) + aside.get(EXPIRED, 0)
         places = sum(pending.values()) + leased + sum(aside.values())

@@ -1,7 +1,7 @@
 """One transaction: the queues of its commands, and what it has to count."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import cast
 
@@ -149,19 +149,23 @@ class Session:
             self._senders.save()
         if self._single_puts is None:  # no row was read
             return
-        hours = [*self._single_puts.items()]
-        if hours:
-            totals = [(sum(counts.values()), id) for id, counts in hours]
-            self.run_many(SQL.count_puts, [(total, total, id) for total, id in totals])
-        hours += [queue.save_row() for queue in self._queues.values()]
-        rows = [
-            (id, hour, count) for id, counts in hours for hour, count in counts.items() if count
-        ]
-        if rows:
-            self.run_many(SQL.count_hour, rows)
-        if fewer := [row[:2] for row in rows if row[2] < 0]:
-            self.run_many(SQL.drop_hour, fewer)
+        for id, counts in self._single_puts.items():  # of queues that no command has named
+            total = sum(counts.values())
+            self.run(SQL.count_puts, (total, total, id))
+            self._save_hours(id, counts)
+        for queue in self._queues.values():
+            queue.save_row()
+            self._save_hours(queue.row.id, queue.changed_hours)
         self.run(SQL.balance)
+
+    def _save_hours(self, queue: int, changes: Mapping[int, int]) -> None:
+        """Write the changes to the counters of hours of a queue."""
+        rows = [(queue, hour, count) for hour, count in changes.items() if count]
+        if not rows:
+            return
+        self.run_many(SQL.count_hour, rows)
+        if fewer := [(queue, hour) for queue, hour, count in rows if count < 0]:
+            self.run_many(SQL.drop_hour, fewer)
 
     # Commands that have statements for many messages.
 

@@ -84,7 +84,7 @@ ON CONFLICT (queue, id) DO NOTHING;
 -- name: insert_plain
 -- The driver takes long over each value: what no message of a batch has is not sent.
 INSERT INTO bide_message (seq, queue, id, due, priority, attempt, attempts, data, created)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue, id) DO NOTHING;
+VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: put_one_view
 -- A name to insert into; see `put_one_trigger`.

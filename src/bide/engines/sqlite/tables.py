@@ -22,8 +22,11 @@ DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 _MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
 """The columns `{message}`: with them begins each row of a message, then comes its state."""
 
-_LEASE = len(Record.__struct_fields__) - len(_MESSAGE) - 2
-"""How many columns may follow state and rank: the last one is the successor."""
+_PLACED = len(_MESSAGE) + 2
+"""How many columns a row has at least: those of the message, its state and its rank."""
+
+_REST = Record.__struct_defaults__[-(len(Record.__struct_fields__) - _PLACED) :]
+"""The other fields of a record, where a row does not have them: the lease, end and successor."""
 
 _as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -44,14 +47,7 @@ def record_of(row: tuple[Any, ...]) -> Record:
     Raises:
         Exception: one of `DAMAGED`: another program has written to the row.
     """
-    record = _decoded(row)
-    # Raises if a number or a text has another type.
-    record.id.encode()
-    if record.group is not None:
-        record.group.encode()
-    _ = len(record.data) + record.due + record.priority + record.attempt + record.attempts
-    _ += record.expires or 0
-    return record
+    return _decoded(row, checked=True)
 
 
 def changeable(row: tuple[Any, ...], *, bodies: bool) -> Record:
@@ -73,28 +69,34 @@ def changeable(row: tuple[Any, ...], *, bodies: bool) -> Record:
         return msgspec.structs.replace(record, failures=unreadable)
 
 
-def _decoded(row: tuple[Any, ...], *, ranked: bool = False) -> Record:
+def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = False) -> Record:
     """Return the record of a row with the columns of text decoded.
 
     Args:
         row: the fields of a record, in their order; the last ones may be missing.
         ranked: compute the rank of a message that waits, which the row does not have.
+        checked: raise if a number or a text has another type.
     """
     (
         seq, id, data, json, due, priority, attempt, attempts, expires, group, headers, failures,
-        created, planned, asked, code, rank, *lease,
-    ) = row  # fmt: skip
+        created, planned, asked, code, rank, token, holder, until, since, extended, ended,
+        successor,
+    ) = row + _REST[len(row) - _PLACED :]  # fmt: skip
+    if checked:
+        id.encode()
+        if group is not None:
+            group.encode()
+        _ = len(data) + due + priority + attempt + attempts + (expires or 0)
     if ranked and code == DELAYED:
         rank = delayed_rank(due, priority)
     elif ranked and code == READY:
         rank = ready_rank(due, priority)
-    if len(lease) == _LEASE and lease[-1] is not None:
-        lease[-1] = as_item(lease[-1])
     return Record(
         seq, id, data.encode() if isinstance(data, str) else data, bool(json), due, priority,
         attempt, attempts, expires, group, None if headers is None else _as_headers(headers),
         as_failures(failures) if failures else (), created or None, planned, asked, STATES[code],
-        rank, *lease,
+        rank, token, holder, until, since, extended, ended,
+        None if successor is None else as_item(successor),
     )  # fmt: skip
 
 
@@ -150,7 +152,7 @@ def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) ->
 def plain_row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
     """Return an item as the statement `insert_plain` takes it."""
     return (
-        seq, queue, item.id, due, item.priority, item.attempt, item.attempts,
+        seq, queue, item.id, due, item.priority, item.attempts,
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
     )  # fmt: skip
