@@ -348,23 +348,19 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise of_decoding(error, kind, data=data) from None
 
 
-SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 """Headers of each answer that does not say otherwise: no browser guesses its type, and nothing
 keeps what a token was needed for."""
 
 
 def completing(send: Send, request: str) -> Send:
     """Return a `send` that adds the id of the request and the headers `SAFE` to the answer."""
-    own = {"x-request-id": request, **SAFE}
+    own = [(b"x-request-id", request.encode()), *SAFE]
 
     async def complete(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            given = {name for name, _ in message["headers"]}
-            message["headers"] += [
-                (name.encode(), value.encode())
-                for name, value in own.items()
-                if name.encode() not in given
-            ]
+            given = dict(message["headers"])
+            message["headers"] += [field for field in own if field[0] not in given]
         await send(message)
 
     return complete

@@ -5,6 +5,7 @@ request may contain anything.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from msgspec import UNSET
@@ -86,8 +87,8 @@ async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None
     Raises:
         InvalidArgument: one of them is not valid.
     """
-    for name, rule in RULES.items():
-        value = getattr(command, name, None)
+    for name, rule in _rules_of(type(command)):
+        value = getattr(command, name)
         for number, one in enumerate(value if isinstance(value, list) else [value], 1):
             if one is not None:
                 rule(one, name)
@@ -145,7 +146,9 @@ def _cursor(command: cmd.Scan) -> None:
         )
 
 
-RULES: dict[str, Callable[[Any, str], object]] = {
+Rule = Callable[[Any, str], object]
+
+RULES: dict[str, Rule] = {
     "actor": lambda actor, name: check_actor(actor),
     "holder": check_name,
     "id": check_name,
@@ -160,3 +163,9 @@ RULES: dict[str, Callable[[Any, str], object]] = {
 """The rule of each field of a command, and of each value in its lists, by name: a name means the
 same in every command. Fields that are bounded where they are declared (`bide.model.commands`) have
 none."""
+
+
+@cache
+def _rules_of(kind: type) -> list[tuple[str, Rule]]:
+    """Return the rules of the fields that a command has."""
+    return [(name, rule) for name, rule in RULES.items() if hasattr(kind, name)]
