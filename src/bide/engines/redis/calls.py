@@ -8,6 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import msgspec
+
 from bide.engines.redis.layout import Arg
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
@@ -21,7 +23,7 @@ CHANGING = ("put", "configure")
 """Scripts that always make a change."""
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A call of a script on one shard of a queue."""
 
     script: str
@@ -65,7 +67,7 @@ def identified(step: Step, identity: Identity) -> Step:
     def identify(call: Call) -> Call:
         turn = turns[call.script, call.shard]
         turns[call.script, call.shard] += 1
-        return call._replace(identity=identity, turn=turn)
+        return msgspec.structs.replace(call, identity=identity, turn=turn)
 
     calls = next(step)
     while True:

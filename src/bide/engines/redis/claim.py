@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from bide.engines.redis.calls import SLICE, Call, Round, Step
 from bide.engines.redis.layout import DAMAGED, read_record
 from bide.engines.redis.messages import in_lots
@@ -133,7 +135,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     def ask(calls: Mapping[int, Call]) -> Round:
         """Call shards; return what those answered that are there, and leave out the others."""
         there = {}
-        answers = yield [call._replace(shard=s, shards=sharded.count) for s, call in calls.items()]
+        answers = yield [replace(call, shard=s, shards=sharded.count) for s, call in calls.items()]
         for shard, answer in zip(calls, answers, strict=True):
             error = answer if isinstance(answer, StoreError) else None
             sharded.note(shard, error)

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain, groupby, islice
+from itertools import groupby
 from typing import Any
 
 from bide.engines import losses
@@ -222,24 +222,29 @@ class RedisEngine:
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Result]:
         """Execute steps: what they ask for in the same round goes in one pipeline."""
         outcomes: list[list[Result]] = [[]] * len(steps)
-        asked = {place: next(step) for place, step in enumerate(steps)}
-        while asked:
-            calls = list(chain.from_iterable(asked.values()))
-            answers = self._sender.send(calls, now)
-            for _ in range(3):  # others may delete the queue again meanwhile
-                if StoreUnavailable not in map(type, answers):
-                    break
-                self._make_shards(calls, answers, now)
-            answered, asked_before = iter(answers), asked
-            asked = {}
-            for place, mine in asked_before.items():
+        waiting = [(place, step, next(step)) for place, step in enumerate(steps)]
+        while waiting:
+            answers = self._ask([call for _, _, calls in waiting for call in calls], now)
+            asked, waiting, first = waiting, [], 0
+            for place, step, calls in asked:
+                mine = answers[first : first + len(calls)]
+                first += len(calls)
                 try:
-                    asked[place] = steps[place].send(list(islice(answered, len(mine))))
+                    waiting.append((place, step, step.send(mine)))
                 except StopIteration as end:
                     outcomes[place] = end.value
                 except StoreError as error:
                     outcomes[place] = [error]
-        return list(chain.from_iterable(outcomes))
+        return [outcome for mine in outcomes for outcome in mine]
+
+    def _ask(self, calls: Sequence[Call], now: int | None) -> list[Any]:
+        """Send calls; make shards that were not there. Return what each answered."""
+        answers = self._sender.send(calls, now)
+        for _ in range(3):  # others may delete the queue again meanwhile
+            if StoreUnavailable not in map(type, answers):
+                break
+            self._make_shards(calls, answers, now)
+        return answers
 
     def _make_shards(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
         """Make shards that were not there, and send calls of them again that did nothing."""

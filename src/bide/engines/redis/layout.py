@@ -4,7 +4,7 @@ The keys of a shard share a hash tag; a few keys belong to the whole store. A re
 MessagePack: `Record`. A put sends its fields from `json` on; the script adds the others.
 """
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final, Literal
 from zlib import crc32
 
@@ -69,20 +69,48 @@ def records_key(queue: str, shard: int = 0) -> bytes:
     return f"{_prefix(queue, shard)}records".encode()
 
 
-@lru_cache(1024)
-def script_keys(queue: str, lane: str, shard: int = 0) -> tuple[int, tuple[bytes, ...], bytes]:
-    """Return the slot and the keys of a shard for the scripts of a lane.
-
-    Of the last key, which holds the reply that a lane may request again, it is the beginning; the
-    place of a call in a pipeline follows.
+def script_keys(queue: str, shard: int = 0) -> list[bytes]:
+    """Return the keys of a shard for scripts.
 
     Example:
-        >>> script_keys("orders", "4f")[2]
-        b'bide:{orders#0}:try:4f:'
+        >>> script_keys("orders")[0]
+        b'bide:{orders#0}:meta'
     """
     prefix = _prefix(queue, shard)
-    *names, replay = (f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:"))
-    return slot_of(replay), tuple(names), replay
+    return [f"{prefix}{part}".encode() for part in _PARTS]
+
+
+def replay_key(queue: str, shard: int, lane: str, place: int) -> bytes:
+    """Return the key of the reply that a lane may request again.
+
+    Args:
+        queue: the name of the queue.
+        shard: the number of the shard.
+        lane: the name of the lane.
+        place: that of the call in its pipeline.
+
+    Example:
+        >>> replay_key("orders", 0, "4f", 2)
+        b'bide:{orders#0}:try:4f:2'
+    """
+    return f"{_prefix(queue, shard)}try:{lane}:{place}".encode()
+
+
+def sender_keys(sender: str, owner: str, queue: str, shard: int | None) -> list[bytes]:
+    """Return the keys of what is remembered of a sender, and of all senders of its owner.
+
+    Args:
+        sender: of commands that it may send again.
+        owner: of the sender.
+        queue: the name of the queue.
+        shard: the number of the shard; `None`: one server keeps it for all queues.
+
+    Example:
+        >>> sender_keys("lane:4f", "lane", "orders", 2)
+        [b'bide:{orders#2}:sent:lane:4f', b'bide:{orders#2}:senders:lane']
+    """
+    prefix = "bide:" if shard is None else _prefix(queue, shard)
+    return [f"{prefix}sent:{sender}".encode(), f"{prefix}senders:{owner}".encode()]
 
 
 def slot_of(key: bytes) -> int:

@@ -60,19 +60,22 @@ def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], bytes]:
 
     If their plans differ, each row has its own, and the last is empty.
     """
-    records, plans = [], []
+    rows: list[tuple[Any, ...]] = []
+    plans: list[bytes] = []
     before, fields, plan = None, b"", b""
+    alike = True
     for item in items:
         options = _all_but_body(item)
         if options != before or item.headers:  # equal headers may be in another order
-            before, fields, plan = options, _fields_of(item), _plan_of(item)
+            fields, latest = _fields_of(item), _plan_of(item)
+            alike = alike and (before is None or latest == plan)
+            before, plan = options, latest
         data = item.data
-        records.append(b"".join((fields, len(data).to_bytes(4), data)))
+        rows.append((item.id, b"".join((fields, len(data).to_bytes(4), data))))
         plans.append(plan)
-    ids = [item.id for item in items]
-    if plans.count(plan) == len(plans):
-        return list(zip(ids, records, strict=True)), plan
-    return list(zip(ids, records, plans, strict=True)), b""
+    if alike:
+        return rows, plan
+    return [(*row, own) for row, own in zip(rows, plans, strict=True)], b""
 
 
 def _fields_of(item: Item) -> bytes:

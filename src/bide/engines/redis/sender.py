@@ -8,14 +8,26 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.calls import CHANGING, Call, load_library
 from bide.engines.redis.connection import check_layout
-from bide.engines.redis.layout import LAYOUT, VERSION, copies, packed_values, script_keys, slot_of
+from bide.engines.redis.layout import (
+    LAYOUT,
+    VERSION,
+    Arg,
+    copies,
+    packed_values,
+    replay_key,
+    script_keys,
+    sender_keys,
+    slot_of,
+)
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.transport import Request, Transport
+from bide.engines.redis.wire import Beginning, pack_words
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
 
@@ -155,32 +167,45 @@ class Sender(Transport):
 
     def _prepare(self, call: Call, place: int, now: int | None) -> Request:
         """Return a call as it is sent, at a place in its pipeline."""
-        slot, names, replay = script_keys(call.queue, self._lane, call.shard)
-        writes = call.script in self._library.writing and not call.reads
-        number = str(next(self._numbers))
-        lane = self._lane if self.listens else ""
+        script, queue, shard = call.script, call.queue, call.shard
+        writes = script in self._library.writing and not call.reads
+        identity = call.identity if writes else None
+        mark = str(next(self._numbers))
+        label = f"{mark} ".encode()
+        if identity is None:
+            slot, beginning = _beginning_of(script, queue, shard, self._lane, place)
+        else:
+            kept_in = shard if self.clustered else None
+            sender = identity.sender, identity.owner
+            slot, beginning = _beginning_of_identified(script, queue, shard, *sender, kept_in)
+            mark = f"{mark} {_words_of(call, identity)}"
         lifetime = self._lifetime if writes else 0
-        keys, head = (*names, replay + b"%d" % place), number
-        if writes and call.identity is not None:
-            keys = *names, *self._sender_keys(call, call.identity)
-            head = f"{number} {_words_of(call, call.identity)}"
-        command = (
-            "FCALL", self._library.functions[call.script], str(len(keys)), *keys, head,
-            packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows,
-        )  # fmt: skip
-        hurried = call.shards > 1 and call.script in _HURRIED
-        return Request(
-            slot if self.clustered else 0, command, writes, hurried, f"{number} ".encode()
-        )
+        lane = self._lane if self.listens else ""
+        words = mark, packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows
+        hurried = call.shards > 1 and script in _HURRIED
+        return Request(slot if self.clustered else 0, words, writes, hurried, beginning, label)
 
-    def _sender_keys(self, call: Call, identity: Identity) -> tuple[bytes, bytes]:
-        """Return the keys of what is remembered of a sender, and of all senders of its owner.
 
-        One server keeps it for all queues, a cluster for each shard, with its data.
-        """
-        tag = f"{{{call.queue}#{call.shard}}}:" if self.clustered else ""
-        sent, senders = f"bide:{tag}sent:{identity.sender}", f"bide:{tag}senders:{identity.owner}"
-        return sent.encode(), senders.encode()
+@lru_cache(1024)
+def _beginning_of(
+    script: str, queue: str, shard: int, lane: str, place: int
+) -> tuple[int, Beginning]:
+    """Return the slot of a call, and its words up to the mark."""
+    return _begin(script, queue, shard, [replay_key(queue, shard, lane, place)])
+
+
+@lru_cache(1024)
+def _beginning_of_identified(
+    script: str, queue: str, shard: int, sender: str, owner: str, kept_in: int | None
+) -> tuple[int, Beginning]:
+    """Return the same of a call whose command has an identity."""
+    return _begin(script, queue, shard, sender_keys(sender, owner, queue, kept_in))
+
+
+def _begin(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int, Beginning]:
+    keys = [*script_keys(queue, shard), *kept]
+    words: tuple[Arg, ...] = "FCALL", load_library().functions[script], len(keys), *keys
+    return slot_of(keys[0]), Beginning(len(words), pack_words(words))
 
 
 def _words_of(call: Call, identity: Identity) -> str:

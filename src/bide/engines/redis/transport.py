@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from redis.exceptions import BusyLoadingError
 
 from bide.engines.redis.connection import Connection
@@ -13,7 +13,7 @@ from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import Settings, shown_address
-from bide.engines.redis.wire import Lost, pack
+from bide.engines.redis.wire import NOTHING, Beginning, Lost, pack
 from bide.logs import logger
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
@@ -26,16 +26,17 @@ _MOVING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION")
 _log = logger("bide.redis")
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """A command, and its answer."""
 
     slot: int
     """0 if one server has all."""
-    command: tuple[Arg, ...]
+    words: tuple[Arg, ...]
+    """Those behind the beginning; the first one of a script is its mark."""
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
+    beginning: Beginning = NOTHING
     label: bytes = b""
     """With what the answer begins; empty for a command of the server's own."""
     answer: Any = None
@@ -46,11 +47,10 @@ class Request:
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
-        command = self.command
+        words = self.words
         if self.again and self.writes:
-            place = 3 + int(command[2])  # behind the keys of a script
-            command = (*command[:place], f"?{command[place]!s}", *command[place + 1 :])
-        return pack(command)
+            words = (f"?{words[0]!s}", *words[1:])
+        return pack(words, self.beginning)
 
 
 class Transport:
@@ -126,7 +126,7 @@ class Transport:
             except Lost as lost:
                 self._lose(connection, due, lost)
         for connection, _, due in exchanges:
-            if due[-1].command[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
+            if due[-1].words[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
 
     def _exchange(self, connection: Connection, due: Sequence[Request]) -> None:
@@ -280,7 +280,10 @@ def _packed(requests: Sequence[Request]) -> bytes:
 
 def _left(requests: Sequence[Request]) -> list[Request]:
     """Return commands that are not done; give up refused ones that others have overtaken."""
-    if all(request.done for request in requests):
+    for request in requests:
+        if not request.done:
+            break
+    else:
         return []
     overtaken: set[int] = set()
     for request in reversed(requests):

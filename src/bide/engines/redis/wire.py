@@ -10,7 +10,7 @@ import select
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 import msgspec
@@ -38,13 +38,35 @@ class Lost(Exception):
     """The connection broke; its cause is what broke it, in the same words."""
 
 
-def pack(command: tuple[Arg, ...]) -> bytes:
-    """Return a command as it goes to the server."""
-    if int in map(type, command):
+class Beginning(NamedTuple):
+    """The first words of a command, as they go to the server: many commands share them."""
+
+    words: int
+    """How many they are."""
+    packed: bytes
+
+
+NOTHING = Beginning(0, b"")
+
+
+def pack(words: tuple[Arg, ...], beginning: Beginning = NOTHING) -> bytes:
+    """Return a command as it goes to the server.
+
+    Args:
+        words: of the command.
+        beginning: those in front of them.
+    """
+    count = b"*%d\r\n" % (len(words) + beginning.words)
+    return b"".join((count, beginning.packed, pack_words(words)))
+
+
+def pack_words(words: tuple[Arg, ...]) -> bytes:
+    """Return words of a command as they go to the server."""
+    if int in map(type, words):
         # An interrupt while hiredis takes the text of a number would end the process.
-        command = tuple([str(part) if type(part) is int else part for part in command])
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-    return packed
+        words = tuple([str(word) if type(word) is int else word for word in words])
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return packed[packed.index(b"\n") + 1 :]  # their number is in front of them
 
 
 class Wire:
