@@ -49,7 +49,24 @@ def test_what_is_remembered_of_a_sender_expires(
 ) -> None:
     send(engine, put("a"), Identity("owner:a", 1, 0))
     for key in ("bide:sent:owner:a", "bide:senders:owner"):
-        assert 890 < server.ttl(key) <= 900
+        assert 950 < server.ttl(key) <= 960
+
+
+def test_a_sender_is_noted_again_after_a_minute_and_keeps_only_its_last_batch(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    now = 1_900_000_000_000
+    commands: list[Command] = [put("a"), put("b"), Cancel("q", ["a"]), put("c"), put("c")]
+    times = [now, now + 59_999, now + 59_999, now + 60_000, now - 5]
+    noted = [now, now, now, now + 60_000, now - 5]
+    for number, (command, moment, score) in enumerate(zip(commands, times, noted, strict=True)):
+        identity = Identity("owner:a", number + 1, 0)
+        engine.execute([command], moment, [identity])
+        kept = server.hgetall("bide:sent:owner:a")
+        assert len(kept) == 4
+        assert int(kept[b"batch"]) == number + 1
+        assert server.zscore("bide:senders:owner", "bide:sent:owner:a") == score
+        assert 890 < server.ttl("bide:sent:owner:a") <= 960
 
 
 def test_the_oldest_sender_of_an_owner_is_forgotten_first(

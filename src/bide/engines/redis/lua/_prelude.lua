@@ -17,7 +17,7 @@
 --     to an earlier place in its set; the last ones, for scans that are under way
 --  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 --     sent     of a command that its sender may send again, instead: hash: batch, the number of the last one of
---              this sender; size, of what is kept; place of the call in it -> its reply
+--              this sender; size, of what is kept; noted, its score in senders; place of the call in it -> its reply
 --  18 senders  only then; sorted set: when it sent -> key of its replies, of all senders of one owner
 -- ARGV, the first ones of every function:
 --   1 number of this call on its connection, and in its lane: by it a second try, which has a ? before it, finds
@@ -153,36 +153,48 @@ end
 -- Commands that their senders may send again: the rules, and the reasons of these limits, are in
 -- bide.engines.repetition. What cannot be told is refused with REPETITION.
 local MOST_SENDERS, MOST_KEPT, KEEP = 1000, 65536, 900  -- of one owner; bytes of one batch; seconds
+local NOTE = 60  -- so many seconds a sender stays where it is among those of its owner, which are costly to keep
 local SENDERS
 local batch, last, place, kept_size  -- numbers of this batch and of the last one; nil: no such command
+local noted, known  -- when the sender was noted among those of its owner, or nil; whether `place` has a reply
 
 -- Returns the reply to this call if its sender has sent it before, or an error if that is not known.
 local function recall(words)
   local repeated
   NUMBER, batch, repeated, place = match(words, '^%??(%d+) (%d+) (%d) (%S+)$')
-  local kept = call('HMGET', TRY, 'batch', 'size', place)
-  batch, last, kept_size = tonumber(batch), tonumber(kept[1] or ''), 0
+  local kept = call('HMGET', TRY, 'batch', 'size', 'noted', place)
+  local reply = kept[4]
+  batch, last, noted, known = tonumber(batch), tonumber(kept[1] or ''), tonumber(kept[3] or ''), reply ~= false
+  kept_size = 0
   if not last then return nil, repeated == '1' and {err = 'REPETITION forgotten'} end
   if batch < last then return nil, {err = 'REPETITION late'} end
   if batch > last then return end
   kept_size = tonumber(kept[2])
-  if kept[3] then call('EXPIRE', TRY, KEEP) end
-  if kept[3] == '' then return nil, {err = 'REPETITION large'} end
-  return kept[3] or nil
+  if reply then call('EXPIRE', TRY, KEEP + NOTE) end
+  if reply == '' then return nil, {err = 'REPETITION large'} end
+  return reply or nil
 end
 
-local function keep(reply)
-  if kept_size + #reply > MOST_KEPT then reply = '' end
-  if last ~= batch then call('DEL', TRY) end
-  call('HSET', TRY, 'batch', int(batch), 'size', int(kept_size + #reply), place, reply)
-  call('EXPIRE', TRY, KEEP)
-  call('ZREMRANGEBYSCORE', SENDERS, '-inf', int(now - KEEP * 1000))
+-- Notes when the sender has sent; forgets those of its owner that have not for long, and the oldest of too many.
+local function note_sender()
+  call('ZREMRANGEBYSCORE', SENDERS, '-inf', int(now - (KEEP + NOTE) * 1000))
   call('ZADD', SENDERS, int(now), TRY)
-  call('EXPIRE', SENDERS, KEEP)
+  call('EXPIRE', SENDERS, KEEP + NOTE)
   if call('ZCARD', SENDERS) <= MOST_SENDERS then return end
   local oldest = call('ZRANGE', SENDERS, 0, 0)[1]
   call('ZREM', SENDERS, oldest)
   call('DEL', oldest)
+end
+
+local function keep(reply)
+  if kept_size + #reply > MOST_KEPT then reply = '' end
+  local stays = last == batch or known and call('HLEN', TRY) == 4  -- else replies to the batch before are there
+  local fresh = noted and noted <= now and now < noted + NOTE * 1000
+  if not stays then call('DEL', TRY) end
+  if not fresh then noted = now end
+  call('HSET', TRY, 'batch', int(batch), 'size', int(kept_size + #reply), 'noted', int(noted), place, reply)
+  if not (stays and fresh) then call('EXPIRE', TRY, KEEP + NOTE) end
+  if not fresh then note_sender() end
 end
 
 -- Stores a reply under the mark of this call, and returns it. WAIT behind a replay waits for this.
