@@ -308,9 +308,9 @@ def several(number: int) -> list[cmd.Command]:
         (lambda number: [cmd.Find("q", ["a"])], False, 1),
         (lambda number: [cmd.Cancel("q", ["ab"[number - 1]])], True, 1),
         (lambda number: [cmd.Claim("q", 1, 60_000, "w")], True, 1),
-        # The locks of messages are sent with the first command, the answers with the commit.
-        pytest.param(several, True, 4, id="what is remembered, each command, the commit"),
-        pytest.param(several, False, 3, id="each command, the commit"),
+        # The row of the batch and locks are sent with the first command, answers with the commit.
+        pytest.param(several, True, 3, id="each command, the commit"),
+        pytest.param(several, False, 3, id="each command, the commit, without identities"),
     ],
 )
 def test_how_many_round_trips_a_batch_takes(

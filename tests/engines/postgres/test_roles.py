@@ -184,7 +184,8 @@ def test_the_public_has_no_right_and_functions_with_rights_look_nowhere_else(
 
 
 ABOUT_NO_QUEUE = {
-    "_database", "_enroll", "_fold", "_keep", "_last_return", "_recall", "_remembers",
+    "_begin_batches", "_database", "_enroll", "_fold", "_keep", "_last_return", "_recall",
+    "_remembers",
 }  # fmt: skip
 """Functions with the owner's rights to which it is all the same who calls them."""
 

@@ -62,19 +62,28 @@ class Remembered:
     def __init__(self, batch: Batch, identities: Sequence[Identity | None]) -> None:
         self._batch = batch
         self._numbers: dict[str, int] = {}
-        repeated: dict[str, bool] = {}
+        self._repeated: dict[str, bool] = {}
         for identity in sorted(filter(None, identities), key=lambda one: one.sender):
-            self._numbers[identity.sender] = identity.number
-            repeated[identity.sender] = repeated.get(identity.sender, False) or identity.repeated
-        senders, numbers = self._arguments()
-        rows = batch.call("_recall", senders, numbers, booleans(list(repeated.values())))
-        self._refused = {
-            sender: row.refused for sender, row in zip(self._numbers, rows, strict=True)
-        }
-        self._answers: dict[str, dict[int, Any]] = {
-            sender: _by_place(row.answers or "{}")
-            for sender, row in zip(self._numbers, rows, strict=True)
-        }
+            sender = identity.sender
+            self._numbers[sender] = identity.number
+            self._repeated[sender] = self._repeated.get(sender, False) or identity.repeated
+        self._refused: dict[str, str | None] = {}
+        self._answers: dict[str, dict[int, Any]] = {sender: {} for sender in self._numbers}
+
+    def begin(self) -> None:
+        """Add the rows of batches that are sent for the first time, with the next call.
+
+        That raises a `psycopg.DatabaseError` with `SENT_BEFORE` if one was executed before.
+        """
+        self._batch.call.start("_begin_batches", *self._arguments())
+
+    def recall(self) -> None:
+        """Ask what is remembered of batches that may have been executed, in whole or in part."""
+        repeated = booleans(list(self._repeated.values()))
+        rows = self._batch.call("_recall", *self._arguments(), repeated)
+        for sender, row in zip(self._numbers, rows, strict=True):
+            self._refused[sender] = row.refused
+            self._answers[sender] = _by_place(row.answers or "{}")
 
     def _arguments(self) -> tuple[bytes, bytes]:
         return texts(list(self._numbers)), integers(list(self._numbers.values()))

@@ -41,12 +41,15 @@ def transact(
     if identities is None or not any(identities):
         return [*(put_one(batch, commands) or _transact(batch, commands))]
     _enroll(batch, identities, enrolled)
-    if (together := _together(commands, identities)) is not None:
-        answers = _transact_together(batch, commands, together)
-        if answers is not None:
-            return answers
-    with batch.call.transaction():
-        return _transact_once(batch, commands, identities)
+    try:
+        if (together := _together(commands, identities)) is not None:
+            return _transact_together(batch, commands, together)
+        if not any(identity is not None and identity.repeated for identity in identities):
+            return _transact_new(batch, commands, identities)
+    except psycopg.DatabaseError as error:  # nothing was carried out
+        if error.sqlstate != SENT_BEFORE:
+            raise
+    return _transact_once(batch, commands, identities)
 
 
 def _enroll(
@@ -81,35 +84,52 @@ def _together(
 
 def _transact_together(
     batch: Batch, commands: Sequence[Command], identity: tuple[str, int, str]
-) -> list[Answer] | None:
+) -> list[Answer]:
     """Carry out commands in one call, which also remembers its answer.
 
-    Not what was sent before, in whole or in part of its batch: then nothing is carried out.
+    Raises:
+        psycopg.DatabaseError: with `SENT_BEFORE`, the batch was executed before, at least in part.
     """
     batch.identity = identity
     try:
         return [*(put_one(batch, commands) or _transact(batch, commands))]
-    except psycopg.DatabaseError as error:
-        if error.sqlstate != SENT_BEFORE:
-            raise
     finally:
         batch.identity = NO_IDENTITY
-    return None
+
+
+def _transact_new(
+    batch: Batch, commands: Sequence[Command], identities: Sequence[Identity | None]
+) -> list[Answer]:
+    """Carry out commands that are sent for the first time, and remember their answers.
+
+    Raises:
+        psycopg.DatabaseError: as above.
+    """
+    remembered = Remembered(batch, identities)
+    with batch.call.transaction():
+        remembered.begin()
+        done = _carry_out(batch, commands)
+        for command, identity, reply in zip(commands, identities, done, strict=True):
+            remembered.add(command, identity, reply)
+        remembered.store()
+    return [*done]
 
 
 def _transact_once(
     batch: Batch, commands: Sequence[Command], identities: Sequence[Identity | None]
 ) -> list[Answer]:
-    """Carry out the commands that were not executed before, within a transaction."""
+    """Carry out those commands that were not executed before."""
     remembered = Remembered(batch, identities)
-    answers = list(map(remembered.answer, commands, identities))
-    new = [place for place, answer in enumerate(answers) if answer is None]
-    if new:
-        done = _carry_out(batch, [commands[place] for place in new])
-        for place, reply in zip(new, done, strict=True):
-            answers[place] = reply
-            remembered.add(commands[place], identities[place], reply)
-        remembered.store()
+    with batch.call.transaction():
+        remembered.recall()
+        answers = list(map(remembered.answer, commands, identities))
+        new = [place for place, answer in enumerate(answers) if answer is None]
+        if new:
+            done = _carry_out(batch, [commands[place] for place in new])
+            for place, reply in zip(new, done, strict=True):
+                answers[place] = reply
+                remembered.add(commands[place], identities[place], reply)
+            remembered.store()
     return [answer for answer in answers if answer is not None]
 
 

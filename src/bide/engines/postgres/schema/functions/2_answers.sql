@@ -17,6 +17,13 @@ BEGIN
   END IF;
 END $$;
 
+-- The same for a batch of several commands, which may be of several senders, in the order of their names.
+CREATE FUNCTION bide._begin_batches(p_senders text[], p_numbers bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '5s' AS $$
+BEGIN
+  PERFORM _begin(sender, number) FROM unnest(p_senders, p_numbers) AS s(sender, number);
+END $$;
+
 -- Refuse a claim without messages if it was executed before: that adds no row.
 CREATE FUNCTION bide._check_new(p_sender text, p_number bigint) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
