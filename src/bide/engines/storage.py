@@ -14,7 +14,7 @@ from bide.model.command_parts import Origin, Where
 from bide.model.commands import Ack, Put, Scan
 from bide.model.ended import End
 from bide.model.message import State
-from bide.model.replies import Outcomes, Pause, Sizes
+from bide.model.replies import Flow, Outcomes, Pause, Sizes
 
 
 class StoredQueue(Protocol):
@@ -123,6 +123,9 @@ class StoredQueue(Protocol):
 
     def ends_of(self, id: str) -> list[End]:
         """Return how messages with an id ended, the newest first."""
+
+    def flow(self) -> Flow:
+        """Return the counters of what has happened."""
 
     def due(self) -> int:
         """Count the delayed records that are due."""

@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def parameters(statement: str) -> Any:
     """Return parameters that any statement compiles with."""
     named = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
-    return named or [0] * statement.count("?")
+    return named or [0] * len(set(re.findall(r"\?\d+", statement)) or statement.split("?")[1:])
 
 
 def plan(store: sqlite3.Connection, name: str) -> list[str]:

@@ -105,7 +105,7 @@ def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
     recount, strays = queue.recount(due) if command.recount else (None, None)
     return Counts(
         row.sizes(due),
-        row.flow(),
+        queue.flow(),
         row.kept,
         bool(row.paused),
         row.keep,

@@ -19,7 +19,7 @@ from bide.model.ended import KEPT_ENDS, End, size_of_end
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
-from bide.model.replies import PAUSES, Pause, Sizes
+from bide.model.replies import PAUSES, Flow, Pause, Sizes
 
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
@@ -315,6 +315,10 @@ class QueueState:
             end if end.moment > fresh else msgspec.structs.replace(end, result=None)
             for end in found[:KEPT_ENDS]
         ]
+
+    def flow(self) -> Flow:
+        """Return the counters of what has happened."""
+        return self.row.flow()
 
     def due(self) -> int:
         """Count the delayed records that are due."""

@@ -143,20 +143,21 @@ class SqliteEngine:
         """
         connection.text_factory = as_text if repairs else str
         try:
-            with connection:  # this commits or rolls back
-                # An interrupt during BEGIN is raised when the transaction has begun.
-                patiently(connection.execute, self._timeout, self._begin)
-                # The clock is read under the lock: a lease must not be shorter by the wait for it.
-                session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-                if repairs:
-                    for name in {one.queue for one in commands if isinstance(one, Claim)}:
-                        repair(session, name)
-                outcomes = session.carry_out(commands, identities)
-                if not self._read_only:
-                    session.save()
+            # An interrupt during BEGIN is raised when the transaction has begun.
+            patiently(connection.execute, self._timeout, self._begin)
+            # The clock is read under the lock: a lease must not be shorter by the wait for it.
+            session = Session(connection, time.time_ns() / 1e6 if now is None else now)
+            if repairs:
+                for name in {one.queue for one in commands if isinstance(one, Claim)}:
+                    repair(session, name)
+            outcomes = session.carry_out(commands, identities)
+            if not self._read_only:
+                session.save()
+            connection.execute("COMMIT")
             self._ends = session.ends
             return outcomes
         except BaseException as error:
+            connection.rollback()
             if not is_damage(error):
                 raise
             if repairs:

@@ -77,7 +77,10 @@ def _put_into(
     """Store the new messages with one statement, then the others in the order of the puts."""
     items = [item for command in commands for item in command.items]
     base = queue.number(SQL.last_seq)
-    outcomes = _store_new(queue, items, base) if stores_new else {}
+    outcomes: dict[int, Outcome] = {}
+    if stores_new:
+        outcomes = _store_new(queue, items, base)
+        session.has_uncounted = True
     if len(outcomes) < len(items):
         _put_others(queue, commands, base, outcomes)
     in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]
@@ -120,7 +123,7 @@ def _store_new(queue: QueueState, items: Sequence[Item], base: int) -> dict[int,
         else:
             dues.append(due)
             outcomes[seq] = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
-    queue.run(SQL.delay_after, {"base": base})
+    queue.run(SQL.delay_after, (base,))
     queue.count_hours(dues, 1)
     row.delayed += len(dues)
     row.dead += len(new) - len(dues)

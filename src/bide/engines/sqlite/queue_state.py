@@ -75,8 +75,7 @@ class QueueState(QueueReader):
     def load(self, ids: Sequence[str], *, bodies: bool) -> dict[str, Record]:
         """Return the messages with some ids, by id; without their bodies unless asked for."""
         row = self.row
-        bounds = {"queue": row.id, "ids": json_text(ids), "bodies": bodies, "ready": row.ready}
-        rows = self.run(SQL.records, bounds)
+        rows = self.run(SQL.records, (bodies, row.ready, json_text(ids), row.id))
         records = [changeable(row, bodies=bodies) for row in rows]
         return {record.id: record for record in records}
 

@@ -38,7 +38,7 @@ from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME, MAX_RETURNED
 from bide.model.message import STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
-from bide.model.replies import AHEAD, Pause, Sizes
+from bide.model.replies import AHEAD, FLOW, Flow, Pause, Sizes
 
 if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
@@ -54,6 +54,7 @@ _SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
     None: SQL.scan_group, "delayed": SQL.scan_pending, "ready": SQL.scan_pending,
     "leased": SQL.scan_leased, "returned": SQL.scan_returned, "rest": SQL.scan_rest,
 }  # fmt: skip
+_NOTHING_HAPPENED = (0,) * len(FLOW)
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
 
@@ -90,7 +91,7 @@ class QueueReader:
             row = QueueRow(name=self.name)
             self.values_before = row.values()
             return row
-        row, self.values_before = QueueRow(*values[:-1]), values[2:-1]
+        row, self.values_before = QueueRow(*values[:-1]), values[2:-1] + _NOTHING_HAPPENED
         if single_puts := self._session.single_puts(row.id, are_there=bool(values[-1])):
             self.changed_hours = single_puts
             row.put += sum(single_puts.values())
@@ -198,6 +199,16 @@ class QueueReader:
         return self.run(_SCANS.get(phase.state, SQL.scan_aside), bounds)
 
     # Counters.
+
+    def flow(self) -> Flow:
+        """Return the counters of what has happened; the row has what this transaction adds."""
+        added = self.row.flow()
+        counted = self.run(SQL.load_flow, (self.row.id,)).fetchone()
+        if counted is None:
+            return added
+        return Flow(
+            *[getattr(added, name) + count for name, count in zip(FLOW, counted, strict=True)]
+        )
 
     def due(self) -> int:
         """Count the delayed records that are due.

@@ -34,6 +34,8 @@ class Session:
         self.exactly = now
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for."""
+        self.has_uncounted = False
+        """Whether there are messages with a higher number than the store has counted up to."""
         self._queues: dict[str, QueueState] = {}
         self._single_puts: dict[int, dict[int, int]] | None = None
         self._senders: Senders | None = None
@@ -139,8 +141,10 @@ class Session:
         """
         if self._single_puts is None:
             self._single_puts = {}
-            for id, hour, count in self.run(SQL.uncounted) if are_there else ():
-                self._single_puts.setdefault(id, {})[hour] = count
+            if are_there:
+                self.has_uncounted = True
+                for id, hour, count in self.run(SQL.uncounted):
+                    self._single_puts.setdefault(id, {})[hour] = count
         return self._single_puts.pop(queue, {})
 
     def save(self) -> None:
@@ -156,7 +160,8 @@ class Session:
         for queue in self._queues.values():
             queue.save_row()
             self._save_hours(queue.row.id, queue.changed_hours)
-        self.run(SQL.balance)
+        if self.has_uncounted:
+            self.run(SQL.balance)
 
     def _save_hours(self, queue: int, changes: Mapping[int, int]) -> None:
         """Write the changes to the counters of hours of a queue."""
@@ -199,8 +204,7 @@ def _all_held(queue: QueueState, leases: Sequence[Lease]) -> list[int]:
     ids = [lease.id for lease in leases]
     if queue.row.keep or queue.row.successors or len(set(ids)) < len(ids):
         return []
-    bounds = {"ids": json_text(ids), "queue": queue.row.id, "now": queue.now}
-    rows = queue.run(SQL.held, bounds).fetchall()
+    rows = queue.run(SQL.held, (json_text(ids), queue.row.id, queue.now)).fetchall()
     if [token for _, token in rows] != [lease.token for lease in leases]:
         return []
     return [seq for seq, _ in rows]

@@ -2,13 +2,17 @@
 -- in reading.sql, limited queues in limits.sql. See schema.sql for the tables.
 --
 -- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
--- text. In `json_each` there is a JSON array: of ids, or of sequence numbers. Names in braces are the
+-- text; `?1` where most commands run the statement, since the driver takes longer over names. In `json_each` there is a JSON array: of ids, or of sequence numbers. Names in braces are the
 -- columns of a row in tables.py.
 
 -- name: load_queue
--- With whether there are messages that no counter includes: see `uncounted`.
+-- With whether there are messages that no counter includes: see `uncounted`. What has happened is only
+-- added to: see `load_flow`.
 SELECT {queue}, (SELECT max(seq) FROM bide_message) > (SELECT counted FROM bide_store)
 FROM bide_queue WHERE name = ?;
+
+-- name: load_flow
+SELECT {flow} FROM bide_queue WHERE id = ?;
 
 -- name: create_queue
 INSERT INTO bide_queue (name, token) VALUES (?, ?);
@@ -62,14 +66,15 @@ UPDATE bide_queue SET put = put + ?, delayed = delayed + ? WHERE id = ?;
 
 -- name: balance
 -- Every message is counted: those to come have larger numbers.
-UPDATE bide_store SET counted = (SELECT coalesce(max(seq), 0) FROM bide_message)
-WHERE counted <> (SELECT coalesce(max(seq), 0) FROM bide_message);
+UPDATE bide_store SET counted = (SELECT max(seq) FROM bide_message)
+WHERE counted < (SELECT max(seq) FROM bide_message);
 
 -- name: queue_names
 SELECT name FROM bide_queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
 
 -- name: last_seq
-SELECT coalesce(max(seq), 0) FROM bide_message;
+-- The number of a counted message is not used again, even if that was the last one.
+SELECT max(counted, (SELECT coalesce(max(seq), 0) FROM bide_message)) FROM bide_store;
 
 -- Putting.
 
@@ -96,8 +101,10 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 -- message with a priority, and after 1,000 messages that no counter includes.
 CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
   INSERT INTO bide_message
-    (queue, id, due, priority, attempt, attempts, expires, "group", data, created)
-  VALUES ((SELECT id FROM bide_queue
+    (seq, queue, id, due, priority, attempt, attempts, expires, "group", data, created)
+  VALUES ((SELECT 1 + max(counted, (SELECT coalesce(max(seq), 0) FROM bide_message))
+           FROM bide_store),
+          (SELECT id FROM bide_queue
            WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
           NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group", NEW.data,
           NEW.created);
@@ -118,7 +125,7 @@ SELECT seq FROM bide_message WHERE seq > ?;
 -- The messages just inserted, but for dead letters.
 INSERT INTO bide_pending (queue, state, rank, seq)
 SELECT queue, 0, due * 256 + 255 - priority, seq FROM bide_message
-WHERE seq > :base AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > :base);
+WHERE seq > ?1 AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > ?1);
 
 -- name: insert_pending
 INSERT INTO bide_pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
@@ -129,22 +136,23 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- Finding by id.
 
 -- name: records
--- In the order of the ids. Bodies are not read unless they are wanted.
+-- In the order of the ids. Parameters: whether bodies are wanted, whether messages of the queue are
+-- ready, the ids, the queue.
 SELECT {perhaps_body},
-       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 WHEN NOT :ready THEN 0 ELSE EXISTS (
+       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 WHEN NOT ?2 THEN 0 ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
          AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
        0, {lease}, a.ended, s.item
-FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
+FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.value
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id;
 
 -- name: held
 -- The leases that are good of some messages, in the order of the ids. No content is read.
 SELECT l.seq, l.token
-FROM json_each(:ids) j
-CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
-CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
+FROM json_each(?) j
+CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value
+CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ?;
 
 -- name: ready_before
 SELECT seq FROM bide_pending

@@ -13,6 +13,7 @@ from bide.engines.rules.record import Record
 from bide.model.commands import Where
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
 from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
+from bide.model.replies import FLOW
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
@@ -173,13 +174,18 @@ class _Statements:
     def __init__(self, *files: str) -> None:
         message = ", ".join(f'm."{name}"' for name in _MESSAGE)
         message = message.replace('m."json"', "typeof(m.data) = 'text'")
+        set_fields = [name for name in QueueRow.__struct_fields__ if name not in FLOW]
         columns = {
             "message": message,
-            "perhaps_body": message.replace('m."data"', 'iif(:bodies, m."data", NULL)'),
+            "perhaps_body": message.replace('m."data"', 'iif(?1, m."data", NULL)'),
             "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0)",
             "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
-            "queue": ", ".join(QueueRow.__struct_fields__),
-            "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
+            "queue": ", ".join(set_fields),
+            "flow": ", ".join(FLOW),
+            "set_queue": ", ".join(
+                [f"{name} = ?" for name in set_fields[2:]]
+                + [f"{name} = {name} + ?" for name in FLOW]
+            ),
         }
         folder = resources.files("bide.engines.sqlite")
         text = "".join(folder.joinpath(file).read_text("utf-8") for file in files)
