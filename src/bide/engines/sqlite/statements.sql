@@ -73,7 +73,7 @@ WHERE counted < (SELECT max(seq) FROM bide_message);
 SELECT name FROM bide_queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
 
 -- name: last_seq
--- The number of a counted message is not used again, even if that was the last one.
+-- Numbers of new messages are above what is counted, even if the last message has left.
 SELECT max(counted, (SELECT coalesce(max(seq), 0) FROM bide_message)) FROM bide_store;
 
 -- Putting.
