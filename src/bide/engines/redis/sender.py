@@ -150,8 +150,8 @@ class Sender(Transport):
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, StoreError):
                 continue
-            now, change = (answer[0] if type(answer[0]) is list else answer)[:2]
-            shard = call.queue, call.shard
+            head = answer[0] if type(answer[0]) is list else answer
+            now, change, shard = head[0], head[1], (call.queue, call.shard)
             if call.identity is not None and (last := self._changes.get(shard)) and now <= last[1]:
                 continue  # perhaps the reply to a try that was long ago
             highest, made, _ = changes.get(shard, (0, 0, 0))

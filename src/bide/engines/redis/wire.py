@@ -9,7 +9,6 @@ import os
 import select
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import hiredis
@@ -119,11 +118,14 @@ class Wire:
         Raises:
             Lost: the connection broke, or answers to other commands are due on it.
         """
-        with self:
+        try:
             if not self.usable or self._reader.has_data():
                 raise raised.ConnectionError("an earlier command was interrupted")
             exchange = self._owner = Exchange(self, labels)
             self.socket.sendall(packed)
+        except BaseException as error:
+            self.end(error)
+            raise
         return exchange
 
     def exchange(self, packed: bytes, labels: Sequence[bytes]) -> list[Any]:
@@ -149,8 +151,11 @@ class Wire:
         Raises:
             Lost: the connection broke.
         """
-        with self:
+        try:
             self.socket.sendall(packed)
+        except BaseException as error:
+            self.end(error)
+            raise
 
     def heard(self) -> list[Any]:
         """Return what the server says unasked; wait until it says something.
@@ -158,8 +163,11 @@ class Wire:
         Raises:
             Lost: the connection broke.
         """
-        with self:
+        try:
             self._read()
+        except BaseException as error:
+            self.end(error)
+            raise
         return list(iter(self._reader.gets, False))
 
     def close(self) -> None:
@@ -167,24 +175,15 @@ class Wire:
         self.open = False
         self._client.disconnect()
 
-    def __enter__(self) -> None:
-        """Begin to send or to receive."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self, error: BaseException) -> None:
         """Close the connection after an error: half a command may be on its way, or half an answer.
 
         Raises:
             Lost: the network or the server caused it, and not a signal handler.
         """
-        if error is not None:
-            self.close()
-            if isinstance(error, _BROKEN) and is_of_network(error):
-                raise Lost(str(error)) from error
+        self.close()
+        if isinstance(error, _BROKEN) and is_of_network(error):
+            raise Lost(str(error)) from error
 
     def look(self) -> None:
         """Wait for an answer without sleeping, for `SOON` at most; less often after late ones."""
@@ -226,12 +225,15 @@ class Exchange:
             Lost: see `Wire.exchange`.
         """
         wire = self._wire
-        with wire:
+        try:
             if wire._owner is not self or not wire.open:
                 raise raised.ConnectionError("the connection was closed")
             wire.look()
             answers = [_read(wire._next(), label) for label in self._labels]
             wire._owner = None
+        except BaseException as error:
+            wire.end(error)
+            raise
         return answers
 
 
