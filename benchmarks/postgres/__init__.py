@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from benchmarks.figure import Figure
-from benchmarks.postgres import claiming, forwarding, peers, putting
+from benchmarks.postgres import claiming, forwarding, peers, pieces, putting
 
 __all__ = ["run"]
 
 MEASUREMENTS = (
     *putting.MEASUREMENTS, *claiming.MEASUREMENTS, *forwarding.MEASUREMENTS, *peers.MEASUREMENTS,
+    *pieces.MEASUREMENTS,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.core.store import folder
 from benchmarks.figure import Figure
+from benchmarks.server.pieces import lone_calls
 
 __all__ = ["run"]
 
@@ -24,7 +25,7 @@ IDLE_SECONDS = 8.0
 
 def run(only: str) -> Iterator[Figure]:
     """Yield the figures of all measurements whose name has a word."""
-    for measurement in (singles, batches, drain, polls, idle):
+    for measurement in (singles, batches, drain, polls, idle, lone_calls):
         if only in measurement.__name__:
             yield from measurement()
 
