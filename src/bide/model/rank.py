@@ -10,6 +10,12 @@ Every rank is below 2**53, so a store that keeps numbers as doubles keeps it exa
 | dead, acked, expired | when the message entered this state |
 """
 
+PRIORITIES = 256
+"""How many priorities there are, from 0 on."""
+
+STRIPE = 1 << 42
+"""The ranks of ready messages of one priority: 2**42 ms is the year 2109."""
+
 PROMOTE = 1024
 """The maximum number of due messages that one claim makes ready, so that it takes little time.
 
@@ -20,19 +26,23 @@ EVERYTHING = 1 << 53
 """Larger than any rank, and than any due time."""
 
 
+def _backwards(priority: int) -> int:
+    return PRIORITIES - 1 - priority
+
+
 def delayed_rank(due: int, priority: int) -> int:
     """Return the rank of a delayed message that is due at `due` (Unix milliseconds)."""
-    return due * 256 + (255 - priority)
+    return due * PRIORITIES + _backwards(priority)
 
 
 def delayed_reach(now: int) -> int:
     """Return the largest rank of a delayed message that is due at `now`."""
-    return now * 256 + 255
+    return now * PRIORITIES + _backwards(0)
 
 
 def ready_rank(due: int, priority: int) -> int:
     """Return the rank of a ready message."""
-    return (255 - priority) * 4_398_046_511_104 + due  # 2**42 ms is the year 2109
+    return _backwards(priority) * STRIPE + due
 
 
 def rank_when_ready(rank: int) -> int:
@@ -42,7 +52,7 @@ def rank_when_ready(rank: int) -> int:
         >>> rank_when_ready(delayed_rank(1_000, 7)) == ready_rank(1_000, 7)
         True
     """
-    return ready_rank(rank >> 8, 255 - (rank & 255))
+    return rank % PRIORITIES * STRIPE + rank // PRIORITIES
 
 
 def forecast_start(now: int, bucket: int) -> int:

@@ -1,9 +1,7 @@
 """What Redis remembers for senders that may send a command again: bounds, shards, lost replies."""
 
 import logging
-import re
 from collections.abc import Callable
-from importlib.resources import files
 
 import pytest
 import redis as client_library
@@ -34,14 +32,6 @@ def done(reply: Reply) -> list[bool]:
 
 def put(*ids: str) -> Put:
     return Put("q", [Item(id, b"1") for id in ids])
-
-
-def test_the_limits_are_those_of_all_stores() -> None:
-    text = (files("bide.engines.redis") / "lua/_prelude.lua").read_text("utf-8")
-    found = re.search(r"MOST_SENDERS, MOST_KEPT, KEEP = (\d+), (\d+), (\d+)", text)
-    assert found is not None
-    limits = repetition.MAX_SENDERS, repetition.MAX_KEPT, repetition.SENDER_KEEP // 1000
-    assert tuple(map(int, found.groups())) == limits
 
 
 def test_what_is_remembered_of_a_sender_expires(

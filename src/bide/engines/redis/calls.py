@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.engines.redis.constants import with_constants
 from bide.engines.redis.layout import Arg
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
 from bide.model.replies import Reply
-
-SLICE = 500
-"""The maximum number of messages of one call, so that no script blocks the server for long."""
-
 
 CHANGING = ("put", "configure")
 """Scripts that always make a change."""
@@ -138,4 +135,4 @@ def load_library() -> Library:
     texts = [(folder / f"{name}.lua").read_text("utf-8") for name in _SHARED]
     # A function has room for so many local variables: those of a file are its own.
     texts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in _VERBS]
-    return as_library("".join(texts))
+    return as_library(with_constants("".join(texts)))

@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bide.engines.redis.calls import SLICE, Call, Round, Step
+from bide.engines.redis.calls import Call, Round, Step
+from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import DAMAGED, read_record
 from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue

@@ -8,8 +8,9 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import CHANGING, SLICE, Call, Result, Step, identified
+from bide.engines.redis.calls import CHANGING, Call, Result, Step, identified
 from bide.engines.redis.claim import claim, claim_shards
+from bide.engines.redis.constants import SLICE
 from bide.engines.redis.faults import is_of_shards
 from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import SLICE, Call, Result, Round, Step
+from bide.engines.redis.calls import Call, Result, Round, Step
+from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import Arg, as_outcome, packed_values, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd

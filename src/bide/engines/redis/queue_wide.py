@@ -1,6 +1,7 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
-from bide.engines.redis.calls import SLICE, Call, Step, everywhere, raised
+from bide.engines.redis.calls import Call, Step, everywhere, raised
+from bide.engines.redis.constants import SLICE
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
 from bide.model.errors import Unsupported
 from bide.model.replies import PAUSES, Affected, Deleted, Settings, Sizes

@@ -6,7 +6,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN, goes_by_set, phases_of
-from bide.engines.redis.calls import SLICE, Call, Round, Step, raised
+from bide.engines.redis.calls import Call, Round, Step, raised
+from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument

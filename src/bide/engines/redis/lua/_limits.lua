@@ -27,8 +27,7 @@ local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
 local groups_of, line_up, line_up_step, begin_lines
 
 do
-local CREDIT, STEP = 10000, 1000  -- see bide.model.times; how many are lined up at once
-local GAP = 4096                  -- see bide.model.rank
+local STEP = BULK  -- how many are lined up at once
 local entries                     -- how many groups have entered since `service` was written
 local now_us
 local marked  -- whether this call has said in META that its change has begun
@@ -37,7 +36,7 @@ function line_at(group, rank, member)
   return concat({'w', group, '\1', format('%014x', rank), member})
 end
 
-local function line_of(r) return line_at(r.group, ready_rank(r), r.member) end
+local function line_of(r) return line_at(r.group, ready_rank(r.due, r.priority), r.member) end
 
 local function run_of(r) return concat({'r', r.group, '\1', r.member}) end
 
@@ -54,7 +53,7 @@ function read_limits()
   limit, rate, group_limit, group_rate = numbers(found[1] or '0 0 0 0')
   turn, last, freed = numbers(found[2] or '0 0 0')
   lining, unsettled, touched, entered, marked, entries = found[3], found[4] ~= false, {}, {}, false, 0
-  now_us = now * 1000 + floor(part * 1000 + 0.5)
+  now_us = now * MICROSECONDS + floor(part * MICROSECONDS + 0.5)
 end
 
 function limits_now()
@@ -239,7 +238,7 @@ function opens_next()
   settle_all()
   if has('p') then return null end
   local us = opens()
-  return us and ceil(us / 1000) or null
+  return us and ceil(us / MICROSECONDS) or null
 end
 
 -- Returns by how many entries the lines differ from the ready and leased messages.
@@ -265,8 +264,8 @@ function held_by(name)
   local own, opens = rate > 0 and last + rate or 0, opens_for({name = name, last = last_})
   if limit > 0 and all >= limit then return {'limit', limit, all, null} end
   if is_group_full({name = name}, runs) then return {'group_limit', group_limit, runs, null} end
-  if own > max(now_us, opens) then return {'rate', rate, all, ceil(own / 1000)} end
-  if opens > now_us then return {'group_rate', group_rate, runs, ceil(opens / 1000)} end
+  if own > max(now_us, opens) then return {'rate', rate, all, ceil(own / MICROSECONDS)} end
+  if opens > now_us then return {'group_rate', group_rate, runs, ceil(opens / MICROSECONDS)} end
 end
 
 -- Lets groups take turns whose rate allows it again, and forgets those that are idle.
@@ -309,7 +308,7 @@ function may_serve(g) return not is_group_full(g, g.runs) and opens_for(g) <= no
 
 -- A message of a group is served; returns when limits stopped holding it back, in milliseconds.
 function note_served(g)
-  local since = max(freed, g.freed, ceil(max(rate > 0 and last + rate or 0, opens_for(g)) / 1000))
+  local since = max(freed, g.freed, ceil(max(rate > 0 and last + rate or 0, opens_for(g)) / MICROSECONDS))
   turn = (floor(turn / GAP) + 1) * GAP
   last, g.last = max(last + rate, now_us - CREDIT), max(g.last + group_rate, now_us - CREDIT)
   g.turn, g.runs = turn + GAP, g.runs + 1

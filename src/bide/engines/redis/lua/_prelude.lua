@@ -38,12 +38,11 @@
 -- The server runs this text once, when the library is loaded. `define` makes a function, and `run`
 -- sets these variables at each call. What a call makes anew, such as a table, takes the server longer than
 -- most commands do: so no call makes a function, and none makes a table before it needs one.
+-- Names in capitals that no file sets, such as PROMOTE, are those of constants.py.
 local call, sub, find, match, format, floor, ceil, max, min, concat
 local null, tonumber, unpack, ipairs, pairs, pack
 local NO_SHARD = {err = 'SHARDS 0'}
-local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
-local ORDER = 12              -- digits of the order of putting, in front of each id
-local READ = 64               -- records at once, each of up to a megabyte
+local READ = 64  -- records at once, each of up to a megabyte
 
 local ARGV
 local META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
@@ -86,7 +85,7 @@ end
 -- Lets the keys of a queue that does not exist expire after a week. Until then the number of changes goes
 -- on, so clients see that a deleted queue was not lost; and a put finds the lanes that wait.
 local function expire_keys()
-  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 604800) end
+  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 7 * 24 * HOUR / SECOND) end
 end
 
 -- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
@@ -152,8 +151,8 @@ end
 
 -- Commands that their senders may send again: the rules, and the reasons of these limits, are in
 -- bide.engines.repetition. What cannot be told is refused with REPETITION.
-local MOST_SENDERS, MOST_KEPT, KEEP = 1000, 65536, 900  -- of one owner; bytes of one batch; seconds
-local NOTE = 60  -- so many seconds a sender stays where it is among those of its owner, which are costly to keep
+local NOTE = 60 * SECOND  -- a sender stays so long where it is among those of its owner, which are costly to keep
+local KEEP = SENDER_KEEP + NOTE
 local SENDERS
 local batch, last, place, kept_size  -- numbers of this batch and of the last one; nil: no such command
 local noted, known  -- when the sender was noted among those of its owner, or nil; whether `place` has a reply
@@ -170,30 +169,30 @@ local function recall(words)
   if batch < last then return nil, {err = 'REPETITION late'} end
   if batch > last then return end
   kept_size = tonumber(kept[2])
-  if reply then call('EXPIRE', TRY, KEEP + NOTE) end
+  if reply then call('EXPIRE', TRY, KEEP / SECOND) end
   if reply == '' then return nil, {err = 'REPETITION large'} end
   return reply or nil
 end
 
 -- Notes when the sender has sent; forgets those of its owner that have not for long, and the oldest of too many.
 local function note_sender()
-  call('ZREMRANGEBYSCORE', SENDERS, '-inf', int(now - (KEEP + NOTE) * 1000))
+  call('ZREMRANGEBYSCORE', SENDERS, '-inf', int(now - KEEP))
   call('ZADD', SENDERS, int(now), TRY)
-  call('EXPIRE', SENDERS, KEEP + NOTE)
-  if call('ZCARD', SENDERS) <= MOST_SENDERS then return end
+  call('EXPIRE', SENDERS, KEEP / SECOND)
+  if call('ZCARD', SENDERS) <= MAX_SENDERS then return end
   local oldest = call('ZRANGE', SENDERS, 0, 0)[1]
   call('ZREM', SENDERS, oldest)
   call('DEL', oldest)
 end
 
 local function keep(reply)
-  if kept_size + #reply > MOST_KEPT then reply = '' end
+  if kept_size + #reply > MAX_KEPT then reply = '' end
   local stays = last == batch or known and call('HLEN', TRY) == 4  -- else replies to the batch before are there
-  local fresh = noted and noted <= now and now < noted + NOTE * 1000
+  local fresh = noted and noted <= now and now < noted + NOTE
   if not stays then call('DEL', TRY) end
   if not fresh then noted = now end
   call('HSET', TRY, 'batch', int(batch), 'size', int(kept_size + #reply), 'noted', int(noted), place, reply)
-  if not (stays and fresh) then call('EXPIRE', TRY, KEEP + NOTE) end
+  if not (stays and fresh) then call('EXPIRE', TRY, KEEP / SECOND) end
   if not fresh then note_sender() end
 end
 
@@ -207,8 +206,10 @@ function remember(reply)
   return reply
 end
 
+local ARRAY = 0x90  -- in MessagePack, the head of an array without elements
+
 -- Returns a reply, of up to 13 values that follow `now` and `change`.
-function answer(...) return string.char(146 + select('#', ...)) .. pack(now, change, ...) end
+function answer(...) return string.char(ARRAY + 2 + select('#', ...)) .. pack(now, change, ...) end
 
 -- Returns a reply on which a change that follows depends: a sender that sends again gets the same.
 function answer_again(...)
@@ -233,7 +234,7 @@ local function read_clock()
   if given then return end
   local time = call('TIME')
   local micro = tonumber(time[2])
-  now, part = time[1] * 1000 + floor(micro / 1000), micro % 1000 / 1000
+  now, part = time[1] * SECOND + floor(micro / MICROSECONDS), micro % MICROSECONDS / MICROSECONDS
 end
 
 -- Reads META; returns an error if the call ends here.
@@ -336,6 +337,5 @@ end
 local function remember_rows(done)
   if not rows then return end
   for i in pairs(done or {}) do call('ZADD', FORWARDED, 0, rows[i]) end
-  local most = 10000  -- of bide.model.limits
-  call('ZREMRANGEBYRANK', FORWARDED, 0, -most - 1)
+  call('ZREMRANGEBYRANK', FORWARDED, 0, -MAX_FORWARDED - 1)
 end

@@ -25,10 +25,10 @@ local function remember_end(r, how, by, result)
   end
 end
 
--- Deletes ends that were remembered for long enough, of 1000 ids at most.
+-- Deletes ends that were remembered for long enough, of BULK ids at most.
 function forget_ends()
   read_ends_settings()
-  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - max(history, results)), 'LIMIT', 0, 1000)
+  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - max(history, results)), 'LIMIT', 0, BULK)
   if #old > 0 then
     call('HDEL', ENDED, unpack(old))
     call('ZREM', ENDINGS, unpack(old))
@@ -49,7 +49,16 @@ local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
 local NONE = '\192'              -- no successor, as the last field of a lease
 local BASE = {acked = 0, expired = STRIPE, dead = 2 * STRIPE}  -- KEPT has them in this order, each since when
 
-local function ready_rank(r) return (255 - r.priority) * STRIPE + r.due end
+-- The ranks of bide.model.rank.
+local function delayed_rank(due, priority) return due * PRIORITIES + PRIORITIES - 1 - priority end
+
+local function delayed_reach(moment) return delayed_rank(moment, 0) end
+
+local function ready_rank(due, priority) return (PRIORITIES - 1 - priority) * STRIPE + due end
+
+local function rank_when_ready(rank) return rank % PRIORITIES * STRIPE + floor(rank / PRIORITIES) end
+
+local function due_of_rank(rank) return floor(rank / PRIORITIES) end
 
 local parse, save, read_lease, read_held
 
@@ -131,14 +140,12 @@ local function leave(r, stays)
   r.was = r.state
 end
 
-local MOST_RETURNS = 10000  -- MAX_RETURNED of bide.model.limits
-
 -- Remembers that a message goes to an earlier set, or to an earlier place in its set: a scan that reads one
 -- set after another reads it again.
 local function remember_return(r)
   advance()
   if call('ZADD', RETURNS, int(change), r.member) == 1 then
-    call('ZREMRANGEBYRANK', RETURNS, 0, -MOST_RETURNS - 1)
+    call('ZREMRANGEBYRANK', RETURNS, 0, -MAX_RETURNED - 1)
   end
 end
 
@@ -152,10 +159,10 @@ end
 
 local function to_delayed(r)
   r.state, r.ended = nil, nil
-  move(r, DELAYED, r.due * 256 + 255 - r.priority)
+  move(r, DELAYED, delayed_rank(r.due, r.priority))
 end
 
-local function to_ready(r) move(r, READY, ready_rank(r)) end
+local function to_ready(r) move(r, READY, ready_rank(r.due, r.priority)) end
 
 -- Sets a message aside: dead, or kept as acked or expired.
 local function set_aside(r, state, counted)
@@ -292,11 +299,11 @@ end
 
 -- Deletes messages that were kept for long enough: every change of a queue begins with this.
 function forget()
-  local day, keep = 86400000, tonumber(call('HGET', META, 'keep') or 0)
+  local day, keep = 24 * HOUR, tonumber(call('HGET', META, 'keep') or 0)
   if not keep then _G.error(redis.error_reply('CORRUPT ' .. META)) end
   for state, lasts in pairs({acked = keep, expired = max(keep, day)}) do
     local members = call('ZRANGEBYSCORE', KEPT, int(BASE[state]), int(BASE[state] + now - lasts),
-      'LIMIT', 0, 1000)
+      'LIMIT', 0, BULK)
     drop(ids_of(members))
     if #members > 0 then call('ZREM', KEPT, unpack(members)) end
   end
@@ -311,12 +318,12 @@ local OF_DELAYED = {delayed = true, due = true, waiting = true}
 --                  acked, expired, or returned
 --   after, before  bounds of due; of dead, acked and expired messages, `before` bounds the time of their end
 local function ranges(which, after, before)
-  local LAST = 9007199254740992 / 256 - 1
+  local LAST = due_of_rank(2 ^ 53) - 1
   if which == 'due' then before = min(before or now + 1, now + 1) end
   if which == 'waiting' then after = max(after or 0, now + 1) end
   local low, high = max(after or 0, 0), min(before or LAST, LAST) - 1
   if high < low then return {} end
-  if OF_DELAYED[which] then return {{DELAYED, low * 256, high * 256 + 255}} end
+  if OF_DELAYED[which] then return {{DELAYED, delayed_rank(low, PRIORITIES - 1), delayed_reach(high)}} end
   if which == 'leased' then return {{LEASED, low, high}} end
   if which == 'returned' then return {{RETURNS, low, high}} end
   if BASE[which] then return {{KEPT, BASE[which], BASE[which] + min(high, STRIPE - 1)}} end

@@ -1,10 +1,8 @@
 -- What claims share: taking back leases that are over, and moving what is due to ready.
 
-local function due_by_now() return int(now * 256 + 255) end  -- the highest rank of a message that is due
+local function due_by_now() return int(delayed_reach(now)) end  -- the highest rank of a message that is due
 
 local function is_late(r) return r.expires and now > r.due + r.expires end
-
-local PROMOTE = 1024  -- see bide.model.rank
 
 -- Takes back messages whose lease is over, PROMOTE at most; returns whether there were some.
 local function take_back()
@@ -34,7 +32,7 @@ local function promote(limit)
   local ranks = {}
   for i = 1, #found, 2 do
     local rank = tonumber(found[i + 1])
-    ranks[i], ranks[i + 1] = int(rank % 256 * STRIPE + floor(rank / 256)), found[i]
+    ranks[i], ranks[i + 1] = int(rank_when_ready(rank)), found[i]
   end
   if limited then line_up(ranks) end
   call('ZADD', READY, unpack(ranks))
@@ -65,13 +63,13 @@ function next_moment()
   if limited then
     settle_all()
     local us = opens()
-    moment = lining and now or us and us / 1000
+    moment = lining and now or us and us / MICROSECONDS
   elseif call('EXISTS', READY) == 1 then
     return now
   end
   local due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]
   local lapse = tonumber(call('ZRANGE', LEASED, 0, 0, 'WITHSCORES')[2])
-  due = due and floor(due / 256)
+  due = due and due_of_rank(due)
   for _, each in pairs({due, lapse}) do moment = min(moment or each, each) end
   return moment and max(now, moment)
 end
@@ -109,7 +107,7 @@ function enter(moment)
     at = others(at + BEAT) < 2 and at + BEAT or nil
   end
   call('ZADD', WAITERS, int(at or max(before, FAR)), LANE)
-  call('ZREMRANGEBYRANK', WAITERS, 2, -999)
+  call('ZREMRANGEBYRANK', WAITERS, 2, -BULK + 1)
   flag('l', true)
   return at and moment
 end

@@ -245,7 +245,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
   if which == 'group' then
     local prefix = group .. '\1'
     local low = not cursor and '[' .. prefix or '(' .. prefix .. cursor
-    local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, 300)
+    local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, GROUP_ENTRIES)
     local chosen = {}
     for _, entry in ipairs(entries) do
       if #chosen >= limit then break end
@@ -260,7 +260,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
       following = member
     end
     if deletes then delete_all(chosen, DELAYED) else found = #chosen end
-    if #entries < 300 and found < limit then following = nil end
+    if #entries < GROUP_ENTRIES and found < limit then following = nil end
   else
     for each in string.gmatch(which, '%a+') do sweep(each) end
   end

@@ -11,7 +11,6 @@
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when limits stopped holding back each message, or 0], whether due ones are in no line]
-local SLICE = 500
 local lease_token, until_, wanted, holder, highest, slots, ids, texts, left, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
@@ -213,13 +212,13 @@ do
 -- Returns the first due message of a group, as {delayed rank, member, ready rank}, if there is one; and how
 -- many messages were looked at. If the group has more than that, it is none.
 local function first_due(name, due)
-  local entries = call('ZRANGEBYLEX', GROUPS, '[' .. name .. '\1', '(' .. name .. '\2', 'LIMIT', 0, 1001)
-  if #entries > 1000 then return nil, #entries end
+  local entries = call('ZRANGEBYLEX', GROUPS, '[' .. name .. '\1', '(' .. name .. '\2', 'LIMIT', 0, LOOK_MOST + 1)
+  if #entries > LOOK_MOST then return nil, #entries end
   local first
   for _, entry in ipairs(entries) do
     local member = sub(entry, #name + 2)
     local score = tonumber(call('ZSCORE', DELAYED, member) or due + 1)
-    local rank = score % 256 * STRIPE + floor(score / 256)
+    local rank = rank_when_ready(score)
     if score <= due and (not first or rank < first[3]) then first = {score, member, rank} end
   end
   return first, #entries
@@ -230,7 +229,7 @@ end
 local function look_ahead()
   local before, due = call('HGET', META, 'looked') or '', tonumber(due_by_now())
   local name, looked, seen, found, ranks, members = before, 0, 0, {}, {}, {}
-  while looked < 512 and seen < 2048 do
+  while looked < LOOK_GROUPS and seen < LOOK_MESSAGES do
     local low = name == '' and '-' or '(' .. name .. '\2'
     name = match(call('ZRANGEBYLEX', GROUPS, low, '+', 'LIMIT', 0, 1)[1] or '', '^[^\1]*')
     if name == '' then break end

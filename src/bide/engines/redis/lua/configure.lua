@@ -21,7 +21,7 @@ end
 -- very many, the next claim lines up everything again, a step at a time.
 local function settle_running()
   local low = '[r'
-  for _ = 1, 1000 do
+  for _ = 1, BULK do
     local entry = call('ZRANGEBYLEX', LINES, low, '(s', 'LIMIT', 0, 1)[1]
     if not entry then return end
     local name = match(entry, '^r([^\1]*)')

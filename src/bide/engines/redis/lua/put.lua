@@ -16,7 +16,7 @@ local last_plan, due, priority, died_at, created, group, rank, asked, latest, st
 -- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
 local function due_after(first, since)
   due = latest and min(asked, first + latest) or asked
-  rank, stamp = int(due * 256 + 255 - priority), pack(due, since)
+  rank, stamp = int(delayed_rank(due, priority)), pack(due, since)
 end
 
 local function read(plan)

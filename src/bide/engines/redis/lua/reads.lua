@@ -21,7 +21,7 @@ end)
 define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   local delayed, ready, leased, dead, kept, due = sizes()
   local oldest
-  if due > 0 then oldest = floor(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2] / 256) end
+  if due > 0 then oldest = due_of_rank(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]) end
   for _, range in ipairs(ready > 0 and ranges('ready') or {}) do  -- the first of each is its oldest
     local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] % STRIPE
     oldest = min(oldest or first, first)
@@ -36,7 +36,7 @@ define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
     counters, history, results, {limits_now()})
 end)
 
--- audit: check the places of messages, a slice at a time, of 200 or about 4 MB: each has a record that
+-- audit: check the places of messages, a slice at a time, of AUDITED or about AUDITED_BYTES: each has a record that
 -- agrees with its place, and is in no other place. Adds up their bytes.
 --   set     its number, from 1 on; 5: ends
 --   offset  in it
@@ -45,8 +45,8 @@ local bytes
 
 -- Returns the rank in a set, by its number, that the record or the lease of a message says.
 local function rank_in(set, r, lease)
-  if set == 1 then return r.due * 256 + 255 - r.priority end
-  if set == 2 then return ready_rank(r) end
+  if set == 1 then return delayed_rank(r.due, r.priority) end
+  if set == 2 then return ready_rank(r.due, r.priority) end
   if set == 3 then return lease.order == r.order and lease.until_ end
   return r.ended and BASE[r.state] + r.ended
 end
@@ -69,29 +69,29 @@ local function is_sound(sets, set, member, rank)
   return r.group == '' or call('ZSCORE', GROUPS, r.group .. '\1' .. member) ~= false
 end
 
--- Adds up the bytes of the ends that are remembered, of up to 200 ids from an offset on.
+-- Adds up the bytes of the ends that are remembered, of up to AUDITED ids from an offset on.
 local function weigh_ends(offset)
-  local ids = call('ZRANGE', ENDINGS, offset, offset + 199)
+  local ids = call('ZRANGE', ENDINGS, offset, offset + AUDITED - 1)
   for _, id in ipairs(ids) do bytes = bytes + #id + call('HSTRLEN', ENDED, id) end
   return #ids
 end
 
 define('audit', {'no-writes'}, {}, function(set, offset)
   local sets = {DELAYED, READY, LEASED, KEPT}
-  local strays, left = 0, 200
+  local strays, left = 0, AUDITED
   bytes = 0
   if set == 5 then
     local n = weigh_ends(offset)
-    return answer(0, n == 200 and 5 or null, offset + n, bytes)
+    return answer(0, n == AUDITED and 5 or null, offset + n, bytes)
   end
   while sets[set] and left > 0 do
     local found, n = call('ZRANGE', sets[set], offset, offset + left - 1, 'WITHSCORES'), 0
-    while n < #found / 2 and bytes < 4000000 do
+    while n < #found / 2 and bytes < AUDITED_BYTES do
       if not is_sound(sets, set, found[2 * n + 1], tonumber(found[2 * n + 2])) then strays = strays + 1 end
       n = n + 1
     end
     if #found < 2 * left and n == #found / 2 then set, offset = set + 1, 0 else offset = offset + n end
-    left = bytes < 4000000 and left - n or 0
+    left = bytes < AUDITED_BYTES and left - n or 0
   end
   return answer(strays, sets[set] and set or has('h') and 5 or null, offset, bytes)
 end)
@@ -102,8 +102,8 @@ end)
 -- Reply: [now, change, start, due before it, [how many in each], due after]
 -- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
 define('forecast', {'no-writes'}, {}, function(bucket, buckets)
-  local start = bucket < 3600000 and now or now - now % 3600000
-  local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(moment * 256 + 255)) end
+  local start = bucket < HOUR and now or now - now % HOUR
+  local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(delayed_reach(moment))) end
   local first = by(now)
   local last, counts = first, {}
   for i = 1, buckets do
@@ -118,7 +118,7 @@ end)
 -- Reply: [head, record or nothing, lease or empty]; head is:
 --   [now, change, paused, pauses, how many messages of this shard are delivered before it or null, its
 --   order in this shard or null, the limit that holds it back or null: see _limits.lua]
-local MOST, PROMOTE = 1001, 1024  -- more are not counted; a claim makes so many ready at once
+local MOST = BULK + 1  -- more are not counted
 
 -- Counts the messages of this shard that are delivered before a place in the order of delivery.
 -- `member` is at that place, if it is of this shard. In a limited queue those of its group count.
@@ -139,7 +139,7 @@ local function before(rank, order, member, group)
   local groups = limited and groups_of(members)
   for i = 1, #found, 2 do
     local delayed = tonumber(found[i + 1])
-    local one = delayed % 256 * STRIPE + floor(delayed / 256)
+    local one = rank_when_ready(delayed)
     local counts = not groups or groups[(i + 1) / 2] == group
     if counts and (one < rank or one == rank and sub(found[i], 1, ORDER) < order) then count = count + 1 end
     seen = seen or found[i] == member
@@ -153,7 +153,7 @@ define('explain', {'no-writes'}, {}, function(id)
   if text then
     local r = parse(id, text)
     if r and not (r.state or lease) and r.due <= now then
-      ahead = before(ready_rank(r), r.order, r.member, r.group)
+      ahead = before(ready_rank(r.due, r.priority), r.order, r.member, r.group)
       order, limit = r.order, limited and held_by(r.group)
     end
   end
@@ -168,7 +168,7 @@ define('ahead', {'no-writes'}, {}, function(rank, order) return answer(before(ra
 -- history: look at how messages with an id have ended.
 -- watch: the same; and for a minute, tell the calling lane of every end in this queue.
 -- Reply: [head, ends or nothing]; head is [now, change, state or null, history, result_ttl]
-local WATCHED = 60000
+local WATCHED = 60 * SECOND
 
 local function look(id)
   local state = null

@@ -12,9 +12,9 @@
 define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix, since)
   if since > change then since = 0 end  -- changes were lost, by a fail-over
   local rank = tonumber(mark)
-  local VISITS = 2000
+  local VISITS = 2 * BULK
   local sifts = prefix ~= '' or group and which ~= 'group'  -- few messages may match
-  local READ = sifts and VISITS or limit + 100
+  local READ = sifts and VISITS or limit + SPARE
   local ids, texts, ranks, visits = {}, {}, {}, 0
   local place = {mark, order}
 
@@ -102,7 +102,7 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
     if cursor == '0' then place = nil end
   end
 
-  if which == 'rest' and (call('ZCARD', RETURNS) < MOST_RETURNS
+  if which == 'rest' and (call('ZCARD', RETURNS) < MAX_RETURNED
       or call('ZCOUNT', RETURNS, '-inf', int(since)) > 0) then place = nil  -- all are remembered
   elseif which == 'all' or which == 'rest' then scan_all()
   elseif which == 'group' then scan_group()
