@@ -70,6 +70,20 @@ BEGIN
       outcomes := ARRAY(SELECT _outcome(n, true, NULL, NULL, NULL, NULL, NULL) FROM unnest(gone) AS n);
     END IF;
   END IF;
+  IF p_verb = 'cancel' AND cardinality(p_ids) = 1 AND NOT remembers AND p_if_due IS NULL
+     AND p_only_seqs IS NULL THEN  -- most cancels: they delete at once what they would lock
+    DELETE FROM message WHERE queue = q.id AND id = p_ids[1] AND state < 2
+    RETURNING due INTO due;
+    IF FOUND THEN
+      INSERT INTO tally VALUES (q.id, 'pending', _hour(due), -1), (q.id, 'cancelled', -1, 1);
+      IF p_sender IS NOT NULL THEN
+        PERFORM _remember(p_sender, p_number, p_place, ARRAY[_outcome(1, true, NULL, due, NULL, NULL, NULL)]);
+      END IF;
+      number := 1; done := true;
+      RETURN NEXT;
+      RETURN;
+    END IF;
+  END IF;
   FOR wanted IN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
     WHERE n <> ALL (gone) ORDER BY id COLLATE "C", n
