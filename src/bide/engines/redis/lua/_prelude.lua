@@ -187,7 +187,7 @@ end
 
 local function keep(reply)
   if kept_size + #reply > MAX_KEPT then reply = '' end
-  local stays = last == batch or known and call('HLEN', TRY) == 4  -- else replies to the batch before are there
+  local stays = last == batch or known and noted and call('HLEN', TRY) == 4  -- else replies to the batch before are there
   local fresh = noted and noted <= now and now < noted + NOTE
   if not stays then call('DEL', TRY) end
   if not fresh then noted = now end
