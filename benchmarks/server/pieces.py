@@ -113,7 +113,7 @@ def _microseconds(work: Callable[[], object]) -> float:
 def _client_stamps() -> Stamps:
     stamps = Stamps()
     stamps.watch(HttpEngine, "execute", before="client: command, lane", after="client: decode")
-    stamps.watch(client.Connection, "ask", before="client: encode")
+    stamps.watch(client.HttpConnection, "ask", before="client: encode")
     stamps.watch(Channel, "send", after=SENT)
     stamps.watch(Channel, "answer", after="network, client: head of the answer")
     return stamps

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bide.engines.http import address_of
-from bide.engines.http.connection import Address
+from bide.engines.http.connection import HttpAddress
 from bide.engines.http.engine import HttpEngine
 from bide.engines.port import Engine
 from bide.model.command_identity import Identities
@@ -76,7 +76,7 @@ class Stores:
 class Timed(HttpEngine):
     """Moves the clock of its store, which is in this process, to the time of the suite."""
 
-    def __init__(self, address: Address, clock: FakeClock) -> None:
+    def __init__(self, address: HttpAddress, clock: FakeClock) -> None:
         self._clock = clock
         super().__init__(address)
 

@@ -14,7 +14,7 @@ import pytest
 from bide.engines.http import channel as module
 from bide.engines.http import connection as connections
 from bide.engines.http.channel import PACE, Channel
-from bide.engines.http.connection import MARK, Address, Connection
+from bide.engines.http.connection import MARK, HttpAddress, HttpConnection
 from bide.model.errors import NotAStore, OutcomeUnknown, StoreUnavailable
 from bide.model.limits import MAX_HEAD, MAX_INTERIM
 from tests.effort import effort
@@ -32,7 +32,7 @@ class Server:
         self.respond = respond
         self.connections = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = Address(False, "127.0.0.1", self._listening.getsockname()[1], "", "")
+        self.address = HttpAddress(False, "127.0.0.1", self._listening.getsockname()[1], "", "")
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -74,13 +74,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[Connection]:
-    connection = Connection(server.address, 20.0)
+def connection(server: Server) -> Iterator[HttpConnection]:
+    connection = HttpConnection(server.address, 20.0)
     yield connection
     connection.close()
 
 
-def asked(connection: Connection, data: bytes) -> bytes:
+def asked(connection: HttpConnection, data: bytes) -> bytes:
     """Send a request that changes something, and return the body of the answer."""
     status, body = connection.ask("POST", "/v1/batch", data, JSON)
     assert status == 200
@@ -109,7 +109,7 @@ def byte_of(whole: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("respond", [echo, byte_by_byte, after_interim_answers, in_chunks])
 def test_an_answer_is_read_in_whatever_form_it_comes(
-    server: Server, connection: Connection, respond: Respond
+    server: Server, connection: HttpConnection, respond: Respond
 ) -> None:
     server.respond = respond
     assert [asked(connection, data) for data in (b"1", b"two", b"")] == [b"1", b"two", b""]
@@ -142,7 +142,7 @@ BAD = {
 
 @pytest.mark.parametrize("respond", BAD.values(), ids=BAD)
 def test_what_is_no_answer_is_an_unknown_outcome_and_costs_the_connection(
-    server: Server, connection: Connection, respond: Respond
+    server: Server, connection: HttpConnection, respond: Respond
 ) -> None:
     server.respond = respond
     with pytest.raises(OutcomeUnknown, match="did not answer"):
@@ -152,7 +152,9 @@ def test_what_is_no_answer_is_an_unknown_outcome_and_costs_the_connection(
     assert server.connections == 2
 
 
-def test_an_answer_of_another_request_is_never_used(server: Server, connection: Connection) -> None:
+def test_an_answer_of_another_request_is_never_used(
+    server: Server, connection: HttpConnection
+) -> None:
     server.respond = after(
         b"HTTP/1.1 200 OK\r\nbide-request: another\r\ncontent-length: 1\r\n\r\n", b"1"
     )
@@ -171,7 +173,7 @@ def test_an_answer_of_another_request_is_never_used(server: Server, connection: 
 
 
 def test_an_answer_that_nobody_asked_for_is_never_used(
-    server: Server, connection: Connection
+    server: Server, connection: HttpConnection
 ) -> None:
     def twice(mark: bytes, data: bytes) -> Iterator[bytes]:
         yield from (whole * 2 for whole in echo(mark, data))
@@ -182,7 +184,7 @@ def test_an_answer_that_nobody_asked_for_is_never_used(
 
 
 def test_a_refusal_by_what_stands_before_the_server_has_no_mark(
-    server: Server, connection: Connection
+    server: Server, connection: HttpConnection
 ) -> None:
     server.respond = after(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n\r\n", b"away")
     assert connection.ask("POST", "/v1/batch", b"1", JSON) == (502, b"away")
@@ -205,7 +207,7 @@ def test_a_whole_answer_has_to_come_within_a_time(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second piece comes too late."""
-    connection = Connection(server.address, 2.0)
+    connection = HttpConnection(server.address, 2.0)
     monkeypatch.setattr(module, "time", Watch())
     server.respond = lambda mark, data: byte_of(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 1_000)
     with pytest.raises(OutcomeUnknown, match="no answer in time"):
@@ -238,7 +240,7 @@ def test_after_an_interrupt_anywhere_the_next_request_gets_its_own_answer(
     by_instruction = effort(0, 1)
     struck, places = 0, itertools.count()
     for place in places:
-        connection = Connection(server.address, 20.0)
+        connection = HttpConnection(server.address, 20.0)
         assert asked(connection, b"before") == b"before"
         try:
             with interrupted(error(), place, by_instruction=bool(by_instruction)):
@@ -290,7 +292,7 @@ class interrupted:
 
 
 def test_a_time_out_of_a_signal_handler_is_not_one_of_the_network(
-    server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    server: Server, connection: HttpConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes before the time of the answer is over."""
     mine = TimeoutError("the handler took too long")

@@ -8,7 +8,7 @@ import pytest
 
 from bide.engines.http import address_of
 from bide.engines.http.channel import Channel
-from bide.engines.http.connection import Address
+from bide.engines.http.connection import HttpAddress
 from bide.engines.http.events import AGAIN, DENIED, EventStream, HttpNotifier
 from bide.model.errors import StoreUnavailable
 from tests.engines.http.test_channel import Server, after, byte_of, echo
@@ -54,7 +54,7 @@ def test_a_server_that_refuses_the_token_is_asked_less_often(
 def test_a_refusal_of_the_events_that_breaks_off_is_a_refusal() -> None:
     """Else a program would hear no hint any more until its end."""
     head = b"HTTP/1.1 503 Away\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
-    events = EventStream(Address(False, "127.0.0.1", breaking_off(head), "", ""), "counts=0")
+    events = EventStream(HttpAddress(False, "127.0.0.1", breaking_off(head), "", ""), "counts=0")
     with pytest.raises(StoreUnavailable, match="it answered with status 503"):
         events.next()
 
@@ -63,7 +63,7 @@ def test_a_line_of_events_without_end_is_read_in_pieces(monkeypatch: pytest.Monk
     monkeypatch.setattr("bide.engines.http.events.MAX_EVENT_LINE", 1_000)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
     url = answering(head + b"x" * 10_000 + b"\nevent: put\ndata: 1\n", b"\n", 1)
-    events = EventStream(Address(False, "127.0.0.1", urlsplit(url).port, "", ""), "counts=0")
+    events = EventStream(HttpAddress(False, "127.0.0.1", urlsplit(url).port, "", ""), "counts=0")
     assert events.next() == ("put", b"1\n")
     events.close()
     events.drop()

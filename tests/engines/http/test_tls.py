@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 import trustme
 
-from bide.engines.http.connection import Address
+from bide.engines.http.connection import HttpAddress
 from bide.engines.http.events import EventStream
 from bide.engines.registry import opener
 from bide.model.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -70,7 +70,7 @@ def test_whatever_plain_words_are_answered_with_nothing_is_unknown(speak: Speak)
 
 def test_a_stream_of_events_that_begins_where_tls_is_spoken() -> None:
     with Server(by_openssl) as server:
-        stream = EventStream(Address(False, "127.0.0.1", server.port, "", ""), "")
+        stream = EventStream(HttpAddress(False, "127.0.0.1", server.port, "", ""), "")
         with pytest.raises(StoreUnavailable, match=HINT):
             stream.next()
 

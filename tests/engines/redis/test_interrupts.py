@@ -11,7 +11,7 @@ import pytest
 
 import bide
 from bide.engines.redis.claim import _Claiming
-from bide.engines.redis.wire import Exchange, Wire
+from bide.engines.redis.wire import Wire, WireExchange
 from bide.model.commands import Claim, Put
 from bide.model.message import Item
 from tests.engines.redis.conftest import Open, until
@@ -44,7 +44,7 @@ def _interrupting(real: Callable[..., Any], *, before: bool) -> Callable[..., An
 PLACES = {
     "before it is sent": (Wire, "begin", True),
     "after it is sent": (Wire, "begin", False),
-    "after it is answered": (Exchange, "answers", False),
+    "after it is answered": (WireExchange, "answers", False),
     "while the answer is read": (_Claiming, "reply", True),
 }
 
@@ -68,9 +68,9 @@ def test_an_interrupted_claim_gives_its_messages_back(
 def test_an_interrupted_claim_of_many_gives_all_of_them_back(
     url: str, monkeypatch: pytest.MonkeyPatch, query: str, trip: int
 ) -> None:
-    real, trips = Exchange.answers, 0
+    real, trips = WireExchange.answers, 0
 
-    def answers(exchange: Exchange) -> list[Any]:
+    def answers(exchange: WireExchange) -> list[Any]:
         nonlocal trips
         trips += 1
         if trips == trip:
@@ -80,7 +80,7 @@ def test_an_interrupted_claim_of_many_gives_all_of_them_back(
     with bide.Queue("q", url + query) as queue:
         queue.put_many(range(2_400))
         with monkeypatch.context() as patched:
-            patched.setattr(Exchange, "answers", answers)
+            patched.setattr(WireExchange, "answers", answers)
             with pytest.raises(KeyboardInterrupt):
                 queue.claim(3_000)
         assert [delivery.attempt for delivery in queue.claim(2_400)] == [1] * 2_400
@@ -105,7 +105,7 @@ def test_the_answer_to_an_interrupted_put_answers_nothing_else(
     queue: bide.Queue, monkeypatch: pytest.MonkeyPatch, *, before: bool
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Exchange, "answers", _interrupting(Exchange.answers, before=before))
+        patched.setattr(WireExchange, "answers", _interrupting(WireExchange.answers, before=before))
         with pytest.raises(KeyboardInterrupt):
             queue.put("third", id="c")
     assert not queue.put("another", id="c").done

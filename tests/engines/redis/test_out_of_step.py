@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from bide.engines.redis import RedisEngine, nodes
-from bide.engines.redis.connection import Connection
+from bide.engines.redis.connection import RedisConnection
 from bide.engines.redis.layout import meta_key, shard_of, slot_of
 from bide.engines.redis.settings import read_url
-from bide.engines.redis.wire import Exchange, Lost, pack
+from bide.engines.redis.wire import ConnectionLost, WireExchange, pack
 from bide.model.commands import Cancel, Command, Find, Put
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly
 from bide.model.message import Item
@@ -26,9 +26,9 @@ PING = pack(("PING",)), [b""]
 
 
 @pytest.fixture
-def connection(url: str) -> Iterator[Connection]:
+def connection(url: str) -> Iterator[RedisConnection]:
     settings = read_url(urlsplit(url))
-    connection = Connection(settings, settings.address)
+    connection = RedisConnection(settings, settings.address)
     yield connection
     connection.close()
 
@@ -56,24 +56,24 @@ def present(engine: RedisEngine, *ids: str) -> list[bool]:
 # A connection.
 
 
-def test_nothing_is_sent_while_answers_are_due(connection: Connection) -> None:
+def test_nothing_is_sent_while_answers_are_due(connection: RedisConnection) -> None:
     first = connection.begin(*PING)
-    with pytest.raises(Lost, match="an earlier command was interrupted"):
+    with pytest.raises(ConnectionLost, match="an earlier command was interrupted"):
         connection.begin(*PING)
-    with pytest.raises(Lost, match="was closed"):
+    with pytest.raises(ConnectionLost, match="was closed"):
         first.answers()
 
 
-def test_a_connection_serves_again_when_all_is_answered(connection: Connection) -> None:
+def test_a_connection_serves_again_when_all_is_answered(connection: RedisConnection) -> None:
     assert connection.begin(*PING).answers() == [b"PONG"]
     assert connection.usable
     assert connection.exchange(*PING) == [b"PONG"]
 
 
-def test_answers_are_read_once(connection: Connection) -> None:
+def test_answers_are_read_once(connection: RedisConnection) -> None:
     exchange = connection.begin(*PING)
     exchange.answers()
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         exchange.answers()
 
 
@@ -85,9 +85,9 @@ def test_an_answer_that_names_another_command_closes_the_connection(
 ) -> None:
     proxy = proxy_before(redis_server.path)
     settings = read_url(urlsplit(proxy.url))
-    connection = Connection(settings, settings.address)
+    connection = RedisConnection(settings, settings.address)
     proxy.rewrite = lambda data: answer
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         connection.exchange(PING[0], [b"11 "])
     assert not connection.usable
 
@@ -105,9 +105,9 @@ def test_an_exception_of_a_signal_handler_leaves_no_answer_to_the_next_command(
     engine: RedisEngine, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], moment: str
 ) -> None:
     put(engine, "there")
-    real = Exchange.answers
+    real = WireExchange.answers
 
-    def struck(exchange: Exchange) -> list[Any]:
+    def struck(exchange: WireExchange) -> list[Any]:
         monkeypatch.undo()
         answers = real(exchange) if moment == "after" else []
         signal.raise_signal(signal.SIGALRM)
@@ -118,7 +118,7 @@ def test_an_exception_of_a_signal_handler_leaves_no_answer_to_the_next_command(
 
     before = signal.signal(signal.SIGALRM, handle)
     try:
-        monkeypatch.setattr(Exchange, "answers", struck)
+        monkeypatch.setattr(WireExchange, "answers", struck)
         with pytest.raises(error):
             put(engine, "struck")
     finally:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from urllib.parse import SplitResult, unquote
 
-from bide.engines.http.connection import Address
+from bide.engines.http.connection import HttpAddress
 from bide.engines.http.engine import HttpEngine
 from bide.engines.registry import is_this_machine, options, seconds
 from bide.logs import logger
@@ -16,7 +16,7 @@ from bide.model.errors import InvalidArgument
 __all__ = ["HttpEngine", "address_of", "from_url"]
 
 FILES = ("ca", "cert", "cert_key")
-"""Options that name files, in the order of `Address`: the certificates to trust instead of the
+"""Options that name files, in the order of `HttpAddress`: the certificates to trust instead of the
 system's, this client's certificate, and its key."""
 
 _log = logger("bide.http")
@@ -35,7 +35,7 @@ def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:
     return partial(HttpEngine, address, timeout)
 
 
-def address_of(parts: SplitResult) -> tuple[Address, float]:
+def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
     """Return the address of the server in a URL, and the seconds to wait for it.
 
     Raises:
@@ -61,7 +61,7 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
     token = unquote(parts.password or parts.username or "") or os.environ.get("BIDE_TOKEN", "")
     if not token.isascii() or not token.isprintable():
         raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
-    address = Address(
+    address = HttpAddress(
         parts.scheme == "https", host, port, parts.path.rstrip("/"), token,
         *map(chosen.get, FILES),
     )  # fmt: skip

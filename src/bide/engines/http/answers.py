@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.http.connection import RUNNING, Address, Connection
+from bide.engines.http.connection import RUNNING, HttpAddress, HttpConnection
 from bide.model import errors
 from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavailable
 
@@ -31,7 +31,7 @@ def error_of(status: int, name: str | None) -> type[BideError]:
     return _OF_STATUS.get(status, OutcomeUnknown if status >= 500 else StoreError)
 
 
-def refusal(address: Address, status: int, answer: bytes) -> BideError:
+def refusal(address: HttpAddress, status: int, answer: bytes) -> BideError:
     """Return the error of a problem document."""
     try:
         problem = msgspec.json.decode(answer, type=_Problem)
@@ -42,7 +42,7 @@ def refusal(address: Address, status: int, answer: bytes) -> BideError:
 
 
 def request(
-    connection: Connection, address: Address, method: str, path: str, content: Any = None
+    connection: HttpConnection, address: HttpAddress, method: str, path: str, content: Any = None
 ) -> dict[str, Any] | None:
     """Return the answer of a server; `None` if nothing exists at the path.
 

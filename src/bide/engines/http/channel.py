@@ -23,11 +23,11 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
 _NO_BODY = (204, 304)
 
 
-class Lost(Exception):
+class ChannelBroken(Exception):
     """There is no answer, or none that is HTTP. Nothing else on this channel can be trusted."""
 
 
-class Silent(Lost):
+class Silent(ChannelBroken):
     """Nothing came in time."""
 
 
@@ -72,7 +72,7 @@ class Channel:
                 raise
             raise _lost(error) from error
 
-    def answer(self) -> "Answer":
+    def answer(self) -> "HttpAnswer":
         """Read the head of the answer to the request that was sent.
 
         Raises:
@@ -82,16 +82,16 @@ class Channel:
         for _ in range(MAX_INTERIM + 1):
             version, status, fields = self._head()
             if status >= 200:
-                return Answer(self, status, fields, keeps=version == b"1")
-        raise Lost(f"it sent more than {MAX_INTERIM} interim answers")
+                return HttpAnswer(self, status, fields, keeps=version == b"1")
+        raise ChannelBroken(f"it sent more than {MAX_INTERIM} interim answers")
 
-    def early_answer(self) -> "Answer | None":
+    def early_answer(self) -> "HttpAnswer | None":
         """Return the answer that came while a request was sent, if one did."""
         if not self._readable():
             return None
         try:
             return self.answer()
-        except Lost:
+        except ChannelBroken:
             return None
 
     def end(self) -> None:
@@ -125,9 +125,9 @@ class Channel:
         seen = 0
         while (at := self._received.find(end, max(0, seen - len(end)))) < 0:
             if (seen := len(self._received)) > most:
-                raise Lost(f"its answer has a line or a head of more than {most:,} bytes")
+                raise ChannelBroken(f"its answer has a line or a head of more than {most:,} bytes")
             if not self._receive():
-                raise Lost("it closed the connection")
+                raise ChannelBroken("it closed the connection")
         line = bytes(self._received[:at])
         del self._received[: at + len(end)]
         return line
@@ -136,7 +136,7 @@ class Channel:
         """Read the head of an answer: its version, its status, and its fields."""
         first, *lines = self.line(end=b"\r\n\r\n").split(b"\r\n")
         if (status := _STATUS.fullmatch(first)) is None:
-            raise Lost(f"its answer is not HTTP/1.1: {first[:60]!r}")
+            raise ChannelBroken(f"its answer is not HTTP/1.1: {first[:60]!r}")
         fields: dict[bytes, bytes] = {}
         for line in lines:
             name, _, value = line.partition(b":")
@@ -167,7 +167,7 @@ class Channel:
         return is_timeout and time.monotonic() < self._deadline
 
 
-class Answer:
+class HttpAnswer:
     """An answer whose head was read.
 
     Args:
@@ -194,13 +194,13 @@ class Answer:
     def _announced(self) -> int | None:
         coding, length = map(self.fields.get, (b"transfer-encoding", b"content-length"))
         if coding is not None and coding.lower() != b"chunked":
-            raise Lost(f"its answer has the transfer-encoding {coding[:60]!r}")
+            raise ChannelBroken(f"its answer has the transfer-encoding {coding[:60]!r}")
         if self.status in _NO_BODY:
             return 0
         if coding is not None or length is None:
             return None
         if not _LENGTH.fullmatch(length):
-            raise Lost(f"its answer has the content-length {length[:60]!r}")
+            raise ChannelBroken(f"its answer has the content-length {length[:60]!r}")
         return int(length)
 
     def body(self) -> bytes:
@@ -230,7 +230,7 @@ class Answer:
             while size := self._size_of_chunk():
                 yield from self._exactly(size)
                 if self.channel.line():
-                    raise Lost("its answer has a chunk that is longer than announced")
+                    raise ChannelBroken("its answer has a chunk that is longer than announced")
             while self.channel.line():  # fields behind the body
                 pass
         elif self.length is not None:
@@ -242,20 +242,20 @@ class Answer:
     def _exactly(self, size: int) -> Iterator[bytes]:
         while size:
             if not (piece := self.channel.take(size)):
-                raise Lost("it closed the connection within its answer")
+                raise ChannelBroken("it closed the connection within its answer")
             size -= len(piece)
             yield piece
 
     def _size_of_chunk(self) -> int:
         line = self.channel.line()
         if (size := _CHUNK.fullmatch(line)) is None:
-            raise Lost(f"its answer has a chunk of the size {line[:60]!r}")
+            raise ChannelBroken(f"its answer has a chunk of the size {line[:60]!r}")
         return int(size[1], 16)
 
 
-def _lost(error: OSError) -> Lost:
+def _lost(error: OSError) -> ChannelBroken:
     timed_out = isinstance(error, TimeoutError)
-    return Silent("no answer in time") if timed_out else Lost(words(error))
+    return Silent("no answer in time") if timed_out else ChannelBroken(words(error))
 
 
 def words(error: Exception) -> str:

@@ -6,7 +6,7 @@ import ssl
 import time
 from typing import NamedTuple
 
-from bide.engines.http.channel import Answer, Channel, Lost, TooLong, words
+from bide.engines.http.channel import Channel, ChannelBroken, HttpAnswer, TooLong, words
 from bide.model.errors import (
     InvalidArgument,
     NotAStore,
@@ -25,7 +25,7 @@ CONNECTING = 10.0
 """For how many seconds at most a connection is tried, TLS included."""
 
 
-class Address(NamedTuple):
+class HttpAddress(NamedTuple):
     """Where a server is, and the credentials for it."""
 
     tls: bool
@@ -52,7 +52,7 @@ class Address(NamedTuple):
         return f"http{'s' * self.tls}://{host}{port}{self.path}"
 
 
-class Connection:
+class HttpConnection:
     """Sends requests one after the other, and gives each the answer that is its own.
 
     Whatever interrupts a request or its answer leaves the connection out of step: the next request
@@ -64,7 +64,7 @@ class Connection:
             of it.
     """
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: HttpAddress, timeout: float) -> None:
         self._address = address
         self._timeout = timeout
         self._context = _context(address) if address.tls else None
@@ -89,7 +89,7 @@ class Connection:
             answer = self._send(method, path, data, kind, mark)
             body = answer.body()
             self._check(method, answer, mark)
-        except Lost as error:
+        except ChannelBroken as error:
             self.close()
             raise self._unanswered(method, error) from error
         except TooLong as size:
@@ -104,7 +104,7 @@ class Connection:
         self._in_step = answer.keeps and answer.fields.get(MARK) == mark
         return answer.status, body
 
-    def stream(self, path: str, kind: str) -> Answer:
+    def stream(self, path: str, kind: str) -> HttpAnswer:
         """Send a request whose answer does not end; return it when it has begun.
 
         Raises:
@@ -112,7 +112,7 @@ class Connection:
         """
         try:
             return self._send("GET", path, None, kind, self._name.encode())
-        except Lost as error:
+        except ChannelBroken as error:
             self.close()
             raise self._unanswered("GET", error) from error
         except BaseException:
@@ -131,7 +131,9 @@ class Connection:
         if channel is not None:
             channel.close()
 
-    def _send(self, method: str, path: str, data: bytes | None, kind: str, mark: bytes) -> Answer:
+    def _send(
+        self, method: str, path: str, data: bytes | None, kind: str, mark: bytes
+    ) -> HttpAnswer:
         """Send a request; return its answer, which may come before the request is whole.
 
         Raises:
@@ -150,7 +152,7 @@ class Connection:
             self._in_step = False
             try:
                 channel.send(request)
-            except Lost as error:
+            except ChannelBroken as error:
                 early = channel.early_answer()
                 # 408 is about the connection: it was kept for too long.
                 if early is not None and early.status >= 400 and early.status != 408:
@@ -203,7 +205,7 @@ class Connection:
                 fix = "name the certificate of its authority with ?ca=FILE"
             raise self._unreachable(words(error), fix) from error
 
-    def _check(self, method: str, answer: Answer, mark: bytes) -> None:
+    def _check(self, method: str, answer: HttpAnswer, mark: bytes) -> None:
         """Check that an answer is that of the request.
 
         What stands before a server, such as a proxy, refuses requests without their marks.
@@ -229,7 +231,7 @@ class Connection:
         self.close()
         return StoreUnavailable(f"{self._address.shown} cannot be reached: {why}; {fix}")
 
-    def _unanswered(self, method: str, error: Lost) -> StoreUnavailable:
+    def _unanswered(self, method: str, error: ChannelBroken) -> StoreUnavailable:
         """Return the error of a request that has no answer."""
         said = f"{self._address.shown} did not answer ({error})"
         if method != "GET":
@@ -240,7 +242,7 @@ class Connection:
         return StoreUnavailable(f"{said}; {RUNNING}")
 
 
-def _context(address: Address) -> ssl.SSLContext:
+def _context(address: HttpAddress) -> ssl.SSLContext:
     """Return the certificates that a connection trusts and shows.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from bide.engines.http.answers import error_of, refusal
-from bide.engines.http.connection import Address, Connection
+from bide.engines.http.connection import HttpAddress, HttpConnection
 from bide.engines.http.events import HttpNotifier
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.model import errors
@@ -42,7 +42,7 @@ class _Batch(msgspec.Struct, omit_defaults=True):
             self.places.append(place)
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class FailedReply(msgspec.Struct, frozen=True, tag="failed"):
     """The reply of a command that was not executed."""
 
     error: str
@@ -53,7 +53,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 class Replies(msgspec.Struct):
     """A reply for each command, in their order."""
 
-    replies: list[Reply | Part | Undone | Failed]
+    replies: list[Reply | Part | Undone | FailedReply]
     now: int
     """The server's clock, in Unix milliseconds."""
 
@@ -78,10 +78,10 @@ class HttpEngine:
         StoreError: the server is not bide's, or refuses the token.
     """
 
-    def __init__(self, address: Address, timeout: float = 30.0) -> None:
+    def __init__(self, address: HttpAddress, timeout: float = 30.0) -> None:
         self._address = address
         self._timeout = timeout
-        self._connection: Connection | None = Connection(address, timeout)
+        self._connection: HttpConnection | None = HttpConnection(address, timeout)
         self._notifier: HttpNotifier | None = None
         try:
             self.capabilities = self._about()
@@ -136,7 +136,7 @@ class HttpEngine:
         ahead = middle - answer.now if now is None else 0
         outcomes: list[Any] = []
         for reply in answer.replies:
-            if isinstance(reply, Failed):
+            if isinstance(reply, FailedReply):
                 outcomes.append(error_of(0, reply.error)(reply.detail))
             else:
                 outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))

@@ -8,8 +8,8 @@ from contextlib import suppress
 import msgspec
 
 from bide.engines.http.answers import refusal
-from bide.engines.http.channel import Answer, Lost, Silent, TooLong
-from bide.engines.http.connection import Address, Connection
+from bide.engines.http.channel import ChannelBroken, HttpAnswer, Silent, TooLong
+from bide.engines.http.connection import HttpAddress, HttpConnection
 from bide.model.errors import AccessDenied, BideError, StoreUnavailable
 from bide.model.limits import MAX_EVENT_LINE
 
@@ -27,11 +27,11 @@ class EventStream:
         silence: seconds without data after which the connection counts as lost.
     """
 
-    def __init__(self, address: Address, query: str, silence: float = SILENCE) -> None:
+    def __init__(self, address: HttpAddress, query: str, silence: float = SILENCE) -> None:
         self._address = address
         self._path = f"/v1/events?{query}"
         self._silence = silence
-        self._connection = Connection(address, silence)
+        self._connection = HttpConnection(address, silence)
         self._lines: Iterator[bytes] | None = None
         self._closed = False
 
@@ -57,7 +57,7 @@ class EventStream:
                     return name, line[6:]
         except Silent:
             why = f"has said nothing for {self._silence:g} s"
-        except (Lost, UnicodeDecodeError) as error:
+        except (ChannelBroken, UnicodeDecodeError) as error:
             why = f"is gone: {error}"
         except BaseException:  # an interrupt within a line
             self.drop()
@@ -81,7 +81,7 @@ class EventStream:
         answer = self._connection.stream(self._path, "text/event-stream")
         if answer.status != 200:
             content = b""
-            with suppress(Lost, TooLong):  # it breaks off: its status says enough
+            with suppress(ChannelBroken, TooLong):  # it breaks off: its status says enough
                 content = answer.body()
             self.drop()
             raise refusal(self._address, answer.status, content)
@@ -91,7 +91,7 @@ class EventStream:
         return self._lines
 
 
-def lines_of(answer: Answer) -> Iterator[bytes]:
+def lines_of(answer: HttpAnswer) -> Iterator[bytes]:
     """Yield the lines of a stream as they come; one that is too long in pieces.
 
     Raises:
@@ -131,7 +131,7 @@ class HttpNotifier:
         timeout: seconds to wait for a connection.
     """
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: HttpAddress, timeout: float) -> None:
         self._events = EventStream(address, "counts=0", max(SILENCE, timeout))
         self._closed = threading.Event()
         self._has_failed = False

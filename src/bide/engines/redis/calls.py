@@ -20,7 +20,7 @@ CHANGING = ("put", "configure")
 """Scripts that always make a change."""
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class ScriptCall(msgspec.Struct, frozen=True, gc=False):
     """A call of a script on one shard of a queue."""
 
     script: str
@@ -42,14 +42,14 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 Result = Reply | StoreError | Unsupported
 
-Round = Generator[Sequence[Call], list[Any], Any]
+Round = Generator[Sequence[ScriptCall], list[Any], Any]
 """Yields calls, is sent what each answered (errors as values), and so on for as many rounds.
 
 Answers, or the first part of those that bring records, begin with the server's clock in Unix
 milliseconds and the number of the last change of the shard.
 """
 
-Step = Generator[Sequence[Call], list[Any], list[Result]]
+Step = Generator[Sequence[ScriptCall], list[Any], list[Result]]
 """Executes a command, or several at once, in rounds; returns an outcome for each."""
 
 
@@ -61,7 +61,7 @@ def identified(step: Step, identity: Identity) -> Step:
     """
     turns: Counter[tuple[str, int]] = Counter()
 
-    def identify(call: Call) -> Call:
+    def identify(call: ScriptCall) -> ScriptCall:
         turn = turns[call.script, call.shard]
         turns[call.script, call.shard] += 1
         return msgspec.structs.replace(call, identity=identity, turn=turn)
@@ -93,7 +93,7 @@ def everywhere(script: str, queue: str, args: Sequence[Any], shards: int) -> Rou
     Raises:
         StoreError: one of them did not answer.
     """
-    answers = yield [Call(script, queue, args, shard, shards) for shard in range(shards)]
+    answers = yield [ScriptCall(script, queue, args, shard, shards) for shard in range(shards)]
     return raised(answers)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bide.engines.redis.calls import Call, Round, Step
+from bide.engines.redis.calls import Round, ScriptCall, Step
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import DAMAGED, read_record
 from bide.engines.redis.messages import in_lots
@@ -50,7 +50,7 @@ class _Claiming:
         """How many messages are still wanted; none if there is no room for more."""
         return 0 if self.full else self.command.count - len(self._found) - self._gone
 
-    def call(self, count: int, shared: bool = False, floor: int = 0, of: int = 0) -> Call:
+    def call(self, count: int, shared: bool = False, floor: int = 0, of: int = 0) -> ScriptCall:
         """Return a call of the script, which describes its arguments.
 
         `of`: the number of messages that calls of several shards request together, in one room.
@@ -59,7 +59,7 @@ class _Claiming:
         room = self.room * count // of if of else self.room
         slots = None if command.slots is None else command.slots - len(self._found)
         lease = command.lease, command.holder, self.token or None
-        return Call("claim", command.queue, (count, *lease, room, shared, floor, slots))
+        return ScriptCall("claim", command.queue, (count, *lease, room, shared, floor, slots))
 
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
@@ -133,7 +133,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     left_out: list[StoreError] = []
     examined = 0
 
-    def ask(calls: Mapping[int, Call]) -> Round:
+    def ask(calls: Mapping[int, ScriptCall]) -> Round:
         """Call shards; return what those answered that are there, and leave out the others."""
         there = {}
         answers = yield [replace(call, shard=s, shards=sharded.count) for s, call in calls.items()]
@@ -150,7 +150,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     while examined < max(PROMOTE, command.count):
         wanted = claiming.wanted
         most = min(wanted, SLICE, wanted // sharded.count * 5 // 4 + 8)
-        peeked = yield from ask(dict.fromkeys(alive, Call("peek", command.queue, (most,))))
+        peeked = yield from ask(dict.fromkeys(alive, ScriptCall("peek", command.queue, (most,))))
         if not peeked and left_out and not claiming.token:
             raise left_out[0]
         if not peeked and left_out and wanted == command.count:

@@ -9,8 +9,8 @@ from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server,
 from bide.engines.redis.faults import Refusal, is_of_network, no_connection, origin, translate
 from bide.engines.redis.layout import LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
-from bide.engines.redis.settings import Settings, shown_address
-from bide.engines.redis.wire import Lost, Wire, pack
+from bide.engines.redis.settings import RedisSettings, shown_address
+from bide.engines.redis.wire import ConnectionLost, Wire, pack
 from bide.model.errors import SchemaTooNew, StoreUnavailable
 
 _LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
@@ -33,7 +33,7 @@ def check_layout(version: bytes | None, shown: str) -> None:
     )
 
 
-class Connection(Wire):
+class RedisConnection(Wire):
     """A connection to a server that has the scripts and was found fit for bide.
 
     Args:
@@ -48,7 +48,7 @@ class Connection(Wire):
     """
 
     def __init__(
-        self, settings: Settings, address: Address, lost: "Connection | None" = None
+        self, settings: RedisSettings, address: Address, lost: "RedisConnection | None" = None
     ) -> None:
         super().__init__(settings.kind(**settings.arguments_at(address)))
         self._settings = settings
@@ -65,7 +65,7 @@ class Connection(Wire):
                 self.ask("CLIENT", "KILL", "ID", lost._number)  # this user may not be allowed to
         except BaseException as error:
             self.close()
-            cause = (isinstance(error, Lost) and error.__cause__) or error
+            cause = (isinstance(error, ConnectionLost) and error.__cause__) or error
             if not is_of_network(cause):
                 raise origin(cause) from None
             if not isinstance(cause, (raised.RedisError, Refusal)):
@@ -82,7 +82,7 @@ class Connection(Wire):
         """
         try:
             answer = self.ask(*command)
-        except Lost as lost:
+        except ConnectionLost as lost:
             raise StoreUnavailable(f"{self._shown}: {lost}") from lost.__cause__
         if isinstance(answer, Refusal):
             raise translate(answer, self._shown)

@@ -13,7 +13,7 @@ from bide.engines.redis import layout
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_sentinels, of_server
 from bide.engines.redis.faults import no_connection
 from bide.engines.redis.sentinel import Address, Sentinels
-from bide.engines.redis.settings import Settings, read_url, shown_address
+from bide.engines.redis.settings import RedisSettings, read_url, shown_address
 
 _STATUSES = ("aof_last_write_status", "rdb_last_bgsave_status")
 
@@ -42,7 +42,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     return found
 
 
-def _client(settings: Settings, addresses: Sequence[Address]) -> Any:
+def _client(settings: RedisSettings, addresses: Sequence[Address]) -> Any:
     if settings.cluster is not None:
         arguments = {name: each for name, each in settings.arguments.items() if name != "db"}
         nodes: list[Any] = [ClusterNode(*address) for address in addresses]  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ def _client(settings: Settings, addresses: Sequence[Address]) -> Any:
     return redis.Redis(connection_pool=pool)
 
 
-def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
+def _servers(client: Any, settings: RedisSettings) -> Iterator[Finding]:
     """Look at each server that has messages."""
     if settings.cluster is None:
         yield from _node(client, settings)
@@ -67,7 +67,7 @@ def _servers(client: Any, settings: Settings) -> Iterator[Finding]:
             raise no_connection(error, settings.shown, node.name) from error
 
 
-def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
+def _node(client: redis.Redis, settings: RedisSettings) -> Iterator[Finding]:
     info = {name: str(value) for name, value in client.info().items()}
     config: dict[str, str] = {}
     no_functions = no_settings = ""
@@ -111,7 +111,7 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
         yield from cut_off(config)
 
 
-def _sentinels(settings: Settings, sentinels: Sentinels) -> list[Finding]:
+def _sentinels(settings: RedisSettings, sentinels: Sentinels) -> list[Finding]:
     facts = sentinels.facts()
     down = facts["down-after-milliseconds"] / 1000
     return of_sentinels(facts, sentinels.name) + findings(
@@ -130,7 +130,7 @@ ROOM = 1 << 20
 """Bytes of records that are asked for at a time, about."""
 
 
-def soundness(client: Any, settings: Settings, longest: float) -> Iterator[Finding]:
+def soundness(client: Any, settings: RedisSettings, longest: float) -> Iterator[Finding]:
     """Look at messages for some seconds.
 
     Args:

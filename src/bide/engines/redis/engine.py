@@ -8,7 +8,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import CHANGING, Call, Result, Step, identified
+from bide.engines.redis.calls import CHANGING, Result, ScriptCall, Step, identified
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.faults import is_of_shards
@@ -18,8 +18,8 @@ from bide.engines.redis.queue_wide import configure, delete, sweep
 from bide.engines.redis.queues import ShardedQueue, ShardMap, names_of_queues
 from bide.engines.redis.reads import count, explain, find, forecast, history
 from bide.engines.redis.scan import check_cursor, scan
-from bide.engines.redis.sender import Sender
-from bide.engines.redis.settings import Settings
+from bide.engines.redis.sender import CallSender
+from bide.engines.redis.settings import RedisSettings
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities
 from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
@@ -69,12 +69,12 @@ class RedisEngine:
         ids_ordered=False, resends=True, recovers=True, overlaps=True, remembers=True
     )
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._lane = secrets.token_hex(6)
         self._notifier: RedisNotifier | None = None
         self._closed = False
-        self._sender = Sender(settings, self._lane, self._lose)
+        self._sender = CallSender(settings, self._lane, self._lose)
         self._sender.open()
         self._shards = ShardMap(self._sender, settings.shards)
 
@@ -137,7 +137,9 @@ class RedisEngine:
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]
                 script, args = script_of(cmd.Retry(call.queue, [], release=True))
-                given_back = Call(script, call.queue, args, call.shard, call.shards, rows=rows)
+                given_back = ScriptCall(
+                    script, call.queue, args, call.shard, call.shards, rows=rows
+                )
                 self._sender.send([given_back], now)
             del interrupted[0]
 
@@ -238,7 +240,7 @@ class RedisEngine:
                     outcomes[place] = [error]
         return [outcome for mine in outcomes for outcome in mine]
 
-    def _ask(self, calls: Sequence[Call], now: int | None) -> list[Any]:
+    def _ask(self, calls: Sequence[ScriptCall], now: int | None) -> list[Any]:
         """Send calls; make shards that were not there. Return what each answered."""
         answers = self._sender.send(calls, now)
         for _ in range(3):  # others may delete the queue again meanwhile
@@ -247,10 +249,12 @@ class RedisEngine:
             self._make_shards(calls, answers, now)
         return answers
 
-    def _make_shards(self, calls: Sequence[Call], answers: list[Any], now: int | None) -> None:
+    def _make_shards(
+        self, calls: Sequence[ScriptCall], answers: list[Any], now: int | None
+    ) -> None:
         """Make shards that were not there, and send calls of them again that did nothing."""
         gone: set[tuple[str, int]] = set()
-        again: dict[int, Call] = {}
+        again: dict[int, ScriptCall] = {}
         for at, (call, answer) in enumerate(zip(calls, answers, strict=True)):
             shard = call.queue, call.shard
             if is_of_shards(answer):

@@ -1,7 +1,7 @@
 """How messages are stored in Redis: the keys, and the records.
 
 The keys of a shard share a hash tag; a few keys belong to the whole store. A record is an array in
-MessagePack: `Record`. A put sends its fields from `json` on; the script adds the others.
+MessagePack: `StoredRecord`. A put sends its fields from `json` on; the script adds the others.
 """
 
 from functools import cache
@@ -159,7 +159,7 @@ DAMAGED = (ValueError, msgspec.MsgspecError)
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message as Redis stores it."""
 
     order: str
@@ -187,7 +187,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     data: bytes
 
 
-class Lease(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The lease of a message as Redis stores it."""
 
     order: str
@@ -197,11 +197,11 @@ class Lease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     since: int
     extended: int
     """How many times."""
-    successor: Record | None
+    successor: StoredRecord | None
 
 
-_decode_record = msgspec.msgpack.Decoder(Record).decode
-decode_lease = msgspec.msgpack.Decoder(Lease).decode
+_decode_record = msgspec.msgpack.Decoder(StoredRecord).decode
+decode_lease = msgspec.msgpack.Decoder(StoredLease).decode
 
 
 def as_message(
@@ -274,11 +274,11 @@ def read_record(
     )  # fmt: skip
 
 
-def _headers(record: Record) -> dict[str, str] | None:
+def _headers(record: StoredRecord) -> dict[str, str] | None:
     return _decode_headers(record.headers) if record.headers else None
 
 
-def _as_successor(id: str, record: Record) -> Item:
+def _as_successor(id: str, record: StoredRecord) -> Item:
     return Item(
         id, record.data, record.json, record.due, 0, record.priority, record.expires,
         record.attempts, record.group or None, _headers(record), created=record.created or None,

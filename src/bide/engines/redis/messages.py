@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.redis.calls import Call, Result, Round, Step
+from bide.engines.redis.calls import Result, Round, ScriptCall, Step
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import Arg, as_outcome, packed_values, shard_of
 from bide.engines.redis.queues import ShardedQueue
@@ -239,7 +239,9 @@ def in_lots(
         places = None if first is None else [first + at for at in lot]
         named = rows if len(lots) == 1 else [rows[index] for index in lot]
         mine = [*common, *chain.from_iterable(named)]
-        calls.append(Call(script, command.queue, (*head, said, places), shard, shards, rows=mine))
+        calls.append(
+            ScriptCall(script, command.queue, (*head, said, places), shard, shards, rows=mine)
+        )
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
     answered, failed = [], None

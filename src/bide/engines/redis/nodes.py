@@ -10,11 +10,11 @@ from typing import Any
 
 from redis import exceptions as raised
 
-from bide.engines.redis.connection import Connection
+from bide.engines.redis.connection import RedisConnection
 from bide.engines.redis.faults import is_away
 from bide.engines.redis.layout import SLOTS
 from bide.engines.redis.sentinel import Address
-from bide.engines.redis.settings import Settings
+from bide.engines.redis.settings import RedisSettings
 from bide.model.errors import StoreError, StoreUnavailable
 from bide.threads import Background
 
@@ -38,7 +38,7 @@ class Nodes:
         settings: what the URL says.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._many = settings.cluster is not None
         alone = not self._many and settings.sentinels is None
@@ -46,12 +46,12 @@ class Nodes:
         """By slot: the server that has it, as far as is known. One server alone has slot 0."""
         self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
         """The servers that have slots, as far as is known."""
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, RedisConnection] = {}
         self._away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self.doubtful = False
         """Whether sentinels may name another master."""
-        self.only: Connection | None = None
+        self.only: RedisConnection | None = None
         """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
         self._closed = threading.Event()
@@ -128,7 +128,7 @@ class Nodes:
 
     # Connections.
 
-    def connection(self, address: Address) -> Connection:
+    def connection(self, address: Address) -> RedisConnection:
         """Return a connection to a server.
 
         Raises:
@@ -144,7 +144,7 @@ class Nodes:
             self.only = found
         return found
 
-    def _connect(self, address: Address, lost: Connection | None) -> Connection:
+    def _connect(self, address: Address, lost: RedisConnection | None) -> RedisConnection:
         self.only, away = None, self._away.get(address)
         if away is not None:
             raise away.with_traceback(None)  # else each one would add to it
@@ -152,7 +152,7 @@ class Nodes:
         quick = self._many and lost is not None and address not in self._away
         settings = self._settings.hurried(QUICK) if quick else self._settings
         try:
-            found = Connection(settings, address, lost)
+            found = RedisConnection(settings, address, lost)
         except StoreError as error:
             self.doubt()
             if self._many and is_away(error):
@@ -190,7 +190,7 @@ class Nodes:
             for address, error in list(self._away.items()):
                 if error is not None:
                     with suppress(StoreError):
-                        Connection(self._settings, address).close()
+                        RedisConnection(self._settings, address).close()
                         self._away[address] = None
         if sentinels is not None:
             sentinels.close()

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.connection import Connection
+from bide.engines.redis.connection import RedisConnection
 from bide.engines.redis.layout import CHANNEL
 from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.sentinel import Address
-from bide.engines.redis.settings import Settings
-from bide.engines.redis.wire import Lost, pack
+from bide.engines.redis.settings import RedisSettings
+from bide.engines.redis.wire import ConnectionLost, pack
 from bide.logs import logger
 from bide.model.ended import end_of
 from bide.model.errors import StoreError
@@ -51,7 +51,7 @@ class RedisNotifier:
         StoreError: no server can be reached, or lets this user subscribe.
     """
 
-    def __init__(self, settings: Settings, lane: str) -> None:
+    def __init__(self, settings: RedisSettings, lane: str) -> None:
         self._clustered = settings.cluster is not None
         quick = settings.hurried(QUICK)
         # A wait for one server delays the hints of the others.
@@ -59,7 +59,7 @@ class RedisNotifier:
         self._channel = CHANNEL + lane
         self._nodes = Nodes(quick)
         self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(1000)
-        self._at: dict[Address, Connection] = {}
+        self._at: dict[Address, RedisConnection] = {}
         self._alive: dict[Address, float] = {}
         self._checked = 0.0
         self._closed = self._has_seen_other_text = False
@@ -105,12 +105,12 @@ class RedisNotifier:
             self._wake_out.close()
             self._wake_in.close()
 
-    def _read(self, connection: Connection) -> list[tuple[str, int]]:
+    def _read(self, connection: RedisConnection) -> list[tuple[str, int]]:
         """Read what a server has published."""
         address = connection.address
         try:
             answers = connection.heard()
-        except Lost:
+        except ConnectionLost:
             self._leave(address)
             return []
         self._alive[address] = time.monotonic()
@@ -162,11 +162,11 @@ class RedisNotifier:
             elif silent >= HEARTBEAT:
                 try:
                     connection.tell(pack(("PING",)))
-                except Lost:
+                except ConnectionLost:
                     self._leave(address)
 
     def _subscribe(self, address: Address) -> None:
-        connection = Connection(self._settings, address)
+        connection = RedisConnection(self._settings, address)
         try:
             connection.demand("SUBSCRIBE", self._channel)
         except StoreError:

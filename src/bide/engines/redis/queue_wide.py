@@ -1,6 +1,6 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
-from bide.engines.redis.calls import Call, Step, everywhere, raised
+from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
 from bide.engines.redis.constants import SLICE
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
 from bide.model.errors import Unsupported
@@ -64,7 +64,7 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
         share = min(SLICE, max(1, room // len(chosen)))
         tail = counted if now_deletes else None, now_deletes, command.actor
         answers = yield [
-            Call(
+            ScriptCall(
                 "sweep", command.queue, (*head, share, cursors[shard], *tail), shard, shards,
                 reads=not now_deletes,
             )

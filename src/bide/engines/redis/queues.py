@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import Call, raised
+from bide.engines.redis.calls import ScriptCall, raised
 from bide.engines.redis.layout import NUMBERS, QUEUES, meta_key
-from bide.engines.redis.sender import Sender
+from bide.engines.redis.sender import CallSender
 from bide.logs import logger
 from bide.model.errors import StoreError
 
@@ -47,7 +47,7 @@ class ShardMap:
         usual: the number of shards of a new queue.
     """
 
-    def __init__(self, sender: Sender, usual: int) -> None:
+    def __init__(self, sender: CallSender, usual: int) -> None:
         self._sender = sender
         self._usual = usual
         self.known: BoundedDict[str, ShardedQueue] = BoundedDict()
@@ -58,7 +58,7 @@ class ShardMap:
         Args:
             queue: its name.
             new: the number to keep for a new queue, which is made; 0: none.
-            now: see `Sender.send`.
+            now: see `CallSender.send`.
 
         Raises:
             StoreError: the store cannot be reached, or cannot keep the number.
@@ -68,7 +68,7 @@ class ShardMap:
         if new and None in found:  # it is new, or a server has lost what it kept
             self._sender.each_copy("ZADD", QUEUES, 0, queue)
             if not kept:  # the first shard decides between processes that make it at once
-                self._sender.send([Call("make", queue, (), 0, new)], now)
+                self._sender.send([ScriptCall("make", queue, (), 0, new)], now)
                 (made,) = raised(self._sender.plain([("HGET", meta_key(queue), "shards")]))
                 kept = int(made or new)
             self._sender.each_copy("ZADD", NUMBERS, kept, queue)
@@ -93,7 +93,9 @@ class ShardMap:
         self._make(queue, self.find(queue, shards, now).count, now)
 
     def _make(self, queue: str, shards: int, now: int | None) -> None:
-        self._sender.send([Call("make", queue, (), shard, shards) for shard in range(shards)], now)
+        self._sender.send(
+            [ScriptCall("make", queue, (), shard, shards) for shard in range(shards)], now
+        )
 
     def forget(self, queue: str) -> None:
         """Ask the store again: it may have lost what it kept."""
@@ -105,7 +107,7 @@ PAGE = 500
 """The number of names that are read at a time."""
 
 
-def names_of_queues(sender: Sender, prefix: str) -> list[str]:
+def names_of_queues(sender: CallSender, prefix: str) -> list[str]:
     """Return the names of the queues that exist and begin so, sorted.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from bide.engines.cursor import Budget
-from bide.engines.redis.calls import Call, Step, everywhere, raised
+from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
 from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_of
 from bide.engines.redis.messages import in_lots
 from bide.model import replies
@@ -52,7 +52,8 @@ def count(command: Count, shards: int) -> Step:
     places: dict[int, tuple[int, int]] = dict.fromkeys(range(shards), (1, 0))
     while places and (command.recount or command.stored):
         answers = yield [
-            Call("audit", command.queue, place, shard, shards) for shard, place in places.items()
+            ScriptCall("audit", command.queue, place, shard, shards)
+            for shard, place in places.items()
         ]
         for shard, answer in zip(list(places), raised(answers), strict=True):
             _now, _change, found, place, offset, size = answer
@@ -88,7 +89,7 @@ def explain(command: Explain, shards: int) -> Step:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     id = command.id or ""
     home = shard_of(id, shards)
-    answers = yield [Call("explain", command.queue, (id,), home, shards)]
+    answers = yield [ScriptCall("explain", command.queue, (id,), home, shards)]
     ((head, record, lease),) = raised(answers)
     now, _change, paused, past, ahead, order, limited = head
     pauses = [replies.Pause(*pause) for pause in past]
@@ -100,7 +101,9 @@ def explain(command: Explain, shards: int) -> Step:
     if ahead is not None and shards > 1:
         place = ready_rank(seen.due, seen.priority), order
         others = [shard for shard in range(shards) if shard != home]
-        answers = yield [Call("ahead", command.queue, place, shard, shards) for shard in others]
+        answers = yield [
+            ScriptCall("ahead", command.queue, place, shard, shards) for shard in others
+        ]
         ahead = min(replies.AHEAD + 1, ahead + sum(answer[2] for answer in raised(answers)))
     since, extended = None, 0
     if seen.holder:
@@ -121,7 +124,7 @@ def history(command: History, shards: int) -> Step:
     """Look at how messages with an id have ended."""
     shard = shard_of(command.id, shards)
     script = "watch" if command.watch else "history"
-    answers = yield [Call(script, command.queue, (command.id,), shard, shards, reads=True)]
+    answers = yield [ScriptCall(script, command.queue, (command.id,), shard, shards, reads=True)]
     ((head, text),) = raised(answers)
     now, _change, state, history, result_ttl = head
     try:

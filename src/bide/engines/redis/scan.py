@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN, goes_by_set, phases_of
-from bide.engines.redis.calls import Call, Round, Step, raised
+from bide.engines.redis.calls import Round, ScriptCall, Step, raised
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
@@ -132,7 +132,7 @@ def _ask(
     head = phase, where.after, where.before, where.group, most, max(room, 1)
     prefix = command.prefix or ""
     answers = yield [
-        Call(
+        ScriptCall(
             "scan", command.queue,
             (*head, *_mark(place, shard), prefix, place.behind(shard)), shard, shards,
         )

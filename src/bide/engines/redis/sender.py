@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import CHANGING, Call, load_library
+from bide.engines.redis.calls import CHANGING, ScriptCall, load_library
 from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import (
     LAYOUT,
@@ -25,8 +25,8 @@ from bide.engines.redis.layout import (
     sender_keys,
     slot_of,
 )
-from bide.engines.redis.settings import Settings
-from bide.engines.redis.transport import Request, Transport
+from bide.engines.redis.settings import RedisSettings
+from bide.engines.redis.transport import ServerCommand, Transport
 from bide.engines.redis.wire import Beginning, pack_words
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
@@ -41,7 +41,7 @@ _HURRIED = ("peek", "claim", "make")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 
-class Sender(Transport):
+class CallSender(Transport):
     """Sends calls to a store, also when connections break, and servers or slots change.
 
     Args:
@@ -53,7 +53,9 @@ class Sender(Transport):
         StoreError: the store cannot be reached, or is not what bide needs.
     """
 
-    def __init__(self, settings: Settings, lane: str, on_lost: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, settings: RedisSettings, lane: str, on_lost: Callable[[str, int], None]
+    ) -> None:
         super().__init__(settings)
         self._library = load_library()
         self._lane = lane
@@ -61,7 +63,7 @@ class Sender(Transport):
         self._numbers = itertools.count(1)
         self.listens = False
         """Whether the caller receives what is published to its channel."""
-        self.claims: list[tuple[Call, Request]] = []
+        self.claims: list[tuple[ScriptCall, ServerCommand]] = []
         """Calls of claims whose replies no caller has got yet: the engine clears this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
         """By queue and shard: the number of its last change, and the store's clock then."""
@@ -113,9 +115,11 @@ class Sender(Transport):
         """
         slots = [slot_of(each[1]) if self.clustered else 0 for each in commands]
         both = zip(slots, commands, strict=True)
-        return self.execute([Request(slot, tuple(each), False, hurried) for slot, each in both])
+        return self.execute(
+            [ServerCommand(slot, tuple(each), False, hurried) for slot, each in both]
+        )
 
-    def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
+    def send(self, calls: Sequence[ScriptCall], now: int | None) -> list[Any]:
         """Send calls, and return what each answered, errors as values.
 
         Args:
@@ -135,7 +139,7 @@ class Sender(Transport):
         self._note_changes(calls, answers)
         return answers
 
-    def again(self, request: Request) -> Any:
+    def again(self, request: ServerCommand) -> Any:
         """Return what a call answered; send it again if that is not known.
 
         If it is known, later calls may have taken the place of the reply.
@@ -144,7 +148,7 @@ class Sender(Transport):
         (answer,) = self.execute([request])
         return answer
 
-    def _note_changes(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
+    def _note_changes(self, calls: Sequence[ScriptCall], answers: Sequence[Any]) -> None:
         """Read from the numbers of changes whether the store has lost some."""
         changes: dict[tuple[str, int], tuple[int, int, int]] = {}
         for call, answer in zip(calls, answers, strict=True):
@@ -165,7 +169,7 @@ class Sender(Transport):
             if known and change < known + made:
                 self._on_lost(shard[0], known + made - change)
 
-    def _prepare(self, call: Call, place: int, now: int | None) -> Request:
+    def _prepare(self, call: ScriptCall, place: int, now: int | None) -> ServerCommand:
         """Return a call as it is sent, at a place in its pipeline."""
         script, queue, shard = call.script, call.queue, call.shard
         writes = script in self._library.writing and not call.reads
@@ -183,7 +187,9 @@ class Sender(Transport):
         lane = self._lane if self.listens else ""
         words = mark, packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows
         hurried = call.shards > 1 and script in _HURRIED
-        return Request(slot if self.clustered else 0, words, writes, hurried, beginning, label)
+        return ServerCommand(
+            slot if self.clustered else 0, words, writes, hurried, beginning, label
+        )
 
 
 @lru_cache(1024)
@@ -208,7 +214,7 @@ def _begin(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int,
     return slot_of(keys[0]), Beginning(len(words), pack_words(words))
 
 
-def _words_of(call: Call, identity: Identity) -> str:
+def _words_of(call: ScriptCall, identity: Identity) -> str:
     """Return what a script is told of the identity of its command."""
     place = f"{identity.place}.{call.script}#{call.shard}.{call.turn}"
     return f"{identity.number} {identity.repeated:d} {place}"

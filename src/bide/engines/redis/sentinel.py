@@ -8,7 +8,7 @@ from redis import exceptions as raised
 
 from bide.engines.redis.dangers import of_sentinels, warn
 from bide.engines.redis.faults import Refusal, is_away, is_of_network, no_connection, origin
-from bide.engines.redis.wire import Lost, Wire, pack
+from bide.engines.redis.wire import ConnectionLost, Wire, pack
 from bide.logs import logger
 from bide.model.errors import StoreError, StoreUnavailable
 
@@ -63,7 +63,7 @@ class Sentinel:
                 continue
             try:
                 answers = wire.exchange(packed, [b""] * len(commands))
-            except Lost as lost:
+            except ConnectionLost as lost:
                 if used and not isinstance(lost.__cause__, (raised.TimeoutError, TimeoutError)):
                     continue  # it was closed while it was idle
                 raise (lost.__cause__ or lost) from None

@@ -18,7 +18,7 @@ _SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
 _OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db")
 
 
-class Settings(msgspec.Struct, frozen=True):
+class RedisSettings(msgspec.Struct, frozen=True):
     """Where the server is, and how to talk to it."""
 
     shown: str
@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
         """Return the URL without its password, and in a cluster which node is meant."""
         return self.shown if self.cluster is None else f"{self.shown} ({shown_address(address)})"
 
-    def hurried(self, seconds: float) -> "Settings":
+    def hurried(self, seconds: float) -> "RedisSettings":
         """Return how to connect to a server that must not keep callers waiting."""
         soon = dict.fromkeys(_TIMEOUTS, min(self.timeout, seconds))
         return msgspec.structs.replace(self, arguments=self.arguments | soon)
@@ -63,7 +63,7 @@ def shown_address(address: Address) -> str:
     return f"{address[0]}:{address[1]}" if address[1] else address[0]
 
 
-def read_url(parts: SplitResult) -> Settings:
+def read_url(parts: SplitResult) -> RedisSettings:
     """Return what a URL says.
 
     Raises:
@@ -112,7 +112,7 @@ def read_url(parts: SplitResult) -> Settings:
         raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
     reconnect = _seconds(chosen, "reconnect", f"{timeout}")
     wait_replicas = _count(chosen.get("wait_replicas", "0"), "wait_replicas")
-    return Settings(
+    return RedisSettings(
         shown, kind, arguments, timeout, reconnect, wait_replicas, sentinels, shards, cluster
     )
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 from redis.exceptions import BusyLoadingError
 
-from bide.engines.redis.connection import Connection
+from bide.engines.redis.connection import RedisConnection
 from bide.engines.redis.faults import Refusal, has_run, is_away, passes, translate
 from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
-from bide.engines.redis.settings import Settings, shown_address
-from bide.engines.redis.wire import NOTHING, Beginning, Lost, pack
+from bide.engines.redis.settings import RedisSettings, shown_address
+from bide.engines.redis.wire import NOTHING, Beginning, ConnectionLost, pack
 from bide.logs import logger
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
@@ -26,7 +26,7 @@ _MOVING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION")
 _log = logger("bide.redis")
 
 
-class Request(msgspec.Struct, eq=False):
+class ServerCommand(msgspec.Struct, eq=False):
     """A command, and its answer."""
 
     slot: int
@@ -60,7 +60,7 @@ class Transport:
         settings: what the URL says.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self.nodes = Nodes(settings)
         self.clustered = settings.cluster is not None
@@ -70,7 +70,7 @@ class Transport:
         self._limit = settings.reconnect
         """For how many seconds they wait."""
 
-    def execute(self, requests: Sequence[Request]) -> list[Any]:
+    def execute(self, requests: Sequence[ServerCommand]) -> list[Any]:
         """Send to all servers at once, and again where the answer was lost or the server wrong.
 
         Returns:
@@ -85,7 +85,7 @@ class Transport:
             for request in requests
         ]
 
-    def _wait(self, left: Sequence[Request]) -> None:
+    def _wait(self, left: Sequence[ServerCommand]) -> None:
         """Wait a little, unless other servers have the slots now; give up what is hopeless."""
         now, moved = time.monotonic(), self.nodes.refresh()
         for request in left:
@@ -95,9 +95,9 @@ class Transport:
         if not moved and any(not request.done for request in left):
             time.sleep(min(0.005 * left[0].tries, 0.2))
 
-    def _attempt(self, left: Sequence[Request]) -> None:
+    def _attempt(self, left: Sequence[ServerCommand]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
-        groups: dict[Address, list[Request]] = {}
+        groups: dict[Address, list[ServerCommand]] = {}
         try:
             addresses = [self.nodes.owner(request.slot) for request in left]
         except StoreError as error:  # the others would ask the sentinels again
@@ -116,30 +116,30 @@ class Transport:
         for connection, due in filter(None, reached):
             try:
                 exchange = connection.begin(_packed(due), [request.label for request in due])
-            except Lost as lost:
+            except ConnectionLost as lost:
                 self._lose(connection, due, lost)
             else:
                 exchanges.append((connection, exchange, due))
         for connection, exchange, due in exchanges:
             try:
                 self._take(connection, due, exchange.answers())
-            except Lost as lost:
+            except ConnectionLost as lost:
                 self._lose(connection, due, lost)
         for connection, _, due in exchanges:
             if due[-1].words[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
 
-    def _exchange(self, connection: Connection, due: Sequence[Request]) -> None:
+    def _exchange(self, connection: RedisConnection, due: Sequence[ServerCommand]) -> None:
         """Send commands to a server, and take in what it answers."""
         try:
             labels = [request.label for request in due]
             self._take(connection, due, connection.exchange(_packed(due), labels))
-        except Lost as lost:
+        except ConnectionLost as lost:
             self._lose(connection, due, lost)
 
     def _connect(
-        self, address: Address, group: Sequence[Request]
-    ) -> tuple[Connection, list[Request]] | None:
+        self, address: Address, group: Sequence[ServerCommand]
+    ) -> tuple[RedisConnection, list[ServerCommand]] | None:
         """Return the connection to a server, and which commands go there now, if any.
 
         The last one is WAIT, if anything has to reach replicas.
@@ -160,10 +160,14 @@ class Transport:
         if wanted > 0 and any(request.writes for request in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            due.append(Request(group[0].slot, ("WAIT", wanted, max(1, int(longest))), False, False))
+            due.append(
+                ServerCommand(group[0].slot, ("WAIT", wanted, max(1, int(longest))), False, False)
+            )
         return connection, due
 
-    def _take(self, connection: Connection, due: Sequence[Request], answers: Sequence[Any]) -> None:
+    def _take(
+        self, connection: RedisConnection, due: Sequence[ServerCommand], answers: Sequence[Any]
+    ) -> None:
         """Take in the answers of a server, which may say where or when to ask again.
 
         A slot that is moving (ASK) is asked for until it has moved: before that, the new server
@@ -193,7 +197,9 @@ class Transport:
                 if "The user executing the script" in text:  # a function ended halfway: the next
                     self.nodes.lose(connection.address)  # connection sees which rights are missing
 
-    def _lose(self, connection: Connection, due: Iterable[Request], lost: Lost) -> None:
+    def _lose(
+        self, connection: RedisConnection, due: Iterable[ServerCommand], lost: ConnectionLost
+    ) -> None:
         """Note that all that is due was lost with the connection, and is to be sent again."""
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
@@ -204,7 +210,7 @@ class Transport:
         for request in due:
             request.answer, request.again = error, True
 
-    def _fail(self, group: Iterable[Request], error: StoreError) -> None:
+    def _fail(self, group: Iterable[ServerCommand], error: StoreError) -> None:
         """Note that there is no connection to a server."""
         for request in group:
             request.answer, request.done = error, not is_away(error)
@@ -212,7 +218,7 @@ class Transport:
         if isinstance(error.__cause__, BusyLoadingError):  # it is there
             self._limit = self._settings.reconnect
 
-    def _error_of(self, request: Request) -> StoreError:
+    def _error_of(self, request: ServerCommand) -> StoreError:
         """Return the error of a command that was not executed, or perhaps not."""
         answer: StoreError = request.answer
         if isinstance(request.answer, Refusal):
@@ -229,7 +235,7 @@ class Transport:
 
     # Replicas.
 
-    def _confirm(self, address: Address, due: Sequence[Request]) -> None:
+    def _confirm(self, address: Address, due: Sequence[ServerCommand]) -> None:
         """Check that enough replicas have the changes."""
         wanted, reached = self._settings.wait_replicas, due[-1].answer
         if isinstance(reached, int) and reached >= wanted:
@@ -254,13 +260,13 @@ class Transport:
             else:
                 self._short.add(address)
 
-    def _missing(self, connection: Connection) -> StoreError | None:
+    def _missing(self, connection: RedisConnection) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted, address = self._settings.wait_replicas, connection.address
         longest = int(min(BACK_MS, self._settings.timeout * 500))  # else the server seems silent
         try:  # they are to have all that the server had when it was asked last on this connection
             reached = connection.ask("WAIT", wanted, longest)
-        except Lost:
+        except ConnectionLost:
             return None  # the calls themselves find out
         if not isinstance(reached, int) or reached >= wanted:
             self._short.discard(address)
@@ -274,11 +280,11 @@ class Transport:
         )
 
 
-def _packed(requests: Sequence[Request]) -> bytes:
+def _packed(requests: Sequence[ServerCommand]) -> bytes:
     return b"".join([request.packed() for request in requests])
 
 
-def _left(requests: Sequence[Request]) -> list[Request]:
+def _left(requests: Sequence[ServerCommand]) -> list[ServerCommand]:
     """Return commands that are not done; give up refused ones that others have overtaken."""
     for request in requests:
         if not request.done:

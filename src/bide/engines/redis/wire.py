@@ -1,8 +1,8 @@
 """A connection to a Redis server that nobody can read out of step.
 
-Commands that were sent are an `Exchange`, and it alone reads their answers. Until it has read all
-of them, the connection sends nothing else: not after an error, nor after an exception of a signal
-handler, which may come anywhere. Answers of bide's functions name the call that they answer.
+Commands that were sent are a `WireExchange`, and it alone reads their answers. Until it has read
+all of them, the connection sends nothing else: not after an error, nor after an exception of a
+signal handler, which may come anywhere. Answers of bide's functions name the call that they answer.
 """
 
 import os
@@ -33,7 +33,7 @@ SELDOM = 8
 _decode = msgspec.msgpack.Decoder().decode
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection broke; its cause is what broke it, in the same words."""
 
 
@@ -78,7 +78,7 @@ class Wire:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
-        self._owner: Exchange | None = None
+        self._owner: WireExchange | None = None
         """What has been sent and is not answered yet."""
         self.open = True
         self.socket: Any = None
@@ -108,7 +108,7 @@ class Wire:
         """Whether it belongs to the process that forked this one."""
         return bool(self._client.pid != os.getpid())
 
-    def begin(self, packed: bytes, labels: Sequence[bytes]) -> "Exchange":
+    def begin(self, packed: bytes, labels: Sequence[bytes]) -> "WireExchange":
         """Send commands, whose answers are due then.
 
         Args:
@@ -121,7 +121,7 @@ class Wire:
         try:
             if not self.usable or self._reader.has_data():
                 raise raised.ConnectionError("an earlier command was interrupted")
-            exchange = self._owner = Exchange(self, labels)
+            exchange = self._owner = WireExchange(self, labels)
             self.socket.sendall(packed)
         except BaseException as error:
             self.end(error)
@@ -183,7 +183,7 @@ class Wire:
         """
         self.close()
         if isinstance(error, _BROKEN) and is_of_network(error):
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
 
     def look(self) -> None:
         """Wait for an answer without sleeping, for `SOON` at most; less often after late ones."""
@@ -211,7 +211,7 @@ class Wire:
         return answer
 
 
-class Exchange:
+class WireExchange:
     """Commands that were sent on a connection, which is theirs until all are answered."""
 
     def __init__(self, wire: Wire, labels: Sequence[bytes]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.http.answers import error_of
-from bide.engines.http.engine import Failed, Replies
+from bide.engines.http.engine import FailedReply, Replies
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.command_identity import Identity
@@ -83,7 +83,7 @@ async def batch(call: Call) -> Answer:
     ]
     for act, reply in zip(call.acts, replies, strict=True):
         act.messages = count_of(reply)
-        if isinstance(reply, Failed):
+        if isinstance(reply, FailedReply):
             act.result = kind_of(reply.error)
     content = Replies(replies, service.clock.now())
     if binary:
@@ -184,7 +184,7 @@ async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
     hides = not caller.may("bodies")
     match reply:
         case BideError():
-            return Failed(type(reply).__name__, call.service.client_text.of(reply))
+            return FailedReply(type(reply).__name__, call.service.client_text.of(reply))
         case BaseException():
             raise reply
         case Names():

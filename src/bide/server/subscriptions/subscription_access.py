@@ -10,7 +10,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.http import address_of
 from bide.engines.http.answers import request
-from bide.engines.http.connection import Connection
+from bide.engines.http.connection import HttpConnection
 from bide.engines.registry import opener, split_url
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
@@ -87,7 +87,7 @@ class _ServerAccess:
     def __init__(self, url: str) -> None:
         opener(url)  # checks the URL
         self._address, timeout = address_of(split_url(url))
-        self._connection = Connection(self._address, timeout)
+        self._connection = HttpConnection(self._address, timeout)
         self.close = self._connection.close
 
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:

@@ -38,7 +38,7 @@ end
 
 -- Records, and the way of a message from set to set.
 --
--- A record is an array in MessagePack, of the fields of `Record` in layout.py, of which a put sends those
+-- A record is an array in MessagePack, of the fields of `StoredRecord` in layout.py, of which a put sends those
 -- from `json` on. The last one is the body, in the form "bin 32", which cmsgpack does not know.
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
