@@ -81,7 +81,7 @@ def test_the_watcher_goes_on_after_an_error_that_nobody_expects(
     refused(nodes, address)
     died = deaths["bide-watcher"]
     with monkeypatch.context() as broken:
-        broken.setattr(module, "Connection", None)  # calling it raises a TypeError
+        broken.setattr(module, "RedisConnection", None)  # calling it raises a TypeError
         eventually(lambda: deaths["bide-watcher"] > died)
     config = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
     server = RedisServer(tmp_path, port=address[1], **config)
