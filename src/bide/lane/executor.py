@@ -297,9 +297,9 @@ def as_repeated(identity: Identity | None) -> Identity | None:
 
 def copied(error: E) -> E:
     """Return a copy of an error: each caller raises its own, with its own traceback."""
-    mine = copy.copy(error)
-    mine.__cause__ = error.__cause__
-    return mine
+    error_copy = copy.copy(error)
+    error_copy.__cause__ = error.__cause__
+    return error_copy
 
 
 def interrupted(error: BaseException) -> errors.OutcomeUnknown:
@@ -326,13 +326,13 @@ def _raisable(error: BaseException) -> Exception:
 def log_died(command: Command, reply: Claimed) -> None:
     """Log the messages that a claim made dead letters."""
     queue = command.queue
-    for one in reply.died[:LOGGED_DIED]:
+    for message in reply.died[:LOGGED_DIED]:
         _log.error(
             "%s of %s, attempt %d: it is dead now: its lease expired; %s held it last",
-            one.id, queue, one.attempts, one.holder,
+            message.id, queue, message.attempts, message.holder,
             extra={
-                "queue": queue, "id": one.id, "attempt": one.attempts, "outcome": "dead",
-                "holder": one.holder,
+                "queue": queue, "id": message.id, "attempt": message.attempts, "outcome": "dead",
+                "holder": message.holder,
             },
         )  # fmt: skip
     if (more := len(reply.died) - LOGGED_DIED) > 0:

@@ -154,17 +154,21 @@ def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[s
 
     With `ends` also the names of those that have ended, with the time 0.
     """
-    found: dict[str, int] = {}
+    times: dict[str, int] = {}
     for command, reply in done:
         if ends and isinstance(reply, (Outcomes, Claimed)):
             if isinstance(reply, Claimed):
-                ids = [one.id for one in reply.died]
+                ids = [message.id for message in reply.died]
             else:
-                ids = [one.id for one in reply.outcomes if one.done and one.state not in PENDING]
-            found |= dict.fromkeys([end_of(command.queue, id) for id in ids], 0)
+                ids = [
+                    outcome.id
+                    for outcome in reply.outcomes
+                    if outcome.done and outcome.state not in PENDING
+                ]
+            times |= dict.fromkeys([end_of(command.queue, id) for id in ids], 0)
         if (wake := getattr(reply, "wake", None)) is not None:
-            found[command.queue] = min(wake, found.get(command.queue, wake))
-    return found
+            times[command.queue] = min(wake, times.get(command.queue, wake))
+    return times
 
 
 class Inbox:

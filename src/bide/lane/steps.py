@@ -24,8 +24,8 @@ def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R:
             else:
                 command = steps.send(reply)
     except StopIteration as done:
-        found: R = done.value
-        return found
+        result: R = done.value
+        return result
 
 
 async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[Any]]) -> R:
@@ -40,5 +40,5 @@ async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[A
             else:
                 command = steps.send(reply)
     except StopIteration as done:
-        found: R = done.value
-        return found
+        result: R = done.value
+        return result
