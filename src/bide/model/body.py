@@ -120,9 +120,9 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
         if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
             check_depth(data)
         doubtful = not decoded and kind not in _NO_NAN and data.find(b"null") >= 0
-        if doubtful and (found := _find_nan(msgspec.to_builtins(body, enc_hook=_look_into))):
+        if doubtful and (fault := _find_nan(msgspec.to_builtins(body, enc_hook=_look_into))):
             raise InvalidArgument(
-                f"{_place(found[0])} is {found[1]}, which JSON cannot represent; put None or a "
+                f"{_place(fault[0])} is {fault[1]}, which JSON cannot represent; put None or a "
                 "string instead"
             )
         is_json = True
@@ -326,8 +326,8 @@ def is_readable(data: bytes) -> bool:
 def _explain(body: Any, error: Exception) -> str:
     """Name the innermost element of lists and dictionaries that cannot be encoded."""
     path, value = "", body
-    while found := next((part for part in _parts(value) if not _encodes(part[1])), None):
-        path, value = path + f"[{found[0]!r}]", found[1]
+    while element := next((part for part in _parts(value) if not _encodes(part[1])), None):
+        path, value = path + f"[{element[0]!r}]", element[1]
     return (
         f"{_place(path)} is of type {type(value).__name__}, which JSON cannot represent ({error}); "
         f"convert it (keys to str){OR_BYTES}"
@@ -363,6 +363,6 @@ def _find_nan(value: Any) -> tuple[str, float] | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else ("", value)
     for key, part in _parts(value):
-        if type(part) not in _NO_NAN and (found := _find_nan(part)):
-            return f"[{key!r}]{found[0]}", found[1]
+        if type(part) not in _NO_NAN and (fault := _find_nan(part)):
+            return f"[{key!r}]{fault[0]}", fault[1]
     return None

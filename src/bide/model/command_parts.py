@@ -43,11 +43,11 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
         Raises:
             InvalidArgument: the text is no token.
         """
-        if (found := _TOKEN.fullmatch(text)) is None:
+        if (match := _TOKEN.fullmatch(text)) is None:
             raise InvalidArgument(
                 f"token={text!r} is not a lease token; send the whole token of a claim"
             )
-        return cls(id, int(found[1]), found[2])
+        return cls(id, int(match[1]), match[2])
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

@@ -60,7 +60,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def attempts(self) -> list[Attempt]:
         """The attempts, oldest first: the last 20 that failed, and the one that was acked."""
-        found = [
+        attempts = [
             Attempt(
                 failure.attempt, failure.started, failure.moment, failure.holder,
                 "lapsed" if failure.reason == LAPSED else "failed", failure.reason,
@@ -69,8 +69,8 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         ]  # fmt: skip
         if self.how == "acked":
             end = Attempt(self.attempt, self.since, self.moment, self.by or "", "acked")
-            found.append(end)
-        return found
+            attempts.append(end)
+        return attempts
 
 
 def check_result(result: bytes) -> None:

@@ -187,9 +187,18 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         """Return the item as the successor of a leased message, which had another one `before`."""
         first = now if before is None or before.created is None else before.created
         return Item(
-            self.id, self.data, self.json, self.due(now, first), 0, self.priority, self.expires,
-            self.attempts, self.group, self.headers, created=first,
-        )  # fmt: skip
+            id=self.id,
+            data=self.data,
+            json=self.json,
+            at=self.due(now, first),
+            delay=0,
+            priority=self.priority,
+            expires=self.expires,
+            attempts=self.attempts,
+            group=self.group,
+            headers=self.headers,
+            created=first,
+        )
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -260,9 +269,21 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """Return the message for a put, with other failures; a dead letter if it `died`."""
         _ = self.seen_data
         return Item(
-            self.id, self.data, self.json, self.due, 0, self.priority, self.expires, self.attempts,
-            self.group, self.headers, self.attempt, failures, died, self.created or 0,
-        )  # fmt: skip
+            id=self.id,
+            data=self.data,
+            json=self.json,
+            at=self.due,
+            delay=0,
+            priority=self.priority,
+            expires=self.expires,
+            attempts=self.attempts,
+            group=self.group,
+            headers=self.headers,
+            attempt=self.attempt,
+            failures=failures,
+            died=died,
+            created=self.created or 0,
+        )
 
     @property
     def due_at(self) -> datetime:
@@ -294,7 +315,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         expires = self.expires
         if expires is not None and self.planned is not None:
             expires += self.due - self.planned  # a retry keeps the time at which it expires
-        due = next(one for one in (self.asked, self.planned, self.due) if one is not None)
+        due = next(time for time in (self.asked, self.planned, self.due) if time is not None)
         return msgspec.structs.replace(self, due=due, expires=expires, planned=None, asked=None)
 
     @property
@@ -343,7 +364,17 @@ def unreadable(queue: str, id: str, stored: bytes, now: int) -> Message:
     """
     failure = Failure(0, now, "", UNREADABLE)
     return Message(
-        id, queue, stored, False, now, 0, 0, ATTEMPTS, "dead", failures=(failure,), ended=now
+        id=id,
+        queue=queue,
+        data=stored,
+        json=False,
+        due=now,
+        priority=0,
+        attempt=0,
+        attempts=ATTEMPTS,
+        state="dead",
+        failures=(failure,),
+        ended=now,
     )
 
 

@@ -40,14 +40,14 @@ class Option(NamedTuple):
 
 def _read() -> dict[str, Option]:
     """Return the options of `Options` by name."""
-    found = {}
+    options = {}
     struct: Any = inspect.type_info(Options)
     for field in struct.fields:
         kind = getattr(field.type, "types", [field.type])[0]
         bounds = (kind.type.ge, kind.type.le) if isinstance(kind.type, inspect.IntType) else ()
         help = kind.extra_json_schema["description"]
-        found[field.name] = Option(field.name, field.default, help, *bounds)
-    return found
+        options[field.name] = Option(field.name, field.default, help, *bounds)
+    return options
 
 
 OPTIONS = _read()

@@ -54,14 +54,14 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         ms = duration * 1000
     elif isinstance(duration, str):
         # The length first: the cache and the pattern must not see long texts.
-        found = _parse(duration) if len(duration) <= MAX_DURATION_TEXT else None
-        if found is None:
+        parsed_ms = _parse(duration) if len(duration) <= MAX_DURATION_TEXT else None
+        if parsed_ms is None:
             shown = repr(duration[:MAX_DURATION_TEXT]) + "..." * (len(duration) > MAX_DURATION_TEXT)
             raise InvalidArgument(
                 f"{what}={shown} is not a valid duration; write '250ms', '30s', '30m', "
                 "'1h30m' or '7d', or give seconds or a timedelta"
             )
-        ms = found
+        ms = parsed_ms
     elif isinstance(duration, timedelta):
         # Subclasses redefine the operators: pendulum's cannot be divided by a timedelta.
         ms = -(-_whole_us(timedelta.total_seconds(duration), what) // 1000)
@@ -277,13 +277,13 @@ def interval(rate: Rate, what: str = "rate") -> int:
     """
     count, unit = rate, _RATE_UNITS["s"]
     if isinstance(rate, str):
-        found = _RATE.fullmatch(rate[:64])
-        if found is None or len(rate) > 64:
+        match = _RATE.fullmatch(rate[:64])
+        if match is None or len(rate) > 64:
             raise InvalidArgument(
                 f"{what}={rate[:64]!r} is not a valid rate; write '5/s', '100/m', '1000/h' or "
                 "'20/d', or give messages per second"
             )
-        count, unit = float(found[1]), _RATE_UNITS[found[2] or "s"]
+        count, unit = float(match[1]), _RATE_UNITS[match[2] or "s"]
     if isinstance(count, bool) or not isinstance(count, (int, float)):
         raise InvalidArgument(
             f"{what} cannot be a {type(rate).__name__}; give messages per second, or a string "
@@ -321,10 +321,10 @@ def limits_of(settings: Any) -> dict[str, Any]:
         >>> limits_of(Settings(False, 0, limit=3, group_rate=600_000))
         {'limit': 3, 'rate': None, 'group_limit': 0, 'group_rate': '100/m'}
     """
-    found: dict[str, Any] = {name: getattr(settings, name) for name in LIMITS}
+    limits: dict[str, Any] = {name: getattr(settings, name) for name in LIMITS}
     for name in ("rate", "group_rate"):
-        found[name] = rate_text(getattr(settings, name)) if found[name] else None
-    return found
+        limits[name] = rate_text(getattr(settings, name)) if limits[name] else None
+    return limits
 
 
 def limits_text(settings: Any) -> str:
@@ -335,8 +335,8 @@ def limits_text(settings: Any) -> str:
         >>> limits_text(Settings(False, 0, limit=3, group_rate=600_000))
         'limit 3, group rate 100/m'
     """
-    found = limits_of(settings).items()
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found if value)
+    limits = limits_of(settings).items()
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in limits if value)
 
 
 def served(last: int, us: int, now: int) -> int:
