@@ -24,12 +24,12 @@ _GUARDED = "_bide_guarded"
 
 def logger(name: str) -> logging.Logger:
     """Return the logger of a name; no filter or handler of it raises."""
-    found = logging.getLogger(name)
-    if not hasattr(found, _GUARDED):
-        setattr(found, _GUARDED, True)
-        found.handle = partial(_handle, found.handle)  # type: ignore[method-assign]
-        found.makeRecord = partial(_record, found.makeRecord)  # type: ignore[method-assign]
-    return found
+    log = logging.getLogger(name)
+    if not hasattr(log, _GUARDED):
+        setattr(log, _GUARDED, True)
+        log.handle = partial(_handle, log.handle)  # type: ignore[method-assign]
+        log.makeRecord = partial(_record, log.makeRecord)  # type: ignore[method-assign]
+    return log
 
 
 def wait_while(busy: Callable[[], bool]) -> None:
