@@ -206,6 +206,6 @@ class AsyncQueue(BaseQueue):
     ) -> AsyncIterator[Any]:
         while scan is not None:
             page: Page = await self._do(scan)
-            for one in of(page.messages):
-                yield one
+            for message in of(page.messages):
+                yield message
             scan = following(scan, page)

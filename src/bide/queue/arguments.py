@@ -70,13 +70,13 @@ def settings_of(**given: Any) -> dict[str, int]:
     Raises:
         InvalidArgument: one is not valid.
     """
-    found = {}
+    settings = {}
     for name, value in given.items():
         if name.endswith("limit") and value is not None:
-            found[name] = check_whole(value, name, 0, MAX_COUNT)
+            settings[name] = check_whole(value, name, 0, MAX_COUNT)
         elif value is not None:
-            found[name] = (interval if name.endswith("rate") else milliseconds)(value, name)
-    return found
+            settings[name] = (interval if name.endswith("rate") else milliseconds)(value, name)
+    return settings
 
 
 def latest_of(message: NewMessage) -> int:

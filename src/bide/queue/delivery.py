@@ -133,7 +133,7 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
             return [delivery.lease for delivery in deliveries]
     wrong: object = deliveries
     if isinstance(deliveries, (list, tuple)):
-        wrong = next((one for one in deliveries if not isinstance(one, Held)), wrong)
+        wrong = next((element for element in deliveries if not isinstance(element, Held)), wrong)
     raise InvalidArgument(  # its type alone: what it says may be the body of a message
         f"this takes a list of deliveries, as claim returns them, not a {type(wrong).__name__}; "
         "one delivery has methods of its own, such as delivery.ack(), and an id is enough to get "

@@ -67,8 +67,8 @@ def deleted(queue: str, reply: Deleted) -> bool:
     Raises:
         NotEmpty: messages are in it.
     """
-    found = {**msgspec.structs.asdict(reply.sizes), "acked or expired": reply.kept}
-    held = ", ".join(f"{count:,} {state}" for state, count in found.items() if count)
+    counts = {**msgspec.structs.asdict(reply.sizes), "acked or expired": reply.kept}
+    held = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     if held:
         raise NotEmpty(
             f"queue {queue!r} is not empty, so it was not deleted: {held}. Let its workers finish, "
@@ -79,12 +79,12 @@ def deleted(queue: str, reply: Deleted) -> bool:
 
 def find_all(queue: str, ids: Iterable[str]) -> Steps[dict[str, Message]]:
     """Return those of the messages that exist, by id; a reply of limited size has the first."""
-    found, left = dict[str, Message](), list(ids)
-    while left:
-        reply: Found = yield Find(queue, left)
-        found |= {message.id: message for message in reply.messages if message is not None}
-        left = left[len(reply.messages) :]
-    return found
+    messages, remaining = dict[str, Message](), list(ids)
+    while remaining:
+        reply: Found = yield Find(queue, remaining)
+        messages |= {message.id: message for message in reply.messages if message is not None}
+        remaining = remaining[len(reply.messages) :]
+    return messages
 
 
 def following(scan: Scan, page: Page) -> Scan | None:
@@ -94,12 +94,12 @@ def following(scan: Scan, page: Page) -> Scan | None:
 
 def first_of(scan: Scan | None, count: int) -> Steps[list[Message]]:
     """Return the first `count` messages of a scan."""
-    found: list[Message] = []
-    while scan is not None and len(found) < count:
+    messages: list[Message] = []
+    while scan is not None and len(messages) < count:
         page: Page = yield scan
-        found += page.messages
+        messages += page.messages
         scan = following(scan, page)
-    return found[:count]
+    return messages[:count]
 
 
 def cursor_to(place: Any) -> str:
@@ -177,9 +177,9 @@ def _problems(counts: Counts) -> Iterator[str]:
         )
     if recount is not None:
         for state in SIZES:
-            counted, found = getattr(sizes, state), getattr(recount, state)
-            if counted != found:
-                yield f"{counted:,} are counted as {state}, {found:,} are there"
+            counted, recounted = getattr(sizes, state), getattr(recount, state)
+            if counted != recounted:
+                yield f"{counted:,} are counted as {state}, {recounted:,} are there"
     if counts.strays:
         yield (
             f"{counts.strays:,} are in no state, or in two, or cannot be read: "

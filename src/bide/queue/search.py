@@ -127,17 +127,17 @@ def query_of(**given: Any) -> Query:
     Raises:
         InvalidArgument: nothing to search for is given, or a value is not valid.
     """
-    found = {
+    fields = {
         name: _CHECKS.get(name, _text)(value, name)
         for name, value in given.items()
         if value is not None
     }
-    if not found:
+    if not fields:
         raise InvalidArgument(
             "search needs to know what: id=, group=, state=, after=, before=, error=, header= or "
             "body="
         )
-    return Query(**found)
+    return Query(**fields)
 
 
 def _text(text: str, name: str) -> str:
@@ -194,10 +194,10 @@ def search_steps(
     place = _placed(cursor)
     orders = _orders(query, ids_ordered=ids_ordered)
     counts = counts and len(queues) <= COUNTED and any(order.reads_all for order in orders)
-    left = [(own, full) for own, full in sorted(queues) if own >= place.queue]
+    remaining = [(own, full) for own, full in sorted(queues) if own >= place.queue]
     total = (yield from _total(queues, orders)) if counts else None
     page = _Filling(query, seen, limit, read, skips=query.id if orders[0].exact else None)
-    for own, full in left:
+    for own, full in remaining:
         begun = own == place.queue
         for number in range(place.order if begun else 0, len(orders)):
             start = place.cursor if begun and number == place.order else None
@@ -301,8 +301,8 @@ class _Filling:
     def _page(self, queue: str, order: _Order, cursor: str | None, size: int) -> Steps[Page]:
         self._asked += 1
         if order.exact:
-            found: Found = yield Find(queue, [self.query.id or ""])
-            return Page([message for message in found.messages if message is not None], None)
+            reply: Found = yield Find(queue, [self.query.id or ""])
+            return Page([message for message in reply.messages if message is not None], None)
         page: Page = yield Scan(
             queue, order.state, order.where, cursor, size, READ_BYTES, prefix=order.prefix
         )

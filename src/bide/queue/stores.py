@@ -49,11 +49,11 @@ def lane_to(url: str | None) -> Iterator[Lane]:
 
 def _listing(prefix: str) -> Steps[dict[str, Counts]]:
     reply: Names = yield Queues(check_prefix(prefix))
-    found: dict[str, Counts] = {}
+    counts: dict[str, Counts] = {}
     for name in reply.names:
         if is_listed(name, prefix):
-            found[name] = yield Count(name)
-    return found
+            counts[name] = yield Count(name)
+    return counts
 
 
 def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
@@ -211,24 +211,24 @@ def read_workers(lane: Lane) -> Workers:
 
 def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
     """Request that a process is replaced, and wait until its supervisor has taken the request."""
-    found = [one for one in read_workers(lane).workers if one.holder == holder]
-    if not found:
+    workers = [worker for worker in read_workers(lane).workers if worker.holder == holder]
+    if not workers:
         raise InvalidArgument(
             f"no worker {holder!r} reports that it is alive; `bide workers` lists those that do"
         )
-    stops = [one.stops for one in found if one.stops is not None]
+    stops = [worker.stops for worker in workers if worker.stops is not None]
     if not stops:
         raise InvalidArgument(
             f"{holder} has no supervisor of `bide worker` that could replace it; end the process "
             "on its own machine"
         )
     deadline = time.monotonic() + milliseconds(wait, "wait") / 1000
-    for one in stops:
-        lane.call(request_stop(one, holder, actor))
-    asked = [find_requests([holder], one) for one in stops]
+    for queue in stops:
+        lane.call(request_stop(queue, holder, actor))
+    asked = [find_requests([holder], queue) for queue in stops]
     while time.monotonic() < deadline:
         time.sleep(POLL)
         if any(expect(Found, lane.call(find)).messages == [None] for find in asked):
             break
-    gone = [expect(Outcomes, lane.call(withdraw_stop(one, holder))) for one in stops]
-    return not all(outcomes.outcomes[0].done for outcomes in gone)
+    replies = [expect(Outcomes, lane.call(withdraw_stop(queue, holder))) for queue in stops]
+    return not all(outcomes.outcomes[0].done for outcomes in replies)

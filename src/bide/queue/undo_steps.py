@@ -75,13 +75,13 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
         yield forget_records(records_of(bulk.queue))
     if bulk.ids is None:
         return (yield from _matching(bulk))
-    left, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
-    while left:
-        found: Found = yield cmd.Find(bulk.queue, left, max_bytes=MAX_BYTES // 2)
-        messages = [m for m in found.messages if m is not None and m.state in _CHANGED[bulk.verb]]
+    remaining, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
+    while remaining:
+        reply: Found = yield cmd.Find(bulk.queue, remaining, max_bytes=MAX_BYTES // 2)
+        messages = [m for m in reply.messages if m is not None and m.state in _CHANGED[bulk.verb]]
         done |= yield from _change(bulk, part, messages)
         part += bool(messages)
-        left = left[max(1, len(found.messages)) :]
+        remaining = remaining[max(1, len(reply.messages)) :]
     return Part(len(done), part, unchanged=[id for id in bulk.ids if id not in done])
 
 
@@ -131,7 +131,9 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
             raise
         outcomes += reply.outcomes
     done = {outcome.id: outcome.due for outcome in outcomes if outcome.done}
-    mark = {number: done[one.id] for number, one in enumerate(messages) if one.id in done}
+    mark = {
+        number: done[message.id] for number, message in enumerate(messages) if message.id in done
+    }
     yield cmd.Put(records, [note(f"{key}:changed", bulk.undo, encode_mark(mark))])
     return set(done)
 
@@ -140,7 +142,7 @@ def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[cmd.Command]:
     """Yield the commands that change messages, each only if it still is as it was read."""
 
     def as_seen(some: Sequence[Message]) -> dict[str, Any]:
-        ids, versions = [one.id for one in some], [one.version for one in some]
+        ids, versions = [message.id for message in some], [message.version for message in some]
         return {"queue": bulk.queue, "ids": ids, "versions": versions, "actor": bulk.actor}
 
     dead = [message for message in messages if message.state == "dead"]
@@ -168,7 +170,8 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     records, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
     names = (key, f"{key}:changed", f"{key}:undone")
     notes = yield from find_all(records, names)
-    kept = {id: one for id, one in notes.items() if one.state == "delayed"}  # others are too old
+    # Notes in other states are too old.
+    kept = {id: message for id, message in notes.items() if message.state == "delayed"}
     first, mark, undone = map(kept.get, names)
     if first is None:
         if undo.part == 0:
@@ -206,14 +209,14 @@ def _restore(undo: Undo, record: Record, mark: dict[int, int | None]) -> Steps[U
     """Take back what was changed of the messages of a record."""
     messages = [record.messages[number] for number in mark]
     if record.verb in ("cancel", "purge"):
-        items = [one.as_item(one.failures, one.ended) for one in messages]
+        items = [message.as_item(message.failures, message.ended) for message in messages]
         reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
         restored = sum(map(bool, reply.outcomes))
         return Undone(restored, taken=len(items) - restored)
-    found = yield from find_all(undo.queue, [one.id for one in messages])
+    current = yield from find_all(undo.queue, [message.id for message in messages])
     same, claimed = list[_Pair](), 0
     for before, due in zip(messages, mark.values(), strict=True):
-        now = found.get(before.id)
+        now = current.get(before.id)
         attempt = 0 if record.verb == "revive" else before.attempt
         if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
             claimed += 1
@@ -236,8 +239,8 @@ def _reschedule_back(undo: Undo, same: list[_Pair]) -> Steps[int]:
     restored = 0
     for (before_due, due), some in by_due.items():
         reply: Outcomes = yield Reschedule(
-            undo.queue, [one.id for one in some], before_due, if_due=due,
-            versions=[one.version for one in some], actor=undo.actor,
+            undo.queue, [message.id for message in some], before_due, if_due=due,
+            versions=[message.version for message in some], actor=undo.actor,
         )  # fmt: skip
         restored += sum(map(bool, reply.outcomes))
     return restored

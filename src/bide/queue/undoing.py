@@ -200,7 +200,7 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, st
     page: Page = yield Scan(command.queue, state, due, cursor, max_bytes=MAX_BYTES // 2)
     if waiting or before is None:
         return len(page.messages), page.cursor
-    ends = [one.ended for one in page.messages if one.ended is not None]
+    ends = [message.ended for message in page.messages if message.ended is not None]
     return sum(end < before for end in ends), page.cursor
 
 
@@ -211,9 +211,11 @@ def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:
         return counts.sizes.dead
     count = 0
     for part in in_parts(list(dict.fromkeys(ids)), PART):
-        left = list(part)
-        while left:
-            found: Found = yield Find(queue, left, max_bytes=MAX_BYTES // 2)
-            count += sum(one is not None and one.state == "dead" for one in found.messages)
-            left = left[max(1, len(found.messages)) :]
+        remaining = list(part)
+        while remaining:
+            reply: Found = yield Find(queue, remaining, max_bytes=MAX_BYTES // 2)
+            count += sum(
+                message is not None and message.state == "dead" for message in reply.messages
+            )
+            remaining = remaining[max(1, len(reply.messages)) :]
     return count
