@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
 import msgspec
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, position
 from bide.engines.memory.lines import Lines
@@ -37,8 +37,8 @@ class QueueState:
         self.returns: deque[tuple[int, str]] = deque()
         """The last returns to an earlier set: their numbers, and the ids."""
         self.records: dict[str, Record] = {}
-        self.all: SortedList[tuple[int, Record]] = SortedList()
-        """All, as they were put."""
+        self.all: SortedDict[int, str] = SortedDict()
+        """The ids of all, by sequence number: as they were put."""
         self.sets: dict[State, SortedList[Entry]] = {state: SortedList() for state in STATES}
         self.lines: Lines = Lines(self.sets)
         self.paused: tuple[Pause, ...] = ()
@@ -56,7 +56,7 @@ class QueueState:
     def sort(self) -> None:
         """Make the ordered sets anew from the records."""
         records = self.records.values()
-        self.all = SortedList((record.seq, record) for record in records)
+        self.all = SortedDict((record.seq, record.id) for record in records)
         for state in STATES:
             entries = (
                 (record.rank, record.seq, record) for record in records if record.state == state
@@ -92,13 +92,12 @@ class QueueState:
 
     def _apply(self, change: Change) -> None:
         before, after = change.before, change.after
-        if before is not None and after is not None and not change.moves:
-            self._swap(before, after)
-        elif before is not after:
-            if before is not None:
-                self._remove(before)
-            if after is not None:
-                self._add(after)
+        if before is None and after is not None:
+            self._add(after)
+        elif before is not None and after is None:
+            self._remove(before)
+        elif before is not None and after is not None and before is not after:
+            self._replace(before, after, keeps_its_place=bool(self.lines) and not change.moves)
         for name in change.counts:
             setattr(self.row, name, getattr(self.row, name) + 1)
         record = after or before
@@ -108,21 +107,40 @@ class QueueState:
             if change.returned:
                 self.returns.append((self.last_return() + 1, record.id))
 
-    def _swap(self, before: Record, after: Record) -> None:
-        """Store a record at the place of another one."""
-        if before is after:
-            return
+    def _replace(self, before: Record, after: Record, *, keeps_its_place: bool) -> None:
+        """Store a record instead of another one of the message, in the set of its state.
+
+        Args:
+            before: the record that is there.
+            after: the other one, of the same sequence number.
+            keeps_its_place: also in the lines of a limited queue.
+        """
+        assert before.state is not None
+        assert after.state is not None
         if self.savepoint is not None:
             self.savepoint.save(before.id, before)
-        assert before.state is not None
         self.records[after.id] = after
-        places = self.sets[before.state]
-        places.remove((before.rank, before.seq, before))
-        places.add((after.rank, after.seq, after))
-        self.all.remove((before.seq, before))
-        self.all.add((after.seq, after))
-        if self.lines and before.state == "ready":
+        self.sets[before.state].remove((before.rank, before.seq, before))
+        self.sets[after.state].add((after.rank, after.seq, after))
+        self.row.add(before.state, -1)
+        self.row.add(after.state, 1)
+        if keeps_its_place and before.state == "ready":
             self.lines.swap(before, after)
+        elif self.lines and not keeps_its_place:
+            self._leave_lines(before)
+            self._enter_lines(after)
+
+    def _enter_lines(self, record: Record) -> None:
+        """Put a record that is ready into the line of its group."""
+        if record.state == "ready":
+            self.lines.enter(record)
+
+    def _leave_lines(self, record: Record) -> None:
+        """Take a record out of its line, or from those of its group that are leased."""
+        if record.state == "ready":
+            self.lines.leave(record)
+        elif record.state == "leased":
+            self.lines.stop(record)
 
     def _add(self, record: Record) -> None:
         """Store a record, and put it into the set of its state."""
@@ -130,11 +148,11 @@ class QueueState:
         if self.savepoint is not None:
             self.savepoint.save(record.id, None)
         self.records[record.id] = record
-        self.all.add((record.seq, record))
+        self.all[record.seq] = record.id
         self.sets[record.state].add((record.rank, record.seq, record))
         self.row.add(record.state, 1)
-        if self.lines and record.state == "ready":
-            self.lines.enter(record)
+        if self.lines:
+            self._enter_lines(record)
 
     def _remove(self, record: Record) -> None:
         """Delete a record, and remove it from the set of its state."""
@@ -142,13 +160,11 @@ class QueueState:
         if self.savepoint is not None:
             self.savepoint.save(record.id, record)
         del self.records[record.id]
-        self.all.remove((record.seq, record))
+        del self.all[record.seq]
         self.sets[record.state].remove((record.rank, record.seq, record))
         self.row.add(record.state, -1)
-        if self.lines and record.state == "ready":
-            self.lines.leave(record)
-        elif self.lines and record.state == "leased":
-            self.lines.stop(record)
+        if self.lines:
+            self._leave_lines(record)
 
     def last_return(self) -> int:
         """Return the number of the last return, 0 if there was none."""
@@ -192,7 +208,7 @@ class QueueState:
 
     def look_ahead(self) -> None:
         """Make the first due record ready of each group that has no line."""
-        first = self.lines.first_due(record for _, record in self.all)
+        first = self.lines.first_due(self.records[id] for id in self.all.values())
         self.apply([Change(record, ready(record)) for record in first])
 
     def in_order(self, limit: int) -> Iterator[Record]:
@@ -290,7 +306,7 @@ class QueueState:
         if phase.state == "rest" and self.last_return() <= since + MAX_RETURNED:
             return iter(())
         if phase.state is None or phase.state == "rest":  # all, as they were put
-            return ((0, *one) for one in self.all.irange((low[1],)))
+            return ((0, seq, self.records[self.all[seq]]) for seq in self.all.irange(low[1]))
         reach = delayed_reach(self.now) + 1
         if phase.due is False:
             low = max(low, (reach, -1))
