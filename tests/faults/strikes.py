@@ -1,11 +1,13 @@
-"""Interrupts calls of bide: by signals, and by exceptions in threads of its own."""
+"""Interrupts calls of bide: by signals, cancellation, and exceptions in threads of its own."""
 
+import asyncio
 import ctypes
 import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import Enum
 from types import FrameType
@@ -84,6 +86,54 @@ def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alar
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         sys.unraisablehook = report
+
+
+class Cancellations:
+    """Cancels calls that are tasks of an event loop, after a random number of its turns.
+
+    A task is cancelled when it has submitted its command, or later; about half of them are.
+
+    Args:
+        loop: runs in another thread than those that call `during`.
+        seed: of the random numbers.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, seed: int = 1) -> None:
+        self.hits = 0
+        self._loop = loop
+        self._random = random.Random(seed)
+        self._reach = 10.0
+
+    def during(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R | Literal[Struck.STRUCK]:
+        """Return the answer of a call, or that it was cancelled."""
+        return asyncio.run_coroutine_threadsafe(self._cancel(call()), self._loop).result()
+
+    async def _cancel(self, call: Coroutine[Any, Any, R]) -> R | Literal[Struck.STRUCK]:
+        task = asyncio.ensure_future(call)
+        for _ in range(self._random.randint(1, int(self._reach))):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            answer = await task
+        except asyncio.CancelledError:
+            self.hits += 1
+            self._reach *= 1.03
+            return Struck.STRUCK
+        self._reach = max(self._reach * 0.97, 1)
+        return answer
+
+
+@contextmanager
+def cancellations(*, seed: int = 1) -> Iterator[Cancellations]:
+    """Provide cancellations, and an event loop for them."""
+    with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
+        loop = runner.get_loop()
+        running = pool.submit(loop.run_forever)
+        try:
+            yield Cancellations(loop, seed=seed)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            running.result()
 
 
 def raise_in(thread: threading.Thread, error: type[BaseException]) -> bool:

@@ -10,10 +10,12 @@ A signal handler, a finalizer or a handler of `logging` may use the lane anywher
 executes a command, and in the lane's own, no call waits: it is executed at once or refused.
 """
 
+import _thread
 import asyncio
 import os
 import threading
 from collections.abc import Callable
+from types import BuiltinFunctionType
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Engine
@@ -32,6 +34,17 @@ from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Claimed, Reply
+
+GREENLETS = not isinstance(_thread.start_new_thread, BuiltinFunctionType)
+"""Whether gevent or eventlet makes greenlets of threads."""
+
+
+def is_interruptible() -> bool:
+    """Whether exceptions of others may end a call of this thread.
+
+    Those of signal handlers come in the main thread, time-outs in each greenlet that waits.
+    """
+    return GREENLETS or threading.current_thread() is threading.main_thread()
 
 
 class Lane(LaneThread):
@@ -123,13 +136,13 @@ class Lane(LaneThread):
         """Execute a command in the caller's thread, if the engine is free; else return `None`.
 
         A waiting batch goes first, else a thread with many commands gets the lock each time.
-        A claim runs in the main thread only if the engine recovers it after an interrupt.
+        A claim runs where it may be interrupted only if the engine recovers it after an interrupt.
         """
         engine = self._engine
         if self._lock._is_owned():  # type: ignore[attr-defined]
             self.refuse_reentry()
-        in_main = type(command) is Claim and threading.current_thread() is threading.main_thread()
-        if in_main and (engine is None or not engine.capabilities.recovers):
+        may_lose = type(command) is Claim and is_interruptible()
+        if may_lose and (engine is None or not engine.capabilities.recovers):
             return None
         try:  # an interrupt may come as soon as the lock is taken
             if self._batch_waits or not self._lock.acquire(blocking=False):
