@@ -7,13 +7,13 @@ queue is a table of records and a few ordered sets; every command moves records 
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.cursor import position
 from bide.engines.execution import changing
 from bide.engines.execution.commands import answer_again, execute
 from bide.engines.memory.queue_state import QueueState
-from bide.engines.memory.savepoint import Before
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.queue_row import QueueRow
 from bide.engines.repetition import MAX_SENDERS, Answers, recall, remember, replies_of
@@ -23,6 +23,16 @@ from bide.model import commands as cmd
 from bide.model.command_identity import Identities, Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.replies import Outcome, Outcomes, Reply
+
+
+@dataclass(slots=True)
+class Before:
+    """What a store was before the commands that run now."""
+
+    queues: dict[str, QueueState | None] = field(default_factory=dict)
+    """By name, those that are changed, each with its savepoint; `None`: there was no such queue."""
+    answers: dict[tuple[str, str], Answers | None] = field(default_factory=dict)
+    """What was remembered of senders, by owner and sender."""
 
 
 class MemoryEngine:
@@ -63,12 +73,12 @@ class MemoryEngine:
 
     def _undo(self, before: Before) -> None:
         """Undo interrupted commands; if this is interrupted, the next call repeats it."""
-        for name, savepoint in before.queues.items():
-            if savepoint is None:
+        for name, queue in before.queues.items():
+            if queue is None:
                 self._states.pop(name, None)
             else:
-                savepoint.restore()
-                self._states[name] = savepoint.queue
+                queue.restore()
+                self._states[name] = queue
         for (owner, sender), answers in before.answers.items():
             if answers is not None:
                 self._answers[owner][sender] = answers
@@ -123,7 +133,8 @@ class MemoryEngine:
         queue = self.look(name)
         if self._before is not None and name not in self._before.queues:
             known = name in self._states
-            self._before.queues[name] = queue.save_values() if known else None
+            queue.save_values()
+            self._before.queues[name] = queue if known else None
         queue.forget()
         return queue
 

@@ -8,28 +8,17 @@ group of their own, which has no limit of its own.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from msgspec import field
 from sortedcontainers import SortedList
 
 from bide.engines import limiter
 from bide.engines.limiter import Limits, key_of
+from bide.engines.memory.group import Group, Place
+from bide.engines.memory.savepoint import Savepoint
 from bide.engines.rules.record import Record
 from bide.model.message import State
 from bide.model.rank import LOOK_MOST
 from bide.model.times import CREDIT
-
-if TYPE_CHECKING:
-    from bide.engines.memory.savepoint import Savepoint
-
-_Place = tuple[int, int, Record]
-
-
-class Group(limiter.Group, gc=False):
-    """A group of a limited queue that has messages in line or leased, or whose rate holds it."""
-
-    line: "SortedList[_Place]" = field(default_factory=SortedList)
 
 
 class Lines(limiter.Limiter):
@@ -38,7 +27,7 @@ class Lines(limiter.Limiter):
     The caller sets `now`, in microseconds, before each command.
     """
 
-    def __init__(self, sets: dict[State, "SortedList[_Place]"]) -> None:
+    def __init__(self, sets: dict[State, "SortedList[Place]"]) -> None:
         super().__init__(Limits(), 0)
         self._sets = sets
         self.savepoint: Savepoint | None = None
@@ -51,12 +40,11 @@ class Lines(limiter.Limiter):
         self.groups: dict[str, Group] = {}
         self._turns: SortedList[tuple[int, str]] = SortedList()  # of groups that have a line
 
-    def restore(
-        self, limits: Limits, groups: dict[str, Group], changed: dict[str, Group | None]
-    ) -> None:
+    def restore(self, saved: Savepoint) -> None:
         """Bring back the limits, and the turns of groups; line the records up anew."""
-        self.limits, self.groups, self.running = limits, groups, 0
-        for key, group in changed.items():
+        groups = saved.groups
+        self.limits, self.groups, self.running = saved.limits, groups, 0
+        for key, group in saved.changed_groups.items():
             if group is None:
                 groups.pop(key, None)
             else:
@@ -165,7 +153,7 @@ class Lines(limiter.Limiter):
         """Return how many records of its group are in line before a rank."""
         return int(self._line_of(record.group).bisect_left((rank, record.seq)))
 
-    def _line_of(self, group: str | None) -> "SortedList[_Place]":
+    def _line_of(self, group: str | None) -> "SortedList[Place]":
         found = self.groups.get(key_of(group))
         return SortedList() if found is None else found.line
 

@@ -1,5 +1,6 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
+import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
@@ -8,6 +9,7 @@ import msgspec
 from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, position
+from bide.engines.memory.group import Place
 from bide.engines.memory.lines import Lines
 from bide.engines.memory.savepoint import Savepoint
 from bide.engines.queue_row import QueueRow
@@ -20,8 +22,6 @@ from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import PAUSES, Flow, Pause, Sizes
-
-Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
 
 class QueueState:
@@ -39,19 +39,45 @@ class QueueState:
         self.records: dict[str, Record] = {}
         self.all: SortedDict[int, str] = SortedDict()
         """The ids of all, by sequence number: as they were put."""
-        self.sets: dict[State, SortedList[Entry]] = {state: SortedList() for state in STATES}
+        self.sets: dict[State, SortedList[Place]] = {state: SortedList() for state in STATES}
         self.lines: Lines = Lines(self.sets)
         self.paused: tuple[Pause, ...] = ()
         self.seq = 0
         self.savepoint: Savepoint | None = None
         """What the queue was before the commands that run now, if one of them changes it."""
 
-    def save_values(self) -> Savepoint:
+    def save_values(self) -> None:
         """Begin to save what commands change."""
         while len(self.returns) > MAX_RETURNED:
             self.returns.popleft()
-        self.savepoint = self.lines.savepoint = Savepoint(self)
-        return self.savepoint
+        self.savepoint = self.lines.savepoint = Savepoint(
+            row=copy.copy(self.row),
+            seq=self.seq,
+            pauses=self.paused,
+            forwarded=self.rows,
+            last_end=self.ends[-1] if self.ends else None,
+            last_return=self.returns[-1] if self.returns else None,
+            limits=copy.copy(self.lines.limits),
+            groups=self.lines.groups,
+        )
+
+    def restore(self) -> None:
+        """Bring back what the queue was before; an interrupted `restore` may be repeated."""
+        saved = self.savepoint
+        assert saved is not None
+        self.row, self.seq = saved.row, saved.seq
+        self.paused, self.rows = saved.pauses, saved.forwarded
+        while self.ends and self.ends[-1] is not saved.last_end:
+            self.ends.pop()
+        while self.returns and self.returns[-1] is not saved.last_return:
+            self.returns.pop()
+        for id, record in saved.changed_records.items():
+            if record is None:
+                self.records.pop(id, None)
+            else:
+                self.records[id] = record
+        self.sort()
+        self.lines.restore(saved)
 
     def sort(self) -> None:
         """Make the ordered sets anew from the records."""
@@ -297,7 +323,7 @@ class QueueState:
                 if matches(record, scan.where) and record.id.startswith(scan.prefix or ""):
                     yield record, str(Position(index, rank, seq, begin.since))
 
-    def _phase(self, phase: Phase, after: Position, where: Where | None) -> Iterator[Entry]:
+    def _phase(self, phase: Phase, after: Position, where: Where | None) -> Iterator[Place]:
         low, since = (after.rank, after.seq + 1), after.since or 0
         if phase.state == "returned":  # as they were put: an order that no return changes
             ids = {id for number, id in self.returns if number > since and id in self.records}
@@ -314,13 +340,13 @@ class QueueState:
 
     def _due_within(
         self, state: State, where: Where | None, low: tuple[int, ...] = (), high: int = EVERYTHING
-    ) -> Iterator[Entry]:
+    ) -> Iterator[Place]:
         """Yield a set between two places; of delayed records, those that a rule's times leave."""
         if state == "delayed" and where is not None:
             low = max(low, (delayed_reach((where.after or 0) - 1) + 1,))
             if where.before is not None:
                 high = min(high, delayed_reach(where.before - 1) + 1)
-        found: Iterator[Entry] = self.sets[state].irange(low, (high,), inclusive=(True, False))
+        found: Iterator[Place] = self.sets[state].irange(low, (high,), inclusive=(True, False))
         return found
 
     def ends_of(self, id: str) -> list[End]:
