@@ -49,6 +49,27 @@ def ask(engine: RedisEngine, *commands: Any) -> Any:
     return engine.execute(commands)[0]
 
 
+def test_a_server_that_ends_connections_with_large_answers_is_refused(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    limit = "client-output-buffer-limit"
+    engine = open_engine(server.url)
+    engine.execute([put(id, size=900_000) for id in "abc"])
+    server.client().config_set(limit, "normal 1048576 0 0")
+    refusal = re.escape(f"{limit} normal is 1048576 bytes, and bide needs 16777216 or no limit")
+    with pytest.raises(OutcomeUnknown, match=refusal):  # it ends the connection: messages or not
+        ask(engine, Claim("q", 3, HOUR, "w"))
+    with pytest.raises(StoreUnavailable, match=refusal) as raised:
+        ask(engine, put("d"))
+    assert not isinstance(raised.value, OutcomeUnknown)
+    with pytest.raises(StoreUnavailable, match=refusal):
+        open_engine(server.url)
+    server.client().config_set(limit, "normal 16777216 0 0")
+    ask(engine, put("d"))
+    assert ask(engine, Count("q")).sizes.total == 4
+
+
 def test_functions_that_were_forgotten_are_loaded_again(open_engine: Open, start: Start) -> None:
     server = start()
     engine = open_engine(server.url)

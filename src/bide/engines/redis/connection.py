@@ -5,7 +5,17 @@ from typing import Any
 from redis import exceptions as raised
 
 from bide.engines.redis.calls import load_library
-from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_server, warn
+from bide.engines.redis.dangers import (
+    ENDS_CONNECTIONS,
+    LARGEST_ANSWER,
+    SETTINGS,
+    UNLIMITED,
+    answer_limit,
+    cut_off,
+    is_too_old,
+    of_server,
+    warn,
+)
 from bide.engines.redis.faults import Refusal, is_of_network, no_connection, origin, translate
 from bide.engines.redis.layout import LAYOUT, VERSION, Arg
 from bide.engines.redis.sentinel import Address
@@ -108,7 +118,7 @@ class RedisConnection(Wire):
         self._load()
         self._run = facts.get("run_id", "") if isinstance(number, int) else ""
         self._number = number
-        self._warn(facts)
+        self._check_settings(facts)
 
     def _load(self) -> None:
         """Load the library, unless it is there, and check that this user may run all of it."""
@@ -139,11 +149,20 @@ class RedisConnection(Wire):
             if found:
                 raise StoreUnavailable(f"{self._shown}: this is {what}")
 
-    def _warn(self, info: dict[str, str]) -> None:
-        """Log what makes this server a bad place for messages."""
+    def _check_settings(self, info: dict[str, str]) -> None:
+        """Check that the server sends all answers; log what else is bad for messages.
+
+        Raises:
+            StoreUnavailable: it would end the connection instead of answering a claim.
+        """
         answer = self.ask("CONFIG", "GET", *SETTINGS)
         words = [] if isinstance(answer, Refusal) else [word.decode() for word in answer]
         config = dict(zip(words[::2], words[1::2], strict=True))
+        if 0 < (most := answer_limit(config)) < LARGEST_ANSWER:
+            raise StoreUnavailable(
+                f"{self._shown}: client-output-buffer-limit normal is {most} bytes, and bide needs "
+                f"{LARGEST_ANSWER} or no limit: {ENDS_CONNECTIONS}; {UNLIMITED}"
+            )
         warn(self._shown, [each for each in of_server(info, config) if each.level == "danger"])
         if self._settings.sentinels is not None and self._settings.wait_replicas:
             warn(self._shown, cut_off(config))

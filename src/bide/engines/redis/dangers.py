@@ -12,6 +12,12 @@ SETTINGS = ("appendfsync", "save", "min-replicas-to-write", "client-output-buffe
 LARGEST_ANSWER = 16 << 20
 """Bytes that a server must be able to send at once: the largest claim, and room to spare."""
 
+ENDS_CONNECTIONS = (
+    "the server ends a connection instead of sending a larger answer: messages would be leased, "
+    "and their worker would never get them"
+)
+UNLIMITED = "CONFIG SET client-output-buffer-limit 'normal 0 0 0', and in redis.conf"
+
 FAILOVER_MS = 20_000
 """A shorter failover-timeout of the group has lost confirmed changes; 20 s did not."""
 
@@ -40,7 +46,7 @@ def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Findin
     policy, limited = info.get("maxmemory_policy", "noeviction"), info.get("maxmemory") != "0"
     save, fsync = config.get("save"), config.get("appendfsync", "always")
     forgets = info.get("aof_enabled") == "0" and save is not None
-    most = _answer_limit(config)
+    most = answer_limit(config)
     seconds = {"everysec": "a second", "no": "half a minute"}.get(fsync, "some")
     return findings(
         (policy != "noeviction", "danger" if limited else "warning", f"maxmemory-policy {policy}",
@@ -54,13 +60,11 @@ def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Findin
          f"when the machine fails, up to {seconds} of confirmed changes is lost",
          "CONFIG SET appendfsync always, if that is too much"),
         (0 < most < LARGEST_ANSWER, "danger", f"client-output-buffer-limit normal {most}",
-         "the server ends a connection instead of sending a larger answer: messages are leased, "
-         "their worker never gets them, and they run out of attempts",
-         "CONFIG SET client-output-buffer-limit 'normal 0 0 0', and in redis.conf"),
+         f"{ENDS_CONNECTIONS}, so bide does not use it", UNLIMITED),
     )  # fmt: skip
 
 
-def _answer_limit(config: Mapping[str, str]) -> int:
+def answer_limit(config: Mapping[str, str]) -> int:
     """Return how many bytes a server sends to a client at once, at most; 0: without a limit."""
     words = config.get("client-output-buffer-limit", "").split()
     limits = dict(zip(words[::4], words[1::4], strict=False))
