@@ -1,5 +1,6 @@
 """What `Queue` and `AsyncQueue` share: name, lane, closing, and how they execute a command."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -22,9 +23,12 @@ from bide.observing import spans
 from bide.outbox.rows import outbox
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.detour import detours, is_detoured, open_queues
+from bide.queue.detour import detours, is_detoured
 from bide.queue.undoing import whole
 from bide.within import dialect_of
+
+open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
+"""The queues of this process; some may be closed."""
 
 
 class BaseQueue:

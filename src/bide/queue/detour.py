@@ -1,18 +1,10 @@
 """Redirects the queues of a process to another store, for tests."""
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
-
-if TYPE_CHECKING:
-    from bide.queue.base import BaseQueue
-
-open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
-"""The queues of this process; some may be closed."""
 
 detours: list[tuple[Lane, Clock]] = []
 """The stores to which queues are redirected, the current one last."""

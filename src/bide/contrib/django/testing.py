@@ -15,7 +15,7 @@ from bide.contrib.django.queues import OfSettings
 from bide.lane.shared import close_lanes, open_lane
 from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, Moment
-from bide.queue.detour import open_queues
+from bide.queue.base import open_queues
 from bide.testing import AsyncManualWorker, Handled, ScratchStore
 from bide.testing.worker import LIMIT, PATIENCE, Errors
 from bide.worker.app.app import App
