@@ -98,7 +98,7 @@ def test_stores_can_stand_in_each_other() -> None:
 
 
 def test_queues_are_not_kept_alive_by_being_known() -> None:
-    from bide.queue.detour import open_queues
+    from bide.queue.base import open_queues
 
     queue = bide.Queue("q", "memory://leak")
     assert queue in open_queues
