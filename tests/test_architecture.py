@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.logs": set(),
     "bide.threads": {"bide.clock", "bide.logs"},
     "bide.tasks": {"bide.logs", "bide.threads"},
-    "bide.timing": {"bide.clock", "bide.logs", "bide.threads"},
+    "bide.timing": {"bide.model", "bide.clock", "bide.logs", "bide.threads"},
     "bide.engines": {"bide.model", "bide.logs", "bide.threads"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock", "bide.logs", "bide.threads"},
     "bide.observing": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.logs"},

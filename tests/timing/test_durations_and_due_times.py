@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -28,6 +29,15 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"at": -math.inf}, ValueError, "316 years"),
     ({"at": 10**400}, ValueError, "316 years"),
     ({"at": 1_700_000_000_000}, ValueError, "in milliseconds"),
+    ({"at": 2027}, ValueError, r"at=2027 is 1970-01-01T00:33:47.*for a year write 2027-01-01"),
+    ({"at": 60.5}, ValueError, "before 2001.*or use delay= for seconds from now"),
+    (
+        {"delay": 1_790_000_000},
+        ValueError,
+        r"delay=1790000000 looks like a time.*use at=.*weeks=2000",
+    ),
+    ({"delay": 1_790_000_000.5}, ValueError, "looks like a time in Unix seconds, 2026-09-21"),
+    ({"delay": Fraction(3_580_000_001, 2)}, ValueError, "looks like a time in Unix seconds"),
     ({"at": "2030-01-01"}, TypeError, "aware datetime or Unix seconds, not str"),
     ({"at": True}, TypeError, "not bool"),
 ]
@@ -55,7 +65,8 @@ def test_a_bad_moment_is_refused_alike_everywhere(
 
 
 @pytest.mark.parametrize(
-    ("timeout", "error"), [(-1, ValueError), (math.nan, ValueError), ("1", TypeError)]
+    ("timeout", "error"),
+    [(-1, ValueError), (math.nan, ValueError), (1_790_000_000, ValueError), ("1", TypeError)],
 )
 def test_a_bad_timeout_is_refused(timeout: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="timeout"):
@@ -94,6 +105,7 @@ def test_a_priority_has_its_limits(priority: int) -> None:
         (timedelta(0), ValueError, "is 0"),
         (-1, ValueError, "negative"),
         (math.nan, ValueError, "not a number"),
+        (1_790_000_000, ValueError, "looks like a time in Unix seconds"),
         (None, TypeError, "not NoneType"),
     ],
 )
@@ -114,6 +126,16 @@ def test_numbers_that_are_no_floats_will_do() -> None:
     queue.put("moment", at=clock.now() // 1000 + 2)
     clock.advance(2)
     assert queue.drain() == ["int", "moment"]
+
+
+def test_times_of_the_last_century_and_lengths_of_decades_are_taken_if_they_are_meant() -> None:
+    clock = FakeClock()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("epoch", at=0)
+    queue.put("last century", at=datetime(1999, 12, 31, tzinfo=UTC))
+    queue.put("decades", timedelta(weeks=2000))
+    assert queue.drain() == ["epoch", "last century"]
+    assert len(queue) == 1
 
 
 def test_a_tick_is_no_finer_than_a_microsecond() -> None:

@@ -69,7 +69,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         ms = -(
             -_whole_us(duration, what, "seconds, a timedelta, or a string such as '30m'") // 1000
         )
-        _refuse_time(duration, what)
+        check_length(duration, what)
     if 0 <= ms <= LATEST:
         return ms
     if ms < 0:
@@ -79,15 +79,24 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
 
 
-def _refuse_time(seconds: float, what: str) -> None:
-    """Refuse Unix seconds as a duration: `delay=time.time() + 60` would be due in 2083."""
+def check_length(seconds: float, what: str, weeks: str = "'2000w'") -> None:
+    """Refuse Unix seconds as a length of time: `delay=time.time() + 60` would be due in 2083.
+
+    Args:
+        seconds: a number that somebody gave for a length.
+        what: the name of the argument, for the error.
+        weeks: how to write a length of two thousand weeks instead.
+
+    Raises:
+        InvalidArgument: it is a time from 2001 to 2100.
+    """
     if EARLIEST <= seconds <= LATEST // 1000:
         fix = "for a time use at=" if what == "delay" else "give a length"
         raise InvalidArgument(
             f"{what}={seconds!r} looks like a time in Unix seconds, "
             f"{iso(round(seconds * 1000))}, but it is a length of "
             f"{seconds / (365.25 * 86_400):.0f} years; {fix}, or write such a length in weeks, "
-            "as '2000w'"
+            f"as {weeks}"
         )
 
 
@@ -150,8 +159,7 @@ def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = 
     else:
         forms = "an aware datetime, as datetime.fromisoformat(...) reads it, or Unix seconds"
         us = _whole_us(moment, what, forms)
-        if 0 < moment < EARLIEST:
-            raise _too_early(moment, what)
+        check_time(moment, what)
     ms = -(-us // 1000) if rounding == "up" else us // 1000
     if not 0 <= ms <= LATEST:
         looks = ms > LATEST and not isinstance(moment, datetime)
@@ -160,8 +168,18 @@ def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = 
     return ms
 
 
-def _too_early(seconds: float, what: str) -> InvalidArgument:
-    """Return the error for a number that is in the last century as Unix seconds."""
+def check_time(seconds: float, what: str) -> None:
+    """Refuse a number as a time that is in the last century as Unix seconds, but for 0.
+
+    Args:
+        seconds: a number that somebody gave for a time.
+        what: the name of the argument, for the error.
+
+    Raises:
+        InvalidArgument: it is a year or a delay.
+    """
+    if not 0 < seconds < EARLIEST:
+        return
     if 1970 <= seconds <= 2100:
         year = int(seconds)
         fix = f"for a year write {year}-01-01T00:00Z (in Python datetime({year}, 1, 1, tzinfo=UTC))"
@@ -169,7 +187,7 @@ def _too_early(seconds: float, what: str) -> InvalidArgument:
         fix = "write a time with its date (in Python a datetime with a time zone)"
         if what == "at":
             fix += ", or use delay= for seconds from now"
-    return InvalidArgument(
+    raise InvalidArgument(
         f"{what}={seconds!r} is {iso(int(seconds * 1000))} in Unix seconds; times before 2001 are "
         f"taken for a mistake: {fix}"
     )

@@ -16,6 +16,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from bide.clock import Clock
+from bide.model.times import EARLIEST, check_length, check_time
 
 _lock = threading.Lock()
 _owned: "weakref.WeakSet[OwnedByProcess]" = weakref.WeakSet()
@@ -137,10 +138,11 @@ class DueTimes:
         Raises:
             TypeError: both were given, or one of them is of another type.
             ValueError: it is NaN, infinite or more than 316 years ahead, the delay is negative, or
-                the time is a datetime without a time zone.
+                the time is a datetime without a time zone. A number is a year or a delay, given as
+                a time, or a time that is given as a delay.
         """
         if at is None:
-            if isinstance(delay, float) and 0.0 <= delay <= MAX_DELAY:
+            if isinstance(delay, float) and 0.0 <= delay < EARLIEST:
                 seconds = delay  # as most are: the other checks cost five times as much
             else:
                 seconds = 0.0 if delay is None else seconds_of(delay, "delay")
@@ -161,7 +163,8 @@ def period_ns(period: Delay, name: str = "period") -> int:
 
     Raises:
         TypeError: it is neither a number nor a `timedelta`.
-        ValueError: it is zero, negative, NaN, infinite or longer than 316 years.
+        ValueError: it is zero, negative, NaN, infinite or longer than 316 years, or a number that
+            is a time in Unix seconds.
     """
     seconds = seconds_of(period, name)
     if seconds == 0:
@@ -174,11 +177,14 @@ def seconds_of(value: Delay, name: str) -> float:
 
     Raises:
         TypeError: it is neither a number nor a `timedelta`.
-        ValueError: it is negative, NaN, infinite or longer than 316 years.
+        ValueError: it is negative, NaN, infinite or longer than 316 years, or a number that is a
+            time in Unix seconds.
     """
     if isinstance(value, timedelta):
-        value = value.total_seconds()
-    seconds = _number(value, f"{name} must be seconds or a datetime.timedelta")
+        seconds = value.total_seconds()
+    else:
+        seconds = _number(value, f"{name} must be seconds or a datetime.timedelta")
+        check_length(value, name, weeks="timedelta(weeks=2000)")
     if seconds < 0:
         raise ValueError(f"{name} is negative ({value!r}); give 0 or more")
     return _bounded(seconds, f"{name}={value!r}")
@@ -191,8 +197,10 @@ def _unix_seconds(at: Moment) -> float:
                 f"at={at!r} has no time zone; "
                 "say datetime(..., tzinfo=timezone.utc), or .astimezone() for local time"
             )
-        at = at.timestamp()
-    return _number(at, "at must be an aware datetime or Unix seconds")
+        return at.timestamp()
+    seconds = _number(at, "at must be an aware datetime or Unix seconds")
+    check_time(at, "at")
+    return seconds
 
 
 def _number(value: object, must: str) -> float:
