@@ -71,9 +71,13 @@ def memory(server: RedisServer) -> Iterator[Figure]:
     name = f"peak memory of a Celery worker, {PENDING:,} tasks pending"
     yield Figure("peak memory of a Celery worker, no task pending", empty, "MB")
     yield Figure(
-        f"{name} in bide, against without bide", beside, "MB", alone, goal="< empty + 5 MB",
+        f"{name} in bide, against without bide",
+        beside,
+        "MB",
+        alone,
+        goal="< empty + 5 MB",
         met=beside < empty + 5,
-    )  # fmt: skip
+    )
     yield Figure("peak memory of bide worker --celery beside it, supervisor included", ours, "MB")
 
 
@@ -114,7 +118,7 @@ def _send(broker: str, client: Any) -> None:
         copies = [
             text.replace(id, str(uuid.uuid4())).replace(tag, str(uuid.uuid4()))
             for _ in range(BATCH)
-        ]  # fmt: skip
+        ]
         client.lpush("celery", *copies)
 
 
@@ -123,11 +127,14 @@ def _new(number: int, delay: float) -> bide.NewMessage:
 
     id = str(uuid.uuid4())
     message = TaskMessage(
-        "work", f'[[{number}], {{}}, {{"callbacks": null, "errbacks": null, "chain": null, '
-        '"chord": null}]', headers={"id": id, "task": "work", "eta": None, "expires": None},
+        "work",
+        f'[[{number}], {{}}, {{"callbacks": null, "errbacks": null, "chain": null, '
+        '"chord": null}]',
+        headers={"id": id, "task": "work", "eta": None, "expires": None},
         properties={"correlation_id": id, "priority": 0, "delivery_mode": 2},
-        routing_key="celery", declare=["celery"],
-    )  # fmt: skip
+        routing_key="celery",
+        declare=["celery"],
+    )
     return bide.NewMessage(encoded(message), id=id, delay=delay)
 
 
@@ -158,9 +165,11 @@ def _process(
 ) -> "Iterator[subprocess.Popen[bytes]]":
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *command], stdout=log, stderr=log,
+            [sys.executable, "-m", *command],
+            stdout=log,
+            stderr=log,
             env=os.environ | environment,
-        )  # fmt: skip
+        )
         try:
             _until(lambda: ready in Path(log.name).read_bytes())
             yield process

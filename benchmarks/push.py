@@ -65,9 +65,19 @@ def _measured(count: int, put: Callable[[bide.Queue], None]) -> dict[str, list[f
         url = f"sqlite:///{path / 'bide.db'}"
         receiver = [sys.executable, "-m", "benchmarks.push", str(count)]
         server = [
-            sys.executable, "-m", "bide", "serve", "--store", url, "--port", "0",
-            "--log-level", "warning", "--allow-network", "127.0.0.1",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "bide",
+            "serve",
+            "--store",
+            url,
+            "--port",
+            "0",
+            "--log-level",
+            "warning",
+            "--allow-network",
+            "127.0.0.1",
+        ]
         with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as receiving:
             assert receiving.stdout is not None
             port = int(receiving.stdout.readline())

@@ -129,8 +129,9 @@ def taken(broker: Broker, folder: Path) -> Iterator[Figure]:
             return COUNT / (time.time() - began)
 
     value, limit, ratio = paired(ROUNDS, ours, raw)
-    yield Figure("in: messages with x-delay stored", value, "/s", limit, ratio, "≥ 50 %",
-                 ratio >= 0.5)  # fmt: skip
+    yield Figure(
+        "in: messages with x-delay stored", value, "/s", limit, ratio, "≥ 50 %", ratio >= 0.5
+    )
 
 
 def lateness(broker: Broker, folder: Path) -> Iterator[Figure]:
@@ -141,8 +142,14 @@ def lateness(broker: Broker, folder: Path) -> Iterator[Figure]:
         parts[1] += asyncio.run(timed(broker, f"floor-{number}", RATE * SECONDS))
     for share, most in ((0.5, 4.0), (0.99, 15.0)):
         value, limit = (sorted(part)[int(len(part) * share)] for part in parts)
-        yield Figure(f"lateness at 200/s, p{share * 100:.0f}", value, "ms", limit,
-                     goal=f"< {most:.0f} ms", met=value < most)  # fmt: skip
+        yield Figure(
+            f"lateness at 200/s, p{share * 100:.0f}",
+            value,
+            "ms",
+            limit,
+            goal=f"< {most:.0f} ms",
+            met=value < most,
+        )
 
 
 async def timed(broker: Broker, name: str, count: int) -> list[float]:
@@ -172,8 +179,9 @@ def near(broker: Broker, folder: Path) -> Iterator[Figure]:
             got = delivered(broker, folder, f"near-{far}-{number}", far=far, count=NEAR, rate=10)
             part.append(statistics.median(got))
     alone, late = map(statistics.median, parts)
-    yield Figure("lateness of 20 behind 10 k far ones, p50", late, "ms", alone,
-                 goal="that without them")  # fmt: skip
+    yield Figure(
+        "lateness of 20 behind 10 k far ones, p50", late, "ms", alone, goal="that without them"
+    )
 
 
 def pending(broker: Broker, folder: Path) -> Iterator[Figure]:
@@ -225,9 +233,7 @@ def store(folder: Path, name: str) -> str:
 def subscribe(url: str, broker: Broker, queue: str) -> None:
     """Have the messages of the queue "q" published to a queue of the broker."""
     lane = open_lane(url)
-    target = Subscription(
-        name="s", queue="q", url=f"{broker.url}?key={queue}", concurrency=WINDOW
-    )  # fmt: skip
+    target = Subscription(name="s", queue="q", url=f"{broker.url}?key={queue}", concurrency=WINDOW)
     asyncio.run(_kept(Records(lane, SYSTEM_CLOCK), target))
     close_lane(lane)
 
@@ -269,9 +275,11 @@ async def publish(
     async def one(number: int) -> None:
         async with window:
             message = Message(
-                BODY, message_id=str(number), delivery_mode=DeliveryMode.PERSISTENT,
+                BODY,
+                message_id=str(number),
+                delivery_mode=DeliveryMode.PERSISTENT,
                 headers=dict(headers or {}),
-            )  # fmt: skip
+            )
             await channel.default_exchange.publish(message, queue)
 
     await asyncio.gather(*[one(number) for number in range(many)])
@@ -282,8 +290,9 @@ def consumer(broker: Broker, queue: str, count: int) -> "Iterator[_Over]":
     """Run a consumer in a process of its own; it has begun."""
     running = subprocess.Popen(
         [sys.executable, "-c", CONSUMER, broker.url, queue, str(count)],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         over = _Over(running)
         yield over

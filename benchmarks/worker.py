@@ -46,9 +46,14 @@ def throughput() -> Iterator[Figure]:
         alone, rate = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(mine / base for base, mine in pairs)
         yield Figure(
-            f"{kind} handlers, against claim({BATCH}) + ack of the engine", rate, "/s", alone,
-            ratio, f"{least:,} /s, {share:.0%}", rate >= least and ratio >= share,
-        )  # fmt: skip
+            f"{kind} handlers, against claim({BATCH}) + ack of the engine",
+            rate,
+            "/s",
+            alone,
+            ratio,
+            f"{least:,} /s, {share:.0%}",
+            rate >= least and ratio >= share,
+        )
 
 
 def burst() -> Iterator[Figure]:
@@ -77,9 +82,14 @@ def idle() -> Iterator[Figure]:
     yield Figure("CPU of an idle worker", share, "%", goal="< 0.5 %", met=share < 0.5)
     rss, ratio = full["rss"], full["rss"] / empty["rss"]
     yield Figure(
-        f"memory of an idle worker with {PENDING:,} pending, against none", rss, "MB",
-        empty["rss"], ratio, "<= 110%", ratio <= 1.1,
-    )  # fmt: skip
+        f"memory of an idle worker with {PENDING:,} pending, against none",
+        rss,
+        "MB",
+        empty["rss"],
+        ratio,
+        "<= 110%",
+        ratio <= 1.1,
+    )
 
 
 def _engine_alone() -> float:

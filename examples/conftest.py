@@ -17,8 +17,11 @@ def play() -> Play:
     def run(name: str) -> str:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", f"examples.{name}"],
-            cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

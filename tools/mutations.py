@@ -90,7 +90,7 @@ SQL = [
     _sub("count", r"\bcount\(\*\)", "count(*) + 1"),
     _sub("not set", r"(?<=[ ,])(\w+) = (\?|:\w+)(?=,| WHERE|$)", r"\1 = iif(\2 IS NULL, \1, \1)"),
     _sub("unique", r"\bUNIQUE INDEX\b", "INDEX"),
-]  # fmt: skip
+]
 
 _NO_KEYWORD = r"(?!(?:return|local|function|if|for)\b)"
 
@@ -106,7 +106,7 @@ LUA = [
     _sub("never", r"\b(if|elseif) (.+) then\b", r"\1 false then"),
     _sub("not done", rf"^(\s*){_NO_KEYWORD}[\w.]+(?:\[[^]]+\])? = .+[^,({{]$", r"\1"),
     _sub("not done", rf"^(\s*){_NO_KEYWORD}[\w.:]+\(.*\)$", r"\1"),
-]  # fmt: skip
+]
 
 _COMMENT = re.compile(r"--.*")
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")

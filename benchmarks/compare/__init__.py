@@ -19,9 +19,15 @@ from benchmarks.compare.trees import ROOT, check_out
 __all__ = ["add_options", "main"]
 
 HEADINGS = (
-    "store", "work", "old, µs", "new, µs", "speed new/old (95 %)", "old in raw", "new in raw",
+    "store",
+    "work",
+    "old, µs",
+    "new, µs",
+    "speed new/old (95 %)",
+    "old in raw",
+    "new in raw",
     "raw, µs",
-)  # fmt: skip
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +95,12 @@ def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
     if "speed" in figures:
         speed = f"{figures['speed']:.2f} ({figures['low']:.2f} to {figures['high']:.2f})"
     return (
-        figures["store"], figures["row"], number("old"), number("new"),
+        figures["store"],
+        figures["row"],
+        number("old"),
+        number("new"),
         speed or f"{figures['error'].partition(':')[0]} cannot",
-        number("old_in_raw", ".2f"), number("new_in_raw", ".2f"),
+        number("old_in_raw", ".2f"),
+        number("new_in_raw", ".2f"),
         f"{figures['raw']}, {figures['new_raw']:.4g}" if "new_raw" in figures else "",
-    )  # fmt: skip
+    )

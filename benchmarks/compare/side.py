@@ -37,10 +37,18 @@ class Side:
             yield lambda _: {"error": self._problem}
             return
         command = [sys.executable, "-m", "benchmarks.compare.caller", self._store, str(seconds)]
-        with tempfile.TemporaryFile("w+") as log, subprocess.Popen(
-            command, env=environment(self._tree) | {"BIDE_URL": self._url}, cwd=self._tree,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-        ) as process:  # fmt: skip
+        with (
+            tempfile.TemporaryFile("w+") as log,
+            subprocess.Popen(
+                command,
+                env=environment(self._tree) | {"BIDE_URL": self._url},
+                cwd=self._tree,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            ) as process,
+        ):
 
             def measure(row: str) -> dict[str, Any]:
                 assert process.stdin is not None

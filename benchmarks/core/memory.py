@@ -23,9 +23,12 @@ def memory_engine() -> Iterator[Figure]:
     for name, number in (("put", 0), ("claim + ack", 1)):
         rate = statistics.median(figures[number] for figures in rounds)
         yield Figure(
-            f"memory engine, {name} in batches of 500", rate, "/s", goal="250,000 /s",
+            f"memory engine, {name} in batches of 500",
+            rate,
+            "/s",
+            goal="250,000 /s",
             met=rate >= 250_000,
-        )  # fmt: skip
+        )
 
 
 def _round() -> tuple[float, float]:

@@ -74,9 +74,14 @@ def put_many() -> Iterator[Figure]:
             value, limit, ratio = paired(7, ours, base)
             raw.close()
         yield Figure(
-            f"put_many(1000), {kind}", value, "/s", limit, ratio, "60 % of executemany",
+            f"put_many(1000), {kind}",
+            value,
+            "/s",
+            limit,
+            ratio,
+            "60 % of executemany",
             ratio >= 0.6,
-        )  # fmt: skip
+        )
 
 
 def put_async() -> Iterator[Figure]:
@@ -90,9 +95,14 @@ def put_async() -> Iterator[Figure]:
         value, limit, ratio = paired(5, ours, lambda: _locked(raw, 64, 30))
         raw.close()
     yield Figure(
-        "put, 64 async tasks", value, "/s", limit, ratio, "6 x one connection behind a lock",
+        "put, 64 async tasks",
+        value,
+        "/s",
+        limit,
+        ratio,
+        "6 x one connection behind a lock",
         ratio >= 6,
-    )  # fmt: skip
+    )
 
 
 async def _tasks(url: str, tasks: int, each: int) -> float:

@@ -61,14 +61,22 @@ def idle() -> Iterator[Figure]:
         if count:
             cpu = found["cpu"]
             yield Figure(
-                f"CPU of an idle claimer in {IDLE_SECONDS} s, 100 k pending", cpu, "s",
-                goal="< 0.05 s", met=cpu < 0.05,
-            )  # fmt: skip
+                f"CPU of an idle claimer in {IDLE_SECONDS} s, 100 k pending",
+                cpu,
+                "s",
+                goal="< 0.05 s",
+                met=cpu < 0.05,
+            )
     full, empty = memory[100_000], memory[0]
     yield Figure(
-        "memory of an idle claimer, 100 k pending against none", full, "MB", empty, full / empty,
-        "< 60 MB, flat", full < 60 and full < empty * 1.1,
-    )  # fmt: skip
+        "memory of an idle claimer, 100 k pending against none",
+        full,
+        "MB",
+        empty,
+        full / empty,
+        "< 60 MB, flat",
+        full < 60 and full < empty * 1.1,
+    )
 
 
 def _start(role: str, path: Path) -> "subprocess.Popen[bytes]":

@@ -50,6 +50,9 @@ def _parts(count: int) -> Iterator[range]:
 
 def _parcel(n: int, delay: float) -> bide.NewMessage:
     return bide.NewMessage(
-        {"parcel": n, "customer": n % 99_991}, id=f"parcel-{n}", delay=delay,
-        group=f"customer:{n % 99_991}", priority=n % 3,
-    )  # fmt: skip
+        {"parcel": n, "customer": n % 99_991},
+        id=f"parcel-{n}",
+        delay=delay,
+        group=f"customer:{n % 99_991}",
+        priority=n % 3,
+    )

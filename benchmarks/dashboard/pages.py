@@ -12,16 +12,32 @@ from tests.dashboard.chromium import dashboard
 __all__ = ["PAGES", "Page", "pages"]
 
 PAGES = (
-    "", "?span=30d", "queue?queue=parcels", "queue?queue=parcels&state=delayed&span=30d",
-    "queue?queue=parcels&group=customer:7", "queue?queue=parcels&after=2030-01-01T00:00",
-    "queue?queue=parcels&prefix=parcel-49", "queue?queue=backlog&state=ready",
-    "queue?queue=letters&state=dead", "queue?queue=letters&state=dead&error=nothing",
-    "queue?queue=remembered&state=acked", "message?queue=parcels&id=parcel-4711",
-    "message?queue=backlog&id=parcel-7", "message?queue=remembered&id=parcel-7",
-    "dead", "dead?queue=letters", "workers", "periodic", "subscriptions", "audit", "log",
-    "search?q=parcel-4711", "search?group=customer:7", "search?error=away",
+    "",
+    "?span=30d",
+    "queue?queue=parcels",
+    "queue?queue=parcels&state=delayed&span=30d",
+    "queue?queue=parcels&group=customer:7",
+    "queue?queue=parcels&after=2030-01-01T00:00",
+    "queue?queue=parcels&prefix=parcel-49",
+    "queue?queue=backlog&state=ready",
+    "queue?queue=letters&state=dead",
+    "queue?queue=letters&state=dead&error=nothing",
+    "queue?queue=remembered&state=acked",
+    "message?queue=parcels&id=parcel-4711",
+    "message?queue=backlog&id=parcel-7",
+    "message?queue=remembered&id=parcel-7",
+    "dead",
+    "dead?queue=letters",
+    "workers",
+    "periodic",
+    "subscriptions",
+    "audit",
+    "log",
+    "search?q=parcel-4711",
+    "search?group=customer:7",
+    "search?error=away",
     "search?body=nowhere",
-)  # fmt: skip
+)
 
 ROUNDS = 7
 

@@ -8,9 +8,12 @@ from benchmarks.postgres import claiming, forwarding, peers, pieces, putting
 __all__ = ["run"]
 
 MEASUREMENTS = (
-    *putting.MEASUREMENTS, *claiming.MEASUREMENTS, *forwarding.MEASUREMENTS, *peers.MEASUREMENTS,
+    *putting.MEASUREMENTS,
+    *claiming.MEASUREMENTS,
+    *forwarding.MEASUREMENTS,
+    *peers.MEASUREMENTS,
     *pieces.MEASUREMENTS,
-)  # fmt: skip
+)
 
 
 def run(only: str) -> Iterator[Figure]:

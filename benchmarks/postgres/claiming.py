@@ -59,9 +59,12 @@ def lateness() -> Iterator[Figure]:
             late = result()
     for name, bound in (("p50", 3), ("p99", 10)):
         yield Figure(
-            f"lateness at 200/s, {name}", late[name], "ms", goal=f"< {bound} ms",
+            f"lateness at 200/s, {name}",
+            late[name],
+            "ms",
+            goal=f"< {bound} ms",
             met=late[name] < bound,
-        )  # fmt: skip
+        )
 
 
 def growth() -> Iterator[Figure]:
@@ -81,9 +84,12 @@ def growth() -> Iterator[Figure]:
         time.sleep(1.2)
         value = per_second(MESSAGES, lambda: _drain(many))
         yield Figure(
-            f"claim({BATCH}) + ack, due at random, 1 M pending", value, "/s", goal="40 k/s",
+            f"claim({BATCH}) + ack, due at random, 1 M pending",
+            value,
+            "/s",
+            goal="40 k/s",
             met=value >= 40_000,
-        )  # fmt: skip
+        )
         many.claim(1, wait=1)
         with server.client() as client:
             client.execute("ALTER SYSTEM SET log_statement = 'all'")

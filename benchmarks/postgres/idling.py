@@ -49,9 +49,12 @@ def _figures(who: str, statements: int, spent: float) -> Iterator[Figure]:
     pace, share = statements / SECONDS, spent * 10 / SECONDS
     yield Figure(f"an idle {who}: statements", pace, "/s", goal="1 /s", met=pace <= 1)
     yield Figure(
-        f"an idle {who}: processor in 10 s, both ends", share, "s", goal="< 0.05 s",
+        f"an idle {who}: processor in 10 s, both ends",
+        share,
+        "s",
+        goal="< 0.05 s",
         met=share < 0.05,
-    )  # fmt: skip
+    )
 
 
 def _executed(server: PostgresServer) -> int:

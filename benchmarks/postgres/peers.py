@@ -81,9 +81,9 @@ async def _procrastinate(url: str) -> Rates:
             await nothing.defer_async(body=BODY)
 
         async def handle() -> None:
-            worker = asyncio.create_task(app.run_worker_async(
-                concurrency=HANDLERS, wait=True, install_signal_handlers=False
-            ))  # fmt: skip
+            worker = asyncio.create_task(
+                app.run_worker_async(concurrency=HANDLERS, wait=True, install_signal_handlers=False)
+            )
             await done.wait()
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
@@ -184,10 +184,12 @@ def peers() -> Iterator[Figure]:
         for name, found in rates.items():
             ours = rates["bide"][index]
             yield Figure(
-                f"{work}: {name}", found[index], "/s",
+                f"{work}: {name}",
+                found[index],
+                "/s",
                 goal="" if name == "bide" else "less than bide",
                 met=None if name == "bide" else ours > found[index],
-            )  # fmt: skip
+            )
 
 
 MEASUREMENTS = (peers,)

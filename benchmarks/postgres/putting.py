@@ -99,17 +99,27 @@ def put_one() -> Iterator[Figure]:
                 9, lambda: per_second(count, ours), lambda: per_second(count, base)
             )
             yield Figure(
-                "put, one sync caller", value, "/s", limit, ratio, "75 % of a raw insert",
+                "put, one sync caller",
+                value,
+                "/s",
+                limit,
+                ratio,
+                "75 % of a raw insert",
                 ratio >= 0.75,
-            )  # fmt: skip
+            )
             for how, (put, insert) in both.items():
                 value, limit, ratio = paired(
                     9, partial(per_second, count, put), partial(per_second, count, insert)
                 )
                 yield Figure(
-                    f"an order and {how}", value, "/s", limit, ratio,
-                    "at most 2 raw inserts, committed the same way", ratio >= 0.5,
-                )  # fmt: skip
+                    f"an order and {how}",
+                    value,
+                    "/s",
+                    limit,
+                    ratio,
+                    "at most 2 raw inserts, committed the same way",
+                    ratio >= 0.5,
+                )
         raw.connection.close()
 
 
@@ -142,9 +152,14 @@ def put_processes() -> Iterator[Figure]:
             3, lambda: _crowd(_put, server), lambda: _crowd(_insert, server)
         )
     yield Figure(
-        f"put, {PROCESSES} processes", value, "/s", limit, ratio, "70 % of raw inserts",
+        f"put, {PROCESSES} processes",
+        value,
+        "/s",
+        limit,
+        ratio,
+        "70 % of raw inserts",
         ratio >= 0.7,
-    )  # fmt: skip
+    )
 
 
 EACH = 150

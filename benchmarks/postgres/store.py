@@ -77,8 +77,12 @@ class Raw:
 
     def _arrays(self, count: int) -> list[bytes]:
         due = round(time.time() * 1000) + 3_600_000
-        return [integers(range(count)), integers([due] * count), texts(new_ids(count)),
-                byteas([DATA] * count)]  # fmt: skip
+        return [
+            integers(range(count)),
+            integers([due] * count),
+            texts(new_ids(count)),
+            byteas([DATA] * count),
+        ]
 
     def insert_one(self) -> None:
         """Insert a row."""
@@ -89,12 +93,14 @@ class Raw:
 def fill(queue: bide.Queue, count: int, delay: float, spread: float = 0) -> None:
     """Put messages, due at random within `spread` seconds behind the delay."""
     for first in range(0, count, BATCH):
-        queue.put_many([
-            bide.NewMessage(
-                body=BODY, delay=delay + (number * 7919 % 9973 / 9973 * spread if spread else 0)
-            )
-            for number in range(first, first + BATCH)
-        ])  # fmt: skip
+        queue.put_many(
+            [
+                bide.NewMessage(
+                    body=BODY, delay=delay + (number * 7919 % 9973 / 9973 * spread if spread else 0)
+                )
+                for number in range(first, first + BATCH)
+            ]
+        )
 
 
 def backend_seconds(server: PostgresServer) -> float:

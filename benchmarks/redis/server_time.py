@@ -46,11 +46,17 @@ def server_time() -> Iterator[Figure]:
                 costs.append(script_time(client, count, lambda s=size, c=count: drain(s, c)))  # type: ignore[misc]
                 drain(500, 2_000)
             value = statistics.median(costs)
-            yield Figure(f"{name}: server time a message", value, "µs", goal=f"<= {goal:g} µs",
-                         met=value <= goal)  # fmt: skip
+            yield Figure(
+                f"{name}: server time a message",
+                value,
+                "µs",
+                goal=f"<= {goal:g} µs",
+                met=value <= goal,
+            )
         value = statistics.median(script_time(client, 2_000, put_eight) for _ in range(5))
-    yield Figure("put of 8: server time a message", value, "µs", goal="<= 10.5 µs",
-                 met=value <= 10.5)  # fmt: skip
+    yield Figure(
+        "put of 8: server time a message", value, "µs", goal="<= 10.5 µs", met=value <= 10.5
+    )
 
 
 def cycle() -> Iterator[Figure]:
@@ -69,8 +75,9 @@ def cycle() -> Iterator[Figure]:
             return 1 / per_second(900, lambda: [client.ping() for _ in range(900)])
 
         value, ping, ratio = paired(15, cycles, pings)
-    yield Figure("put + claim(1) + ack", value * 1e6, "µs", ping * 1e6, ratio, "<= 6 PINGs",
-                 ratio <= 6)  # fmt: skip
+    yield Figure(
+        "put + claim(1) + ack", value * 1e6, "µs", ping * 1e6, ratio, "<= 6 PINGs", ratio <= 6
+    )
 
 
 def looking() -> Iterator[Figure]:
@@ -82,8 +89,9 @@ def looking() -> Iterator[Figure]:
         found = sum(1 for _ in queue.scan(after=now + 14 * DAY, before=now + 15 * DAY))
         rate = found / (time.perf_counter() - begin)
     assert found > 150_000
-    yield Figure("scan of one day in thirty, 5 M pending", rate, "/s", goal="60 k/s",
-                 met=rate >= 60_000)  # fmt: skip
+    yield Figure(
+        "scan of one day in thirty, 5 M pending", rate, "/s", goal="60 k/s", met=rate >= 60_000
+    )
 
 
 MEASUREMENTS = (server_time, cycle, looking)

@@ -91,8 +91,15 @@ def served(store: str | None) -> Iterator[tuple[int, int]]:
     with folder() as path:
         url = store or f"sqlite:///{path}/bide.db"
         command = [
-            sys.executable, "-m", "bide", "serve", "--port", "0", "--store", url,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "bide",
+            "serve",
+            "--port",
+            "0",
+            "--store",
+            url,
+        ]
         log = Path(path) / "log"
         environment: dict[str, Any] = {**os.environ, "BIDE_SERVE_CONFIG": _quiet(Path(path))}
         with log.open("wb") as out:

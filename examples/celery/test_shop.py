@@ -27,9 +27,13 @@ class Shop:
     def do(self, *statements: str) -> None:
         code = "\n".join(("from examples.celery import shop", *statements))
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True,
-            env=os.environ | self.environment, timeout=120,
-        )  # fmt: skip
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=os.environ | self.environment,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
 
     def order(self, id: str) -> tuple[str, int]:
@@ -51,9 +55,12 @@ class Shop:
 def running(log: Path, *arguments: str, **environment: str) -> Iterator[None]:
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=ROOT, stdout=output, stderr=output,
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
             env=os.environ | environment,
-        )  # fmt: skip
+        )
     try:
         yield
     finally:
@@ -67,8 +74,9 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     environment = {
         "CELERY_BROKER_URL": f"redis+socket://{broker.path}",
         "BIDE_URL": f"sqlite:///{tmp_path / 'bide.db'}",
-        "SHOP_DB": str(tmp_path / "shop.db"), "PAY_WITHIN": "0.3",
-    }  # fmt: skip
+        "SHOP_DB": str(tmp_path / "shop.db"),
+        "PAY_WITHIN": "0.3",
+    }
     name = "examples.celery.shop"
     celery = ("celery", "-A", name, "worker", "-c", "2", "--without-mingle", "--without-gossip")
     try:

@@ -45,9 +45,13 @@ def test_the_source_has_put_it_a_day_before(
     bide_store.assert_not_put(QUEUE)
     worker.advance("3h")
     bide_store.assert_put(
-        QUEUE, coupons.Remind("A1"), id="coupon-A1", at=expiry - timedelta(days=3), expires="3d",
+        QUEUE,
+        coupons.Remind("A1"),
+        id="coupon-A1",
+        at=expiry - timedelta(days=3),
+        expires="3d",
         times=1,
-    )  # fmt: skip
+    )
 
 
 def test_nobody_is_reminded_twice(worker: ManualWorker, expiry: datetime) -> None:

@@ -24,9 +24,14 @@ def manage(tmp_path: Path) -> Manage:
     def run(*arguments: str, **environment: str) -> str:
         done = subprocess.run(
             [sys.executable, "-W", "error", "manage.py", *arguments],
-            cwd=PROJECT, env={**os.environ, "SHOP_FOLDER": str(tmp_path), **environment},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BOUND, check=False,
-        )  # fmt: skip
+            cwd=PROJECT,
+            env={**os.environ, "SHOP_FOLDER": str(tmp_path), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BOUND,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -49,17 +54,20 @@ def test_it_works_on_postgresql_with_a_worker(manage: Manage, tmp_path: Path) ->
 
 def play(server: PostgresServer, manage: Manage, folder: Path) -> None:
     environment = {
-        "POSTGRES_HOST": str(server.folder), "POSTGRES_DB": "postgres", "POSTGRES_USER": "bide",
+        "POSTGRES_HOST": str(server.folder),
+        "POSTGRES_DB": "postgres",
+        "POSTGRES_USER": "bide",
         "SHOP_FOLDER": str(folder),
-    }  # fmt: skip
+    }
     assert "Ran 4 tests" in manage("test", "--noinput", **environment)
     environment["PAY_SECONDS"] = "1"
     manage("migrate", "-v0", **environment)
     manage("shell", "-v0", "-c", PLAY, **environment)
     worker = subprocess.Popen(
         [sys.executable, "-W", "error", "manage.py", "bide", "worker", "--no-reload"],
-        cwd=PROJECT, env={**os.environ, **environment},
-    )  # fmt: skip
+        cwd=PROJECT,
+        env={**os.environ, **environment},
+    )
     try:
         with psycopg.connect(server.url, autocommit=True) as client:
             until(client, "SELECT count(*) FROM shop_order WHERE state = 'unpaid'", [(0,)])

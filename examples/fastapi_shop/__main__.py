@@ -28,9 +28,11 @@ def main() -> None:
 
             def ask(method: str, path: str, body: Any = None) -> Any:
                 request = urllib.request.Request(
-                    f"http://127.0.0.1:{port}{path}", method=method,
-                    data=json.dumps(body).encode(), headers={"content-type": "application/json"},
-                )  # fmt: skip
+                    f"http://127.0.0.1:{port}{path}",
+                    method=method,
+                    data=json.dumps(body).encode(),
+                    headers={"content-type": "application/json"},
+                )
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     return json.load(answer)
 

@@ -56,9 +56,11 @@ def create_app(database: str | None = None) -> Flask:
         db.session.add(order)
         db.session.flush()  # now it has its id
         timeouts.put(
-            {"order": order.id}, delay=app.config["PAY_WITHIN"], id=f"order-{order.id}",
+            {"order": order.id},
+            delay=app.config["PAY_WITHIN"],
+            id=f"order-{order.id}",
             within=db.session,
-        )  # fmt: skip
+        )
         db.session.commit()
         return {"order": order.id}, 201
 

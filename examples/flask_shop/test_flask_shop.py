@@ -73,6 +73,10 @@ def test_flask_bide_worker_runs_it(
     assert state(client, 1) == "paid"
     done = subprocess.run(
         [*flask, "counts", "order-timeouts", "--json"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert '"acked":1' in done.stdout.replace(" ", "")

@@ -125,9 +125,10 @@ async def cascade(way: Way) -> Measured:
         place = ".".join("*" * (LEVELS - 1 - level))
         digit = f"{place}." if place else ""
         queue = await way.queue(
-            f"{way.name}.level-{level}", x_message_ttl=1000 * 2**level,
+            f"{way.name}.level-{level}",
+            x_message_ttl=1000 * 2**level,
             x_dead_letter_exchange=below.name,
-        )  # fmt: skip
+        )
         await (await way.channel.get_queue(queue)).bind(exchange, f"{digit}1.#")
         await below.bind(exchange, f"{digit}0.#")
         below = exchange
@@ -157,9 +158,11 @@ async def with_bide(way: Way) -> Measured:
     async def publish(id: str, seconds: float) -> float:
         headers: dict[str, int] = {"x-delay": round(seconds * 1000)}
         await delayed.publish(
-            Message(b"{}", message_id=id, headers=dict(headers),
-                    delivery_mode=DeliveryMode.PERSISTENT), "k",
-        )  # fmt: skip
+            Message(
+                b"{}", message_id=id, headers=dict(headers), delivery_mode=DeliveryMode.PERSISTENT
+            ),
+            "k",
+        )
         return 2
 
     try:

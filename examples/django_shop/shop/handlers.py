@@ -32,9 +32,11 @@ class Deadline:
     def of(order: Order) -> bide.NewMessage:
         """Return the message of an order."""
         return bide.NewMessage(
-            Deadline(order.pk), at=order.placed + pay_within(), id=f"order-{order.pk}",
+            Deadline(order.pk),
+            at=order.placed + pay_within(),
+            id=f"order-{order.pk}",
             group=group_of(order),
-        )  # fmt: skip
+        )
 
 
 @app.handler("deadlines")

@@ -123,10 +123,11 @@ def other_version(store: str, found: int, made: int, opener: str) -> Finding:
     return Finding(
         "danger" if found > made else "warning",
         f"the schema {store}is of version {found}, and this bide makes version {made}",
-        "this bide is refused" if found > made else
-        f"once {opener}, programs with an older one are refused",
+        "this bide is refused"
+        if found > made
+        else f"once {opener}, programs with an older one are refused",
         "upgrade all programs that use the store together",
-    )  # fmt: skip
+    )
 
 
 def too_large(shown: str, longest: float) -> Finding:

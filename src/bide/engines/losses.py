@@ -32,8 +32,10 @@ def report(store: str, queue: str, count: int) -> None:
         "%s: queue %s: the store has lost at least %d changes that it had confirmed (a stale "
         "replica took over, or the store was restored from an older copy or emptied); sources are "
         "asked again now, and what has no source has to be put again: see the page Guarantees",
-        store, queue, count,
-    )  # fmt: skip
+        store,
+        queue,
+        count,
+    )
     for listener in listeners:
         listener()
 

@@ -11,9 +11,15 @@ from bide.model.errors import AccessDenied, BideError, StoreError, WrongConnecti
 from bide.model.replies import Reply
 
 __all__ = [
-    "Capabilities", "DbApi", "Engine", "Guest", "LeavesBeforeFork", "Notifier", "PartlyDone",
+    "Capabilities",
+    "DbApi",
+    "Engine",
+    "Guest",
+    "LeavesBeforeFork",
+    "Notifier",
+    "PartlyDone",
     "RemoteGuest",
-]  # fmt: skip
+]
 
 
 class Capabilities(msgspec.Struct, frozen=True):

@@ -329,14 +329,22 @@ def log_died(command: Command, reply: Claimed) -> None:
     for message in reply.died[:LOGGED_DIED]:
         _log.error(
             "%s of %s, attempt %d: it is dead now: its lease expired; %s held it last",
-            message.id, queue, message.attempts, message.holder,
+            message.id,
+            queue,
+            message.attempts,
+            message.holder,
             extra={
-                "queue": queue, "id": message.id, "attempt": message.attempts, "outcome": "dead",
+                "queue": queue,
+                "id": message.id,
+                "attempt": message.attempts,
+                "outcome": "dead",
                 "holder": message.holder,
             },
-        )  # fmt: skip
+        )
     if (more := len(reply.died) - LOGGED_DIED) > 0:
         _log.error(
-            "%s: %d more messages are dead now, because their leases expired", queue, more,
+            "%s: %d more messages are dead now, because their leases expired",
+            queue,
+            more,
             extra={"queue": queue, "outcome": "dead", "count": more},
-        )  # fmt: skip
+        )

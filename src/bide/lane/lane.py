@@ -25,7 +25,7 @@ from bide.lane.executor import (
     is_occupied,
     log_died,
     refuse_to_wait,
-)  # fmt: skip
+)
 from bide.lane.inbox import AsyncRequest, BlockingRequest, Request, is_empty
 from bide.lane.lane_thread import LaneThread
 from bide.logs import waiting_lines, write_lines

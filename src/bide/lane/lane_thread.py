@@ -250,8 +250,10 @@ class LaneThread(Executor):
                 _log.log(
                     logging.WARNING if self._listens is None else logging.DEBUG,
                     "cannot listen for changes by other processes (%s); waiting claims look every "
-                    "%g s instead, and each tries again to listen", error, LOOK_AGAIN,
-                )  # fmt: skip
+                    "%g s instead, and each tries again to listen",
+                    error,
+                    LOOK_AGAIN,
+                )
                 self._listens, self._notifier = False, None
 
     def _hear(self) -> None:

@@ -53,10 +53,16 @@ def _iso(value: Any) -> str:
 
 
 _PLAIN: dict[type, Callable[[Any], Any]] = {
-    str: str.__str__, int: int.__int__, float: float.__float__, date: _iso, time: _iso,
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    date: _iso,
+    time: _iso,
     timedelta: lambda value: timedelta(seconds=timedelta.total_seconds(value)),
-    bytes: lambda value: bytes(memoryview(value)), Decimal: str, UUID: str,
-}  # fmt: skip
+    bytes: lambda value: bytes(memoryview(value)),
+    Decimal: str,
+    UUID: str,
+}
 """What to make of a subclass: Django's SafeString, numpy.float64, times of freezegun and pendulum.
 
 `datetime` is a date. The types are those of the standard library even where freezegun has put its

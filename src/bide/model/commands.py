@@ -16,11 +16,36 @@ from bide.model.message import Item, State
 from bide.model.times import LATEST, SLOWEST, Ms, UnixMs
 
 __all__ = [
-    "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
-    "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "History", "Lease",
-    "OnConflict", "Origin", "Purge", "Put", "Queues", "Release", "Reschedule", "Retry", "Revive",
-    "Scan", "Where",
-]  # fmt: skip
+    "BULK",
+    "MAX_BYTES",
+    "MAX_LEASE",
+    "Ack",
+    "Bury",
+    "Cancel",
+    "Claim",
+    "Command",
+    "Configure",
+    "Count",
+    "Delete",
+    "Edit",
+    "Explain",
+    "Extend",
+    "Find",
+    "Forecast",
+    "History",
+    "Lease",
+    "OnConflict",
+    "Origin",
+    "Purge",
+    "Put",
+    "Queues",
+    "Release",
+    "Reschedule",
+    "Retry",
+    "Revive",
+    "Scan",
+    "Where",
+]
 
 _Strings = Annotated[list[str], Meta(max_length=MAX_COUNT)]
 _Leases = Annotated[list[Lease], Meta(max_length=MAX_COUNT)]
@@ -34,9 +59,13 @@ OnConflict = Literal["keep", "replace", "revive"]
 
 
 class _OnQueue(
-    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command",
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    omit_defaults=True,
+    tag_field="command",
     forbid_unknown_fields=True,
-):  # fmt: skip
+):
     queue: str
 
 
@@ -395,6 +424,25 @@ class Queues(_Command, frozen=True, tag="queues"):
 
 
 Command = (
-    Put | Cancel | Reschedule | Edit | Claim | Extend | Ack | Retry | Bury | Release | Revive
-    | Find | Scan | Count | Forecast | Explain | History | Configure | Purge | Delete | Queues
-)  # fmt: skip
+    Put
+    | Cancel
+    | Reschedule
+    | Edit
+    | Claim
+    | Extend
+    | Ack
+    | Retry
+    | Bury
+    | Release
+    | Revive
+    | Find
+    | Scan
+    | Count
+    | Forecast
+    | Explain
+    | History
+    | Configure
+    | Purge
+    | Delete
+    | Queues
+)

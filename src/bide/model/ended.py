@@ -62,11 +62,15 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """The attempts, oldest first: the last 20 that failed, and the one that was acked."""
         attempts = [
             Attempt(
-                failure.attempt, failure.started, failure.moment, failure.holder,
-                "lapsed" if failure.reason == LAPSED else "failed", failure.reason,
+                failure.attempt,
+                failure.started,
+                failure.moment,
+                failure.holder,
+                "lapsed" if failure.reason == LAPSED else "failed",
+                failure.reason,
             )
             for failure in self.failures
-        ]  # fmt: skip
+        ]
         if self.how == "acked":
             end = Attempt(self.attempt, self.since, self.moment, self.by or "", "acked")
             attempts.append(end)

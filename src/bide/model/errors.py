@@ -6,12 +6,34 @@ if TYPE_CHECKING:
     from bide.model.ended import End
 
 __all__ = [
-    "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
-    "InvalidArgument", "LeaseLost", "NotAStore", "NotAcked", "NotEmpty", "NotEnded",
-    "NotRemembered", "NothingToUndo", "OutcomePending", "OutcomeUnknown", "SchemaTooNew",
-    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
-    "UnreadableBody", "Unsupported", "WrongConnection", "WrongContext",
-]  # fmt: skip
+    "AccessDenied",
+    "AlreadyExists",
+    "AlreadyMoving",
+    "BideError",
+    "Closed",
+    "Empty",
+    "InvalidArgument",
+    "LeaseLost",
+    "NotAStore",
+    "NotAcked",
+    "NotEmpty",
+    "NotEnded",
+    "NotRemembered",
+    "NothingToUndo",
+    "OutcomePending",
+    "OutcomeUnknown",
+    "SchemaTooNew",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnavailable",
+    "UnreadableBody",
+    "Unsupported",
+    "WrongConnection",
+    "WrongContext",
+]
 
 
 class BideError(Exception):

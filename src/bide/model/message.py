@@ -61,10 +61,11 @@ Priority = Annotated[
 Attempts = Annotated[
     int,
     Meta(
-        ge=1, le=MAX_ATTEMPTS,
+        ge=1,
+        le=MAX_ATTEMPTS,
         description="How often it is delivered at most before it becomes a dead letter.",
     ),
-]  # fmt: skip
+]
 Group = Annotated[Name, Meta(description="A name that several messages share, to cancel them by.")]
 
 

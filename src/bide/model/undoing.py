@@ -52,9 +52,13 @@ def forget_records(queue: str) -> Purge:
 
 
 class _Composed(
-    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command",
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    omit_defaults=True,
+    tag_field="command",
     forbid_unknown_fields=True,
-):  # fmt: skip
+):
     queue: str
     undo: str
     """The token by which the change is taken back: an id."""
@@ -124,9 +128,13 @@ class Undone(msgspec.Struct, frozen=True, tag="undone", omit_defaults=True):
     def plus(self, other: "Undone") -> "Undone":
         """Return the sum with the next part."""
         return Undone(
-            self.restored + other.restored, self.taken + other.taken, self.claimed + other.claimed,
-            self.unknown + other.unknown, self.again + other.again, other.following,
-        )  # fmt: skip
+            self.restored + other.restored,
+            self.taken + other.taken,
+            self.claimed + other.claimed,
+            self.unknown + other.unknown,
+            self.again + other.again,
+            other.following,
+        )
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

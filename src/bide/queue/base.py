@@ -58,9 +58,14 @@ class BaseQueue:
             actor = actor_of(self._holder)
         self._builder = CommandBuilder(name, max_body, actor)
         settings = self._builder.settings(
-            keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
-            group_limit=group_limit, group_rate=group_rate,
-        )  # fmt: skip
+            keep=keep,
+            history=history,
+            result_ttl=result_ttl,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_rate=group_rate,
+        )
         self._to_set = None if settings == self._builder.configure() else settings
         self._own_clock = clock
         self._set_in: Lane | None = None  # where the settings are

@@ -78,19 +78,32 @@ class Changes(PutAndSettle):
 
     @overload
     def cancel(
-        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
+        self,
+        id: str,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
         within: object = None,
-    ) -> Outcome: ...  # fmt: skip
+    ) -> Outcome: ...
     @overload
     def cancel(
-        self, *, group: str | None = None, after: Moment | None = None,
-        before: Moment | None = None, dry_run: bool = False, within: object = None,
-    ) -> int: ...  # fmt: skip
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        within: object = None,
+    ) -> int: ...
     @overload
     def cancel(
-        self, *, group: str | None = None, after: Moment | None = None,
-        before: Moment | None = None, undo: Literal[True],
-    ) -> Undoable: ...  # fmt: skip
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        undo: Literal[True],
+    ) -> Undoable: ...
     def cancel(
         self,
         id: str | None = None,
@@ -145,19 +158,37 @@ class Changes(PutAndSettle):
 
     @overload
     def reschedule(
-        self, id: str, *, delay: Duration | None = None, at: Moment | None = None,
-        if_due: Moment | None = None, if_version: str | None = None, within: object = None,
-    ) -> Outcome: ...  # fmt: skip
+        self,
+        id: str,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...
     @overload
     def reschedule(
-        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
-        after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
-    ) -> int: ...  # fmt: skip
+        self,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        group: str,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+    ) -> int: ...
     @overload
     def reschedule(
-        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
-        after: Moment | None = None, before: Moment | None = None, undo: Literal[True],
-    ) -> Undoable: ...  # fmt: skip
+        self,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        group: str,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        undo: Literal[True],
+    ) -> Undoable: ...
     def reschedule(
         self,
         id: str | None = None,
@@ -248,9 +279,17 @@ class Changes(PutAndSettle):
             True
         """
         command = self._builder.edit(
-            [id], body, delay, at, if_version, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers,
-        )  # fmt: skip
+            [id],
+            body,
+            delay,
+            at,
+            if_version,
+            priority=priority,
+            expires=expires,
+            attempts=attempts,
+            group=group,
+            headers=headers,
+        )
         return self._one(command)
 
     @overload
@@ -264,9 +303,13 @@ class Changes(PutAndSettle):
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
     ) -> int: ...
     def revive(
-        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False,
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        delay: Duration = 0,
+        undo: bool = False,
         dry_run: bool = False,
-    ) -> list[Outcome] | int | Undoable:  # fmt: skip
+    ) -> list[Outcome] | int | Undoable:
         """Return dead letters (by default all) to the queue, due after `delay`.
 
         They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
@@ -289,9 +332,13 @@ class Changes(PutAndSettle):
         self, *, state: State, before: Moment | None = None, undo: Literal[True]
     ) -> Undoable: ...
     def purge(
-        self, *, state: State, before: Moment | None = None, undo: bool = False,
+        self,
+        *,
+        state: State,
+        before: Moment | None = None,
+        undo: bool = False,
         dry_run: bool = False,
-    ) -> int | Undoable:  # fmt: skip
+    ) -> int | Undoable:
         """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
         Args:
@@ -346,7 +393,12 @@ class Changes(PutAndSettle):
             600000
         """
         command = self._builder.settings(
-            keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
-            group_limit=group_limit, group_rate=group_rate,
-        )  # fmt: skip
+            keep=keep,
+            history=history,
+            result_ttl=result_ttl,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_rate=group_rate,
+        )
         return self._do(command)

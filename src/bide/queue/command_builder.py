@@ -124,9 +124,13 @@ class CommandBuilder:
         return cmd.Put(self.queue, [item], policy, arguments.checked_version(if_version))
 
     def item(
-        self, message: NewMessage, id: str | None = None, *, decoded: bool = False,
+        self,
+        message: NewMessage,
+        id: str | None = None,
+        *,
+        decoded: bool = False,
         encoded: tuple[bytes, bool] | None = None,
-    ) -> Item:  # fmt: skip
+    ) -> Item:
         """Return a message as the store takes it.
 
         Args:
@@ -150,10 +154,16 @@ class CommandBuilder:
         if plain and values_of(message) == DEFAULTS:
             return Item(id, data, is_json, moment, ms)
         return Item(
-            id, data, is_json, moment, ms, **check_options(message),
+            id,
+            data,
+            is_json,
+            moment,
+            ms,
+            **check_options(message),
             expires=None if expires is None else arguments.lasting(expires),
-            headers=None if headers is None else arguments.headers_of(headers), latest=latest,
-        )  # fmt: skip
+            headers=None if headers is None else arguments.headers_of(headers),
+            latest=latest,
+        )
 
     def cancel(
         self, ids: Iterable[str], if_due: Moment | None, if_version: str | None = None
@@ -245,11 +255,16 @@ class CommandBuilder:
                 arguments.refuse_whole(body)
             data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
         return cmd.Edit(
-            self.queue, arguments.ids_of(ids), data, is_json, **named, at=moment,
+            self.queue,
+            arguments.ids_of(ids),
+            data,
+            is_json,
+            **named,
+            at=moment,
             delay=ms if moment is None else None,
             if_version=None if if_version is None else arguments.checked_version(if_version),
             actor=self.actor,
-        )  # fmt: skip
+        )
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""

@@ -88,9 +88,17 @@ class PutAndSettle(BaseQueue):
             WrongConnection: `within` is to another database, or has no transaction.
         """
         message = NewMessage(
-            body, delay=delay, at=at, id=id, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers, latest=latest,
-        )  # fmt: skip
+            body,
+            delay=delay,
+            at=at,
+            id=id,
+            priority=priority,
+            expires=expires,
+            attempts=attempts,
+            group=group,
+            headers=headers,
+            latest=latest,
+        )
         command = self._builder.put_one(message, on_conflict, if_version)
         return self._one(command, within, new=on_conflict == "raise")
 
@@ -118,9 +126,14 @@ class PutAndSettle(BaseQueue):
         Returns one outcome per message, in their order.
         """
         shared = NewMessage(
-            body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
+            body=None,
+            delay=delay,
+            at=at,
+            priority=priority,
+            expires=expires,
+            attempts=attempts,
             group=group,
-        )  # fmt: skip
+        )
         command = self._builder.put_many(messages, shared, on_conflict)
         return self._run(putting(self, command), within=within)
 

@@ -149,9 +149,12 @@ def _text(text: str, name: str) -> str:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "id": check_name, "group": check_name, "state": lambda state, _: check_state(state),
-    "after": unix, "before": unix,
-}  # fmt: skip
+    "id": check_name,
+    "group": check_name,
+    "state": lambda state, _: check_state(state),
+    "after": unix,
+    "before": unix,
+}
 
 
 def steps_in_store(
@@ -268,9 +271,11 @@ class _Filling:
     @property
     def _full(self) -> bool:
         return (
-            len(self.messages) >= self.limit or self.searched >= self.read
-            or self._asked >= ASKED or self._bytes >= MAX_BYTES
-        )  # fmt: skip
+            len(self.messages) >= self.limit
+            or self.searched >= self.read
+            or self._asked >= ASKED
+            or self._bytes >= MAX_BYTES
+        )
 
     def fill(self, queue: str, order: _Order, cursor: str | None) -> Steps[str | None]:
         """Add what is found in one order; return where it stopped, `None` at the end.
@@ -310,10 +315,10 @@ class _Filling:
 
     def _matching(self, page: Page, order: _Order) -> list[Message]:
         return [
-            message for message in page.messages
-            if self.query.matches(message, self.seen)
-            and (order.exact or message.id != self.skips)
-        ]  # fmt: skip
+            message
+            for message in page.messages
+            if self.query.matches(message, self.seen) and (order.exact or message.id != self.skips)
+        ]
 
     def _add(self, messages: Iterable[Message]) -> None:
         """Add messages; one that moved meanwhile may come a second time."""

@@ -130,9 +130,15 @@ def search(
         (['note-7'], None)
     """
     query = query_of(
-        id=id, group=group, state=state, after=after, before=before, error=error, header=header,
+        id=id,
+        group=group,
+        state=state,
+        after=after,
+        before=before,
+        error=error,
+        header=header,
         body=body,
-    )  # fmt: skip
+    )
     with lane_to(url) as lane:
         ordered = lane.capabilities.ids_ordered
         steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)

@@ -61,19 +61,31 @@ def to_line(message: Message) -> str:
     """
     if (new := message.successor) is not None:
         message = msgspec.structs.replace(
-            message, data=new.data, json=new.json, due=new.due(0), attempt=0, state="delayed",
-            expires=new.expires, headers=new.headers, failures=(), created=new.created,
+            message,
+            data=new.data,
+            json=new.json,
+            due=new.due(0),
+            attempt=0,
+            state="delayed",
+            expires=new.expires,
+            headers=new.headers,
+            failures=(),
+            created=new.created,
             **options_of(new),
-        )  # fmt: skip
+        )
     line = _Line(
-        id=message.id, due=message.due, queue=message.queue, expires=message.expires,
+        id=message.id,
+        due=message.due,
+        queue=message.queue,
+        expires=message.expires,
         # A running attempt is not counted: it ends in this store.
         attempt=message.attempt - (message.state == "leased"),
-        headers=message.headers, failures=message.failures,
+        headers=message.headers,
+        failures=message.failures,
         died=message.ended if message.state == "dead" else None,
         created=message.created or 0,
         **options_of(message),
-    )  # fmt: skip
+    )
     if message.json and bodies.is_readable(message.seen_data):
         line.body = msgspec.Raw(message.data)
     else:  # bytes, or JSON that no program can read: an import stores it as bytes
@@ -110,9 +122,10 @@ def commands_of(
         kind = type(lines).__name__
         raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
     items = (
-        _item(line, number, builder.max_body) for number, line in enumerate(lines, first)
+        _item(line, number, builder.max_body)
+        for number, line in enumerate(lines, first)
         if not isinstance(line, (str, bytes)) or line.strip()
-    )  # fmt: skip
+    )
     return (Put(builder.queue, part) for part in in_bytes(items, IMPORT_LINES))
 
 
@@ -141,10 +154,18 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
             body = msgspec.json.decode(line.body)  # type: ignore[arg-type]
         data, is_json = bodies.encode(body, max_body, decoded=True)
         return Item(
-            line.id, data, is_json, line.due, **check_options(line), expires=line.expires,
-            headers=line.headers, attempt=line.attempt, failures=line.failures, died=line.died,
+            line.id,
+            data,
+            is_json,
+            line.due,
+            **check_options(line),
+            expires=line.expires,
+            headers=line.headers,
+            attempt=line.attempt,
+            failures=line.failures,
+            died=line.died,
             created=line.created,
-        )  # fmt: skip
+        )
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(
             f"line {number} is no message of an export: {error}; the lines of earlier "

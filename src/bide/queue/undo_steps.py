@@ -86,9 +86,11 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
 
 
 _CHANGED: dict[Verb, Sequence[str]] = {
-    "cancel": ("delayed", "ready"), "reschedule": ("delayed", "ready"),
-    "revive": ("dead",), "purge": ("dead", "delayed", "ready"),
-}  # fmt: skip
+    "cancel": ("delayed", "ready"),
+    "reschedule": ("delayed", "ready"),
+    "revive": ("dead",),
+    "purge": ("dead", "delayed", "ready"),
+}
 """The states of the messages that each verb changes."""
 
 
@@ -239,9 +241,13 @@ def _reschedule_back(undo: Undo, same: list[_Pair]) -> Steps[int]:
     restored = 0
     for (before_due, due), some in by_due.items():
         reply: Outcomes = yield Reschedule(
-            undo.queue, [message.id for message in some], before_due, if_due=due,
-            versions=[message.version for message in some], actor=undo.actor,
-        )  # fmt: skip
+            undo.queue,
+            [message.id for message in some],
+            before_due,
+            if_due=due,
+            versions=[message.version for message in some],
+            actor=undo.actor,
+        )
         restored += sum(map(bool, reply.outcomes))
     return restored
 

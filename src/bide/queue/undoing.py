@@ -62,9 +62,11 @@ def bulk_of(
         InvalidArgument: such a change cannot be taken back.
     """
     common: dict[str, Any] = {
-        "queue": command.queue, "undo": new_id(), "actor": command.actor,
+        "queue": command.queue,
+        "undo": new_id(),
+        "actor": command.actor,
         "ids": list(dict.fromkeys(command.ids or ())) if by_id else None,
-    }  # fmt: skip
+    }
     match command:
         case Cancel():
             return Bulk(**common, verb="cancel", where=command.where)

@@ -16,10 +16,15 @@ class _Problem(msgspec.Struct):
 
 
 _OF_STATUS: dict[int, type[BideError]] = {
-    401: errors.AccessDenied, 403: errors.AccessDenied, 413: errors.InvalidArgument,
-    429: StoreUnavailable, 502: OutcomeUnknown, 503: StoreUnavailable, 504: OutcomeUnknown,
+    401: errors.AccessDenied,
+    403: errors.AccessDenied,
+    413: errors.InvalidArgument,
+    429: StoreUnavailable,
+    502: OutcomeUnknown,
+    503: StoreUnavailable,
+    504: OutcomeUnknown,
     507: errors.StoreFull,
-}  # fmt: skip
+}
 
 
 def error_of(status: int, name: str | None) -> type[BideError]:

@@ -172,10 +172,12 @@ class HttpConnection:
         if address.port not in (None, 443 if address.tls else 80):
             name += b":%d" % address.port
         fields = [
-            f"{method} {address.path}{path} HTTP/1.1".encode("ascii"), b"host: " + name,
-            f"accept: {kind}".encode(), f"content-type: {kind}".encode(),
+            f"{method} {address.path}{path} HTTP/1.1".encode("ascii"),
+            b"host: " + name,
+            f"accept: {kind}".encode(),
+            f"content-type: {kind}".encode(),
             b"accept-encoding: identity",
-        ]  # fmt: skip
+        ]
         if address.token:
             fields.append(f"authorization: Bearer {address.token}".encode())
         head = b"".join(field + b"\r\n" for field in fields)

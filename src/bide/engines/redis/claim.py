@@ -89,8 +89,10 @@ class _Claiming:
         for id in self._damaged:
             _log.error(
                 "the record of message %r in queue %r cannot be read: it is a dead letter now, "
-                "with those bytes as its body", id, self.command.queue,
-            )  # fmt: skip
+                "with those bytes as its body",
+                id,
+                self.command.queue,
+            )
         if rows := [(id, self.token) for id in self._damaged]:
             head = "repair", None, None, None, None, "", self.command.holder
             yield from in_lots("change", self.command, rows, head, shards)

@@ -138,15 +138,22 @@ class RedisConnection(Wire):
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
             raise raised.ConnectionError(f"a sentinel names it as the master, but it is a {role}")
-        wrong = {
-            "a sentinel: write redis+sentinel://host:26379/mymaster (or rediss+sentinel://)":
-                facts.get("redis_mode") == "sentinel",
-            f"Redis {version}; bide needs 7.0 or newer, or Valkey": is_too_old(version),
-            "a node of a cluster: write redis+cluster://host:port,host:port (or rediss+cluster://)":
-                alone and facts.get("cluster_enabled") == "1",
-        }  # fmt: skip
-        for what, found in wrong.items():
-            if found:
+        sentinel = facts.get("redis_mode") == "sentinel"
+        node = alone and facts.get("cluster_enabled") == "1"
+        wrong = [
+            (
+                sentinel,
+                "a sentinel: write redis+sentinel://host:26379/mymaster (or rediss+sentinel://)",
+            ),
+            (is_too_old(version), f"Redis {version}; bide needs 7.0 or newer, or Valkey"),
+            (
+                node,
+                "a node of a cluster: write redis+cluster://host:port,host:port "
+                "(or rediss+cluster://)",
+            ),
+        ]
+        for is_so, what in wrong:
+            if is_so:
                 raise StoreUnavailable(f"{self._shown}: this is {what}")
 
     def _check_settings(self, info: dict[str, str]) -> None:

@@ -49,19 +49,37 @@ def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Findin
     most = answer_limit(config)
     seconds = {"everysec": "a second", "no": "half a minute"}.get(fsync, "some")
     return findings(
-        (policy != "noeviction", "danger" if limited else "warning", f"maxmemory-policy {policy}",
-         "the server deletes messages when it reaches its maxmemory",
-         "CONFIG SET maxmemory-policy noeviction, and in redis.conf"),
-        (forgets, "warning" if save else "danger", f"appendonly no, save {save!r}",
-         "a restart loses what was put, acked and cancelled since the last snapshot" if save else
-         "a restart loses all messages",
-         "CONFIG SET appendonly yes, and in redis.conf"),
-        (not forgets and fsync != "always", "warning", f"appendfsync {fsync}",
-         f"when the machine fails, up to {seconds} of confirmed changes is lost",
-         "CONFIG SET appendfsync always, if that is too much"),
-        (0 < most < LARGEST_ANSWER, "danger", f"client-output-buffer-limit normal {most}",
-         f"{ENDS_CONNECTIONS}, so bide does not use it", UNLIMITED),
-    )  # fmt: skip
+        (
+            policy != "noeviction",
+            "danger" if limited else "warning",
+            f"maxmemory-policy {policy}",
+            "the server deletes messages when it reaches its maxmemory",
+            "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
+        ),
+        (
+            forgets,
+            "warning" if save else "danger",
+            f"appendonly no, save {save!r}",
+            "a restart loses what was put, acked and cancelled since the last snapshot"
+            if save
+            else "a restart loses all messages",
+            "CONFIG SET appendonly yes, and in redis.conf",
+        ),
+        (
+            not forgets and fsync != "always",
+            "warning",
+            f"appendfsync {fsync}",
+            f"when the machine fails, up to {seconds} of confirmed changes is lost",
+            "CONFIG SET appendfsync always, if that is too much",
+        ),
+        (
+            0 < most < LARGEST_ANSWER,
+            "danger",
+            f"client-output-buffer-limit normal {most}",
+            f"{ENDS_CONNECTIONS}, so bide does not use it",
+            UNLIMITED,
+        ),
+    )
 
 
 def answer_limit(config: Mapping[str, str]) -> int:
@@ -74,10 +92,14 @@ def answer_limit(config: Mapping[str, str]) -> int:
 def cut_off(config: Mapping[str, str]) -> list[Finding]:
     """Tell what a master does that is cut off from its replicas."""
     return findings(
-        (config.get("min-replicas-to-write") == "0", "warning", "min-replicas-to-write 0",
-         "a master that is cut off goes on making changes, which the failover then discards",
-         "CONFIG SET min-replicas-to-write 1, on all servers and in redis.conf"),
-    )  # fmt: skip
+        (
+            config.get("min-replicas-to-write") == "0",
+            "warning",
+            "min-replicas-to-write 0",
+            "a master that is cut off goes on making changes, which the failover then discards",
+            "CONFIG SET min-replicas-to-write 1, on all servers and in redis.conf",
+        ),
+    )
 
 
 def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
@@ -90,17 +112,32 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
     down, failover = facts["down-after-milliseconds"], facts["failover-timeout"]
     count, quorum = facts["num-other-sentinels"] + 1, facts["quorum"]
     return findings(
-        (count < 3, "danger", f"{count} sentinel{'s' * (count > 1)}",
-         "if one of them is away, no other master is chosen, and the store stops",
-         "run three or more, on different machines"),
-        (2 < count >= 2 * quorum, "warning",
-         f"{quorum} of {count} sentinels are enough to give the master up",
-         "a few that are cut off start a failover that is not needed",
-         f"SENTINEL SET {name} quorum {count // 2 + 1}"),
-        (failover < FAILOVER_MS, "warning", f"failover-timeout {failover}",
-         "two sentinels may fail over one after the other, to a replica that lacks changes",
-         f"SENTINEL SET {name} failover-timeout 180000, on each sentinel"),
-        (down > 30_000, "warning", f"down-after-milliseconds {down}",
-         f"when the master fails, the store stops for more than {down / 1000:.0f} s",
-         f"SENTINEL SET {name} down-after-milliseconds 5000"),
-    )  # fmt: skip
+        (
+            count < 3,
+            "danger",
+            f"{count} sentinel{'s' * (count > 1)}",
+            "if one of them is away, no other master is chosen, and the store stops",
+            "run three or more, on different machines",
+        ),
+        (
+            2 < count >= 2 * quorum,
+            "warning",
+            f"{quorum} of {count} sentinels are enough to give the master up",
+            "a few that are cut off start a failover that is not needed",
+            f"SENTINEL SET {name} quorum {count // 2 + 1}",
+        ),
+        (
+            failover < FAILOVER_MS,
+            "warning",
+            f"failover-timeout {failover}",
+            "two sentinels may fail over one after the other, to a replica that lacks changes",
+            f"SENTINEL SET {name} failover-timeout 180000, on each sentinel",
+        ),
+        (
+            down > 30_000,
+            "warning",
+            f"down-after-milliseconds {down}",
+            f"when the master fails, the store stops for more than {down / 1000:.0f} s",
+            f"SENTINEL SET {name} down-after-milliseconds 5000",
+        ),
+    )

@@ -83,30 +83,59 @@ def _node(client: redis.Redis, settings: RedisSettings) -> Iterator[Finding]:
     is_replica, alone = info["role"] != "master", info.get("connected_slaves") == "0"
     yield from of_server(info, config)
     yield from findings(
-        (is_too_old(info["redis_version"]), "danger",
-         f"the server is Redis {info['redis_version']}", "bide's functions fail",
-         "upgrade to Redis 7.0 or Valkey"),
-        (no_functions not in ("", "Function not found"), "danger",
-         f"functions are not allowed ({no_functions})",
-         "bide works by functions on the server: every command fails",
-         "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting"),
-        (no_settings != "", "warning", f"the settings cannot be read ({no_settings})",
-         "whether messages are evicted, or lost at a restart, cannot be seen here",
-         "ask your provider for maxmemory-policy noeviction and for an append-only file"),
-        *((status != "ok", "danger", f"the server could not write to its disk ({name}: {status})",
-           'the server refuses commands: nothing is put, claimed or acked ("MISCONF")',
-           "look into the server's log; free some space") for name, status in statuses.items()),
-        (is_replica, "danger", f"this server is a replica of {info.get('master_host')}",
-         "it is read-only, and what is written to it is lost",
-         "name the master in the URL, or the sentinels with redis+sentinel://"),
-        (not is_replica and alone, "warning", "the server has no replica",
-         "if its machine or disk is lost, so are all messages",
-         "add a replica, and ?wait_replicas=1 to the URL"),
-        (not (is_replica or alone or settings.wait_replicas), "warning",
-         "puts do not wait for the replicas (wait_replicas=0)",
-         "a failover loses messages that were confirmed just before",
-         "add ?wait_replicas=1 to the URL"),
-    )  # fmt: skip
+        (
+            is_too_old(info["redis_version"]),
+            "danger",
+            f"the server is Redis {info['redis_version']}",
+            "bide's functions fail",
+            "upgrade to Redis 7.0 or Valkey",
+        ),
+        (
+            no_functions not in ("", "Function not found"),
+            "danger",
+            f"functions are not allowed ({no_functions})",
+            "bide works by functions on the server: every command fails",
+            "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting",
+        ),
+        (
+            no_settings != "",
+            "warning",
+            f"the settings cannot be read ({no_settings})",
+            "whether messages are evicted, or lost at a restart, cannot be seen here",
+            "ask your provider for maxmemory-policy noeviction and for an append-only file",
+        ),
+        *(
+            (
+                status != "ok",
+                "danger",
+                f"the server could not write to its disk ({name}: {status})",
+                'the server refuses commands: nothing is put, claimed or acked ("MISCONF")',
+                "look into the server's log; free some space",
+            )
+            for name, status in statuses.items()
+        ),
+        (
+            is_replica,
+            "danger",
+            f"this server is a replica of {info.get('master_host')}",
+            "it is read-only, and what is written to it is lost",
+            "name the master in the URL, or the sentinels with redis+sentinel://",
+        ),
+        (
+            not is_replica and alone,
+            "warning",
+            "the server has no replica",
+            "if its machine or disk is lost, so are all messages",
+            "add a replica, and ?wait_replicas=1 to the URL",
+        ),
+        (
+            not (is_replica or alone or settings.wait_replicas),
+            "warning",
+            "puts do not wait for the replicas (wait_replicas=0)",
+            "a failover loses messages that were confirmed just before",
+            "add ?wait_replicas=1 to the URL",
+        ),
+    )
     if not (is_replica or alone):
         yield from cut_off(config)
 
@@ -115,12 +144,15 @@ def _sentinels(settings: RedisSettings, sentinels: Sentinels) -> list[Finding]:
     facts = sentinels.facts()
     down = facts["down-after-milliseconds"] / 1000
     return of_sentinels(facts, sentinels.name) + findings(
-        (settings.reconnect < down + 1, "warning",
-         f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the master up "
-         f"after {down:g} s",
-         "during a failover commands fail that could have waited",
-         f"add ?reconnect={down + 5:.0f}s to the URL"),
-    )  # fmt: skip
+        (
+            settings.reconnect < down + 1,
+            "warning",
+            f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the master up "
+            f"after {down:g} s",
+            "during a failover commands fail that could have waited",
+            f"add ?reconnect={down + 5:.0f}s to the URL",
+        ),
+    )
 
 
 FEWEST, MOST = 16, 1_000

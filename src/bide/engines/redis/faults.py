@@ -26,58 +26,115 @@ class Refusal(Exception):
 
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("^OOM ", errors.StoreFull,
-     "the server is at its maxmemory: raise it, or let workers drain the queues (claims and acks "
-     "go on)"),
-    ("^MISCONF ", StoreReadOnly,
-     "the server cannot write its snapshot or its append-only file to disk and refuses changes: "
-     "look into its log, mostly the disk is full or the folder may not be written to"),
+    (
+        "^OOM ",
+        errors.StoreFull,
+        "the server is at its maxmemory: raise it, or let workers drain the queues (claims and "
+        "acks go on)",
+    ),
+    (
+        "^MISCONF ",
+        StoreReadOnly,
+        "the server cannot write its snapshot or its append-only file to disk and refuses changes: "
+        "look into its log, mostly the disk is full or the folder may not be written to",
+    ),
     ("^READONLY ", StoreReadOnly, "this server is a replica: name the master in the URL"),
-    ("^NOREPLICAS ", StoreReadOnly,
-     "the server has fewer replicas than its min-replicas-to-write asks for: bring them back"),
-    ("^NOAUTH |Authentication required", StoreUnavailable,
-     "the server wants a password: redis://user:password@host; sentinels want one of their own: "
-     "?sentinel_password=... (and sentinel_user=...)"),
-    ("^(WRONGPASS|AUTH) |invalid (username-|)password", StoreUnavailable,
-     "the user or the password in the URL is wrong, or the user is off or needs none"),
-    ("^NOPERM |has no permissions|The user executing the script", StoreUnavailable,
-     "this user may not do that: its ACL needs what bide's documentation lists under Redis"),
-    ("^(DB|DENIED|MASTERDOWN) |No such master|cluster support disabled", StoreUnavailable,
-     "the server does not do what this URL asks for: change the URL, or the server's settings"),
-    ("^WRONGTYPE ", errors.NotAStore,
-     "a key of bide's holds something that bide did not store: another program uses keys that "
-     "begin with bide:"),
-    ("^CORRUPT ", StoreCorrupt,
-     "the counters and settings of a queue cannot be read: something else has written to this key. "
-     "Delete it (redis-cli DEL): the next change creates it from the messages, without settings"
-     ),
-    ("^SHARDS ", StoreUnavailable,
-     "the store has lost how many shards the queue has, and nothing was done: try again"),
-    ("^REPETITION forgotten", OutcomeUnknown,
-     "the connection was lost after the command was sent, and the store does not remember its "
-     "sender, or not in this part of the queue: the command may have been carried out or not"),
-    ("^REPETITION late", OutcomeUnknown,
-     "the command arrived after later commands of its sender, which had given it up; it was not "
-     "carried out now, and may have been before"),
-    ("^REPETITION large", OutcomeUnknown,
-     "the command was carried out, but its reply was lost, and was too large to be remembered: "
-     "look at the messages to see what it did"),
-    ("^BUSY ", errors.StoreBusy,
-     "a script of another program keeps the server busy: see SCRIPT KILL"),
-    ("^LOADING |is loading the dataset", StoreUnavailable,
-     "the server is still loading its data: try again in a while"),
-    ("^CLUSTERDOWN ", StoreUnavailable,
-     "no node serves some slots of the cluster: see `redis-cli --cluster check`; with "
-     "cluster-require-full-coverage no the other slots work meanwhile"),
-    ("^(TRYAGAIN|ASK|MOVED) ", StoreUnavailable,
-     "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
-    ("[Uu]nknown (Redis )?command", StoreUnavailable,
-     "this is no Redis of version 7.0 or newer, or no sentinel (mostly port 26379), or it is set "
-     "to rename a command that bide needs (rename-command)"),
-    ("@user_function", StoreCorrupt,
-     "what is stored for this queue cannot be read: something else has written to the keys of "
-     "bide"),
-)  # fmt: skip
+    (
+        "^NOREPLICAS ",
+        StoreReadOnly,
+        "the server has fewer replicas than its min-replicas-to-write asks for: bring them back",
+    ),
+    (
+        "^NOAUTH |Authentication required",
+        StoreUnavailable,
+        "the server wants a password: redis://user:password@host; sentinels want one of their own: "
+        "?sentinel_password=... (and sentinel_user=...)",
+    ),
+    (
+        "^(WRONGPASS|AUTH) |invalid (username-|)password",
+        StoreUnavailable,
+        "the user or the password in the URL is wrong, or the user is off or needs none",
+    ),
+    (
+        "^NOPERM |has no permissions|The user executing the script",
+        StoreUnavailable,
+        "this user may not do that: its ACL needs what bide's documentation lists under Redis",
+    ),
+    (
+        "^(DB|DENIED|MASTERDOWN) |No such master|cluster support disabled",
+        StoreUnavailable,
+        "the server does not do what this URL asks for: change the URL, or the server's settings",
+    ),
+    (
+        "^WRONGTYPE ",
+        errors.NotAStore,
+        "a key of bide's holds something that bide did not store: another program uses keys that "
+        "begin with bide:",
+    ),
+    (
+        "^CORRUPT ",
+        StoreCorrupt,
+        "the counters and settings of a queue cannot be read: something else has written to this "
+        "key. Delete it (redis-cli DEL): the next change creates it from the messages, without settings",
+    ),
+    (
+        "^SHARDS ",
+        StoreUnavailable,
+        "the store has lost how many shards the queue has, and nothing was done: try again",
+    ),
+    (
+        "^REPETITION forgotten",
+        OutcomeUnknown,
+        "the connection was lost after the command was sent, and the store does not remember its "
+        "sender, or not in this part of the queue: the command may have been carried out or not",
+    ),
+    (
+        "^REPETITION late",
+        OutcomeUnknown,
+        "the command arrived after later commands of its sender, which had given it up; it was not "
+        "carried out now, and may have been before",
+    ),
+    (
+        "^REPETITION large",
+        OutcomeUnknown,
+        "the command was carried out, but its reply was lost, and was too large to be remembered: "
+        "look at the messages to see what it did",
+    ),
+    (
+        "^BUSY ",
+        errors.StoreBusy,
+        "a script of another program keeps the server busy: see SCRIPT KILL",
+    ),
+    (
+        "^LOADING |is loading the dataset",
+        StoreUnavailable,
+        "the server is still loading its data: try again in a while",
+    ),
+    (
+        "^CLUSTERDOWN ",
+        StoreUnavailable,
+        "no node serves some slots of the cluster: see `redis-cli --cluster check`; with "
+        "cluster-require-full-coverage no the other slots work meanwhile",
+    ),
+    (
+        "^(TRYAGAIN|ASK|MOVED) ",
+        StoreUnavailable,
+        "the slot is moving from node to node: try again in a while, or wait longer with "
+        "?reconnect=",
+    ),
+    (
+        "[Uu]nknown (Redis )?command",
+        StoreUnavailable,
+        "this is no Redis of version 7.0 or newer, or no sentinel (mostly port 26379), or it is "
+        "set to rename a command that bide needs (rename-command)",
+    ),
+    (
+        "@user_function",
+        StoreCorrupt,
+        "what is stored for this queue cannot be read: something else has written to the keys of "
+        "bide",
+    ),
+)
 """What errors mean, by a pattern of their text. redis-py leaves out the first word of some."""
 
 
@@ -130,19 +187,26 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
     broken = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
     no_file = encrypted and isinstance(first, (FileNotFoundError, PermissionError))
     known = (
-        (isinstance(first, raised.InvalidResponse),
-         "what answers there is no Redis server: is it the right port?"),
-        (isinstance(first, ssl.SSLCertVerificationError),
-         "its certificate is not trusted here: name the file with the certificate of its issuer "
-         "(?ca=/path/ca.pem), and connect by the name that it is for, or have only its issuer "
-         "checked (?verify=ca)"),
-        (isinstance(first, broken) or no_file
-         or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
-         "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it want a "
-         "certificate of this client (?cert=...&cert_key=..., readable files that belong together) "
-         "and trust who issued that, or has it as many clients as its maxclients lets in?"),
+        (
+            isinstance(first, raised.InvalidResponse),
+            "what answers there is no Redis server: is it the right port?",
+        ),
+        (
+            isinstance(first, ssl.SSLCertVerificationError),
+            "its certificate is not trusted here: name the file with the certificate of its issuer "
+            "(?ca=/path/ca.pem), and connect by the name that it is for, or have only its issuer "
+            "checked (?verify=ca)",
+        ),
+        (
+            isinstance(first, broken)
+            or no_file
+            or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
+            "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it want "
+            "a certificate of this client (?cert=...&cert_key=..., readable files that belong "
+            "together) and trust who issued that, or has it as many clients as its maxclients lets in?",
+        ),
         (True, "is the server running, is the address right, does a firewall block it?"),
-    )  # fmt: skip
+    )
     fix = next(fix for is_so, fix in known if is_so)
     return StoreUnavailable(f"{shown}: no connection to {address} ({text}); {fix}")
 

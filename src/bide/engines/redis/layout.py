@@ -40,9 +40,23 @@ _COPIES = 6
 """In so many parts of the slots of a cluster there is a copy of what belongs to no queue."""
 
 _PARTS = (
-    "meta", "records", "delayed", "ready", "kept", "leases", "leased", "groups", "waiters", "ended",
-    "endings", "lines", "turns", "shares", "forwarded", "returns",
-)  # fmt: skip
+    "meta",
+    "records",
+    "delayed",
+    "ready",
+    "kept",
+    "leases",
+    "leased",
+    "groups",
+    "waiters",
+    "ended",
+    "endings",
+    "lines",
+    "turns",
+    "shares",
+    "forwarded",
+    "returns",
+)
 
 
 def _prefix(queue: str, shard: int) -> str:
@@ -267,11 +281,28 @@ def read_record(
     elif state is None:
         state = "ready" if ready or read.due <= now else "delayed"
     return Message(
-        id, queue, read.data, read.json, read.due, read.priority,
-        read.attempt + (holder is not None), read.attempts, state, read.expires,
-        read.group or None, _headers(read), read.failures, holder, until, read.ended, read.planned,
-        read.created or None, successor, None, read.asked,
-    )  # fmt: skip
+        id,
+        queue,
+        read.data,
+        read.json,
+        read.due,
+        read.priority,
+        read.attempt + (holder is not None),
+        read.attempts,
+        state,
+        read.expires,
+        read.group or None,
+        _headers(read),
+        read.failures,
+        holder,
+        until,
+        read.ended,
+        read.planned,
+        read.created or None,
+        successor,
+        None,
+        read.asked,
+    )
 
 
 def _headers(record: StoredRecord) -> dict[str, str] | None:
@@ -280,6 +311,15 @@ def _headers(record: StoredRecord) -> dict[str, str] | None:
 
 def _as_successor(id: str, record: StoredRecord) -> Item:
     return Item(
-        id, record.data, record.json, record.due, 0, record.priority, record.expires,
-        record.attempts, record.group or None, _headers(record), created=record.created or None,
-    )  # fmt: skip
+        id,
+        record.data,
+        record.json,
+        record.due,
+        0,
+        record.priority,
+        record.expires,
+        record.attempts,
+        record.group or None,
+        _headers(record),
+        created=record.created or None,
+    )

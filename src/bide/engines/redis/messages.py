@@ -83,9 +83,19 @@ def _fields_of(item: Item) -> bytes:
     """Return the record of an item from `json` to the type of the body."""
     state = None if item.died is None else "dead"
     fields = (
-        item.json, item.priority, item.attempt, item.attempts, item.expires, state, item.died,
-        None, None, item.group or "", _text_of(item.headers), item.failures,
-    )  # fmt: skip
+        item.json,
+        item.priority,
+        item.attempt,
+        item.attempts,
+        item.expires,
+        state,
+        item.died,
+        None,
+        None,
+        item.group or "",
+        _text_of(item.headers),
+        item.failures,
+    )
     return packed_values(fields) + b"\xc6"
 
 
@@ -95,10 +105,18 @@ def _text_of(headers: dict[str, str] | None) -> str:
 
 def _plan_of(item: Item) -> bytes:
     """Return when an item is due, and what else puts it in its place: see put.lua."""
-    return packed_values((
-        item.delay, item.at, item.latest, item.priority, item.expires is not None, item.died,
-        item.created, item.group or "",
-    ))  # fmt: skip
+    return packed_values(
+        (
+            item.delay,
+            item.at,
+            item.latest,
+            item.priority,
+            item.expires is not None,
+            item.died,
+            item.created,
+            item.group or "",
+        )
+    )
 
 
 def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:

@@ -12,9 +12,14 @@ def configure(command: Configure, shards: int) -> Step:
     """Change the given settings."""
     limits = [getattr(command, name) for name in LIMITS]
     args = (
-        command.paused, command.keep, command.actor, PAUSES, command.history, command.result_ttl,
+        command.paused,
+        command.keep,
+        command.actor,
+        PAUSES,
+        command.history,
+        command.result_ttl,
         *limits,
-    )  # fmt: skip
+    )
     if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
         yield ()
         return [
@@ -65,11 +70,15 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
         tail = counted if now_deletes else None, now_deletes, command.actor
         answers = yield [
             ScriptCall(
-                "sweep", command.queue, (*head, share, cursors[shard], *tail), shard, shards,
+                "sweep",
+                command.queue,
+                (*head, share, cursors[shard], *tail),
+                shard,
+                shards,
                 reads=not now_deletes,
             )
             for shard in chosen
-        ]  # fmt: skip
+        ]
         for shard, answer in zip(chosen, raised(answers), strict=True):
             _now, _change, found, cursor = answer
             if deletes and not now_deletes and found > 0:

@@ -62,8 +62,9 @@ def count(command: Count, shards: int) -> Step:
             places[shard] = place, offset
             if place is None:
                 del places[shard]
-    (_now, _change, *sizes, kept, paused, keep, oldest, astray, flows, history, ttl,
-     limits) = zip(*counts, strict=True)  # fmt: skip
+    (_now, _change, *sizes, kept, paused, keep, oldest, astray, flows, history, ttl, limits) = zip(
+        *counts, strict=True
+    )
     total = replies.Sizes(*map(sum, sizes))
     first = min([moment for moment in oldest if moment is not None], default=None)
     found = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
@@ -111,13 +112,25 @@ def explain(command: Explain, shards: int) -> Step:
         since, extended = held.since, held.extended
     return [
         replies.Explained(
-            now, pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
-            seen.attempts, seen.failures[-1] if seen.failures else None, ahead,
-            seen.holder, since, extended, seen.until, seen.ended,
+            now,
+            pauses,
+            seen.state,
+            seen.due,
+            seen.planned,
+            seen.priority,
+            seen.attempt,
+            seen.attempts,
+            seen.failures[-1] if seen.failures else None,
+            ahead,
+            seen.holder,
+            since,
+            extended,
+            seen.until,
+            seen.ended,
             None if seen.successor is None else seen.successor.at,
             limited=replies.Limited(*limited) if limited else None,
         )
-    ]  # fmt: skip
+    ]
 
 
 def history(command: History, shards: int) -> Step:
@@ -131,12 +144,18 @@ def history(command: History, shards: int) -> Step:
         remembered = _decode_ends(text or b"\x90")
         ends = [
             End(
-                how, moment, None if by is False else by, due, attempt, since or None,
-                failures, result.encode() if result and moment > now - result_ttl else None,
+                how,
+                moment,
+                None if by is False else by,
+                due,
+                attempt,
+                since or None,
+                failures,
+                result.encode() if result and moment > now - result_ttl else None,
             )
             for moment, how, due, attempt, since, by, failures, result in remembered
             if moment > now - max(history, result_ttl)
-        ]  # fmt: skip
+        ]
     except DAMAGED:
         raise StoreCorrupt(
             f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "

@@ -133,11 +133,14 @@ def _ask(
     prefix = command.prefix or ""
     answers = yield [
         ScriptCall(
-            "scan", command.queue,
-            (*head, *_mark(place, shard), prefix, place.behind(shard)), shard, shards,
+            "scan",
+            command.queue,
+            (*head, *_mark(place, shard), prefix, place.behind(shard)),
+            shard,
+            shards,
         )
         for shard in asked
-    ]  # fmt: skip
+    ]
     told = raised(answers)
     if goes_by_set(command) and not place.since:
         place = place._replace(since="-".join(str(head[1]) for head, *_ in told))

@@ -24,9 +24,13 @@ _log = logger("bide.redis")
 
 
 _WHOLE = (
-    "port", "num-other-sentinels", "quorum", "config-epoch", "down-after-milliseconds",
+    "port",
+    "num-other-sentinels",
+    "quorum",
+    "config-epoch",
+    "down-after-milliseconds",
     "failover-timeout",
-)  # fmt: skip
+)
 """What sentinels tell in whole numbers, of what is of interest here."""
 
 
@@ -137,8 +141,9 @@ class Sentinels:
         if self._silent == SILENT:
             _log.warning(
                 "%s: no sentinel answers, so that a fail-over to a master which is not asked yet "
-                "would go unnoticed", self.shown,
-            )  # fmt: skip
+                "would go unnoticed",
+                self.shown,
+            )
         sound = [facts for facts in newest if not _is_down(facts)]
         return frozenset(map(_address, sound or newest))
 

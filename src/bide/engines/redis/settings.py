@@ -141,9 +141,11 @@ def _sentinels(
         )
     kind = SSLConnection if asked == "yes" else Connection
     arguments = {
-        **usual, **(_tls(chosen) if asked == "yes" else {}),
-        "username": chosen.get("sentinel_user"), "password": chosen.get("sentinel_password"),
-    }  # fmt: skip
+        **usual,
+        **(_tls(chosen) if asked == "yes" else {}),
+        "username": chosen.get("sentinel_user"),
+        "password": chosen.get("sentinel_password"),
+    }
     form = "the sentinels as {}://host:26379,host:26379/master-name"
     members = [
         Sentinel(f"{host}:{port}", partial(kind, host=host, port=port, **arguments))

@@ -241,9 +241,10 @@ class Transport:
         if isinstance(reached, int) and reached >= wanted:
             return
         changed = [
-            request for request in due
+            request
+            for request in due
             if request.writes and request.done and not isinstance(request.answer, Exception)
-        ]  # fmt: skip
+        ]
         self.nodes.refresh()
         # One that became a replica no longer waits for its own: another one is the master.
         demoted = str(reached).startswith("UNBLOCKED") or self.nodes.doubtful

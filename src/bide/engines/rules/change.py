@@ -117,8 +117,12 @@ def end_of(
 
 
 _NO_LEASE: dict[str, Any] = {
-    "holder": None, "token": None, "since": None, "until": None, "extended": 0,
-}  # fmt: skip
+    "holder": None,
+    "token": None,
+    "since": None,
+    "until": None,
+    "extended": 0,
+}
 
 
 def _placed(record: Record, state: str, rank: int, **fields: Any) -> Record:

@@ -43,10 +43,23 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             created = item.created or None
         rank = delayed_rank(due, item.priority) if item.died is None else item.died
         return cls(
-            seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
-            item.expires, item.group, item.headers, item.failures, created, rank=rank,
-            state="delayed" if item.died is None else "dead", ended=item.died,
-        )  # fmt: skip
+            seq,
+            item.id,
+            item.data,
+            item.json,
+            due,
+            item.priority,
+            item.attempt,
+            item.attempts,
+            item.expires,
+            item.group,
+            item.headers,
+            item.failures,
+            created,
+            rank=rank,
+            state="delayed" if item.died is None else "dead",
+            ended=item.died,
+        )
 
     def seen(self, now: int) -> State | None:
         """Return the state as users see it: a delayed message that is due is ready."""
@@ -73,10 +86,27 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     def claimed(self, queue: str, holder: str, until: int) -> Message:
         """Return the record as the message that a worker gets, who holds it until a time."""
         return Message(
-            self.id, queue, self.data, self.json, self.due, self.priority, self.attempt + 1,
-            self.attempts, "leased", self.expires, self.group, self.headers, self.failures, holder,
-            until, None, self.planned, self.created, self.successor, asked=self.asked,
-        )  # fmt: skip
+            self.id,
+            queue,
+            self.data,
+            self.json,
+            self.due,
+            self.priority,
+            self.attempt + 1,
+            self.attempts,
+            "leased",
+            self.expires,
+            self.group,
+            self.headers,
+            self.failures,
+            holder,
+            until,
+            None,
+            self.planned,
+            self.created,
+            self.successor,
+            asked=self.asked,
+        )
 
     def message(self, queue: str, now: int) -> Message:
         """Return the record as a message."""
@@ -84,11 +114,27 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         assert state is not None
         leased = state == "leased"
         return Message(
-            self.id, queue, self.data, self.json, self.due, self.priority,
-            self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
-            self.failures, self.holder, self.until, self.ended, self.planned, self.created,
-            self.successor, asked=self.asked,
-        )  # fmt: skip
+            self.id,
+            queue,
+            self.data,
+            self.json,
+            self.due,
+            self.priority,
+            self.attempt + leased,
+            self.attempts,
+            state,
+            self.expires,
+            self.group,
+            self.headers,
+            self.failures,
+            self.holder,
+            self.until,
+            self.ended,
+            self.planned,
+            self.created,
+            self.successor,
+            asked=self.asked,
+        )
 
 
 def matches(record: Record, where: Where | None) -> bool:
