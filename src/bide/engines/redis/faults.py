@@ -75,7 +75,8 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
         "^CORRUPT ",
         StoreCorrupt,
         "the counters and settings of a queue cannot be read: something else has written to this "
-        "key. Delete it (redis-cli DEL): the next change creates it from the messages, without settings",
+        "key. Delete it (redis-cli DEL): the next change creates it from the messages, "
+        "without settings",
     ),
     (
         "^SHARDS ",
@@ -201,9 +202,10 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
             isinstance(first, broken)
             or no_file
             or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
-            "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it want "
-            "a certificate of this client (?cert=...&cert_key=..., readable files that belong "
-            "together) and trust who issued that, or has it as many clients as its maxclients lets in?",
+            "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it "
+            "want a certificate of this client (?cert=...&cert_key=..., readable files that belong "
+            "together) and trust who issued that, or has it as many clients as its "
+            "maxclients lets in?",
         ),
         (True, "is the server running, is the address right, does a firewall block it?"),
     )
