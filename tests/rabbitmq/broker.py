@@ -53,7 +53,9 @@ class Broker:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS":
-                "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none",
+                "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none "
+                # Milliseconds until a dead letter that nobody has taken is published again.
+                "-rabbit dead_letter_worker_publisher_confirm_timeout 500",
         }  # fmt: skip
         (folder / "enabled_plugins").write_text("[].")
         (folder / "definitions.json").write_text(json.dumps(_definitions()))

@@ -106,10 +106,10 @@ class Stage:
         declared = await self.channel.declare_queue(queue or self.queue, passive=True)
         return declared.declaration_result.message_count or 0
 
-    async def arrived(self, count: int) -> None:
-        """Wait until so many messages are ready in the queue of the broker."""
+    async def arrived(self, count: int, queue: str | None = None) -> None:
+        """Wait until so many messages are ready in a queue of the broker."""
         deadline = time.monotonic() + PATIENCE
-        while await self.count() < count:
+        while await self.count(queue) < count:
             assert time.monotonic() < deadline, f"{count} messages do not arrive"
             await asyncio.sleep(0.01)
 

@@ -316,6 +316,25 @@ def test_the_broker_has_where_to_put_a_huge_message_even_if_that_was_deleted(sta
     stage.play(story)
 
 
+def test_a_message_that_is_rejected_while_nobody_takes_dead_letters_is_kept(stage: Stage) -> None:
+    async def story() -> None:
+        delayed, dead = f"{stage.exchange}.delayed", f"{stage.exchange}.delayed.dead"
+        async with stage.intake():
+            pass
+        await stage.channel.queue_delete(dead)
+        await stage.channel.exchange_delete(dead)
+        await stage.send(message_id="rejected")
+        queue = await stage.channel.get_queue(delayed, ensure=False)
+        await stage.arrived(1, delayed)
+        message = await queue.get()
+        await message.reject(requeue=False)
+        async with stage.intake():  # declares them again
+            letter = await stage.receive(dead)
+            assert (letter.message_id, letter.body) == ("rejected", b"hi")
+
+    stage.play(story)
+
+
 def test_only_the_message_that_the_store_refuses_is_a_dead_letter(stage: Stage) -> None:
     def has_bad(command: object) -> bool:
         return isinstance(command, Put) and any(item.id == "bad" for item in command.items)

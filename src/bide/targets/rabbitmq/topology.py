@@ -7,6 +7,12 @@ from pamqp.common import FieldTable
 DELAYED, DEAD = ".delayed", ".delayed.dead"
 """Behind the name of the target: the names of what an intake declares."""
 
+CONFIRMED: FieldTable = {
+    "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+}  # fmt: skip
+"""The broker keeps a rejected message of a quorum queue until the dead letters have confirmed it,
+and tries again if nobody takes it. That strategy needs this kind of overflow."""
+
 
 async def declare_dead_letters(channel: AbstractChannel, exchange: str, queue_type: str) -> None:
     """Declare the exchange and the queue of what cannot be stored; see `declare_topology`."""
@@ -35,6 +41,8 @@ async def declare_topology(
     delayed, dead = exchange + DELAYED, exchange + DEAD
     intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
     kind: FieldTable = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
+    if queue_type == "quorum":
+        kind |= CONFIRMED
     queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
     await queue.bind(intake)
     return queue
