@@ -131,10 +131,15 @@ class Explanation(msgspec.Struct, frozen=True):
             yield "paused", name, {"actor": pause.actor, **self._since(pause.since)}
         if facts.limited is not None:
             yield self._limit(facts.limited)
-        for one in facts.subscriptions or ():
-            name = "subscription paused" if one.paused else "circuit"
-            since = self._since(one.since)
-            values = {"name": one.name, "error": one.reason or "-", "until": one.until, **since}
+        for subscription in facts.subscriptions or ():
+            name = "subscription paused" if subscription.paused else "circuit"
+            since = self._since(subscription.since)
+            values = {
+                "name": subscription.name,
+                "error": subscription.reason or "-",
+                "until": subscription.until,
+                **since,
+            }
             yield "subscription", name, values
         yield from self._workers()
         if facts.failure is not None and facts.attempt:
@@ -154,17 +159,17 @@ class Explanation(msgspec.Struct, frozen=True):
         name, values = limited.by.replace("_", " "), {"running": limited.running}
         if limited.until is None:
             return "limit", name, {"count": limited.value, **values}
-        left = {"until": limited.until, "left": limited.until - self.facts.now}
-        return "limit", name, {"rate": rate_text(limited.value), **left, **values}
+        remaining = {"until": limited.until, "left": limited.until - self.facts.now}
+        return "limit", name, {"rate": rate_text(limited.value), **remaining, **values}
 
     def _workers(self) -> Iterator[Cause]:
         workers = self.facts.workers
         if workers is not None and not workers:
             yield "no-worker", "no-worker", {}
-        elif workers and all(one.busy for one in workers):
-            places = sum(one.places or 0 for one in workers)
+        elif workers and all(worker.busy for worker in workers):
+            places = sum(worker.places or 0 for worker in workers)
             values = {"places": places, "workers": len(workers)}
-            lasting = [(one.since, one) for one in workers if one.since is not None]
+            lasting = [(worker.since, worker) for worker in workers if worker.since is not None]
             if not lasting:
                 yield "busy", "busy", values
                 return
@@ -284,19 +289,21 @@ def look_further(
     if not around or explained.state != "ready" or explained.workers is not None:
         return explained
     home, slash, _ = queue.rpartition("/")
-    found = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
+    by_holder = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
     registers = {QUEUE, f"{home}{slash}{QUEUE}"}
     try:
         listed = yield from list_workers(registers, explained.now, {queue: queue}.get)
     except AccessDenied:
         listed = Workers([], partly=True)
-    for one in listed.workers:
-        if one.silent is None:
-            busy = msgspec.structs.astuple(one.busy[queue]) if queue in one.busy else ()
-            found[one.holder] = Serving(one.holder, *busy)
+    for worker in listed.workers:
+        if worker.silent is None:
+            busy = msgspec.structs.astuple(worker.busy[queue]) if queue in worker.busy else ()
+            by_holder[worker.holder] = Serving(worker.holder, *busy)
     return msgspec.structs.replace(
         explained,
-        workers=None if listed.partly else sorted(found.values(), key=lambda one: one.holder),
+        workers=None
+        if listed.partly
+        else sorted(by_holder.values(), key=lambda worker: worker.holder),
         subscriptions=(yield from _subscriptions(queue)),
     )
 
@@ -308,20 +315,24 @@ def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     if page is None:
         return None
     kept = {message.id: _decoded(message.data, _Subscription) for message in page.messages}
-    mine = {key: one for key, one in kept.items() if one is not None and one.queue == queue}
-    if not mine:
+    subscriptions = {
+        key: subscription
+        for key, subscription in kept.items()
+        if subscription is not None and subscription.queue == queue
+    }
+    if not subscriptions:
         return []
-    answer: Found | None = yield from _allowed(Find(f"{RESERVED}/circuits", list(mine)))
-    circuits = answer.messages if answer is not None else [None] * len(mine)
-    found = []
-    for one, stored in zip(mine.values(), circuits, strict=False):
+    answer: Found | None = yield from _allowed(Find(f"{RESERVED}/circuits", list(subscriptions)))
+    circuits = answer.messages if answer is not None else [None] * len(subscriptions)
+    subscribed = []
+    for subscription, stored in zip(subscriptions.values(), circuits, strict=False):
         circuit = None if stored is None else _decoded(stored.data, _Circuit)
-        own = split_name(one.name)[1]
-        if one.paused:
-            found.append(Subscribed(own, True, one.reason))
+        own = split_name(subscription.name)[1]
+        if subscription.paused:
+            subscribed.append(Subscribed(own, True, subscription.reason))
         elif circuit is not None and circuit.since is not None:
-            found.append(Subscribed(own, False, circuit.error, circuit.since, circuit.until))
-    return found
+            subscribed.append(Subscribed(own, False, circuit.error, circuit.since, circuit.until))
+    return subscribed
 
 
 def _decoded(data: bytes, kind: type[T]) -> T | None:

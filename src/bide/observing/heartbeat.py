@@ -177,10 +177,12 @@ def read(message: Message) -> Report | None:
         return None
     home = message.queue.removesuffix(QUEUE)
     named = {
-        field: {home + queue: one for queue, one in getattr(report, field).items()}
+        field: {home + queue: figure for queue, figure in getattr(report, field).items()}
         for field in ("lateness", "busy", "causes", "gaps")
     }
-    workers = {one: [home + queue for queue in queues] for one, queues in report.workers.items()}
+    workers = {
+        holder: [home + queue for queue in queues] for holder, queues in report.workers.items()
+    }
     return msgspec.structs.replace(report, workers=workers, **named)
 
 
@@ -204,7 +206,7 @@ def recent_reports(registers: Iterable[str], now: int) -> Steps[tuple[list[Recen
     Returns:
         The reports, and whether there are more than were read.
     """
-    found: list[Recent] = []
+    reports: list[Recent] = []
     partly = False
     for register in registers:
         most = MAX_BYTES if register == QUEUE else READ_BYTES
@@ -214,8 +216,8 @@ def recent_reports(registers: Iterable[str], now: int) -> Steps[tuple[list[Recen
             silent = now - message.due if message.state == "ready" else None
             report = read(message)
             if report is not None and (silent is None or silent <= REMEMBER * 1000):
-                found.append(Recent(register, report, silent))
-    return found, partly
+                reports.append(Recent(register, report, silent))
+    return reports, partly
 
 
 @lru_cache(maxsize=1_000)
@@ -237,15 +239,15 @@ class LastMinute:
     def __init__(self) -> None:
         self._before: deque[dict[str, Tally]] = deque([{}] * WINDOW, WINDOW)
 
-    def of(self, found: Mapping[str, Tally]) -> dict[str, Tally]:
+    def of(self, tallies: Mapping[str, Tally]) -> dict[str, Tally]:
         """Return the part of the last minute; call it every `BEAT` seconds.
 
         Args:
-            found: the tallies so far, by queue.
+            tallies: so far, by queue.
         """
         base = self._before[0]
-        self._before.append({name: one.late_since(Tally()) for name, one in found.items()})
-        return {name: one.late_since(base.get(name, Tally())) for name, one in found.items()}
+        self._before.append({name: tally.late_since(Tally()) for name, tally in tallies.items()})
+        return {name: tally.late_since(base.get(name, Tally())) for name, tally in tallies.items()}
 
 
 @dataclass(eq=False)
@@ -304,7 +306,8 @@ class Heartbeat:
                 report.lateness[queue] = recent.lateness
             if recent.causes:
                 report.causes[queue] = {
-                    cause: round(max(0.0, one.sum), 3) for cause, one in recent.causes.items()
+                    cause: round(max(0.0, histogram.sum), 3)
+                    for cause, histogram in recent.causes.items()
                 }
         if report.workers or report.lateness:
             await self.lane.acall(put_report(self.process, report))

@@ -42,7 +42,10 @@ def printable(text: str, most: int) -> str:
     """
     text = text[: most + 1]
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+        text = "".join(
+            character if character.isprintable() else f"\\x{ord(character):02x}"
+            for character in text
+        )
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -100,7 +103,7 @@ class PlainFormatter(logging.Formatter):
                 text = f"{text}\n{trace}"
             elif self._tracebacks.admit(reason, record.created):
                 text = f"{text}\n{folded(trace)}"
-        return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+        return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """Return the time of the record in UTC."""

@@ -42,7 +42,7 @@ class Family(NamedTuple):
     value: Callable[[Any], Any] = lambda value: value
     """Returns the value from the figures, a `Histogram`, or values by the second label."""
 
-    def of(self, found: Mapping[str, Any]) -> "Metric":
+    def of(self, by_name: Mapping[str, Any]) -> "Metric":
         """Return the metric with the values of all figures, by the first label."""
         from prometheus_client import core
 
@@ -50,11 +50,13 @@ class Family(NamedTuple):
         made = getattr(core, f"{self.type.title()}MetricFamily")(
             self.name, self.text, labels=labels
         )
-        for name, figures in found.items():
+        for name, figures in by_name.items():
             value = self.value(figures)
             parts = value if isinstance(value, Mapping) else {"": value}
-            for second, one in parts.items():
-                values = (one.cumulative(), one.sum) if isinstance(one, Histogram) else (one,)
+            for second, figure in parts.items():
+                values = [figure]
+                if isinstance(figure, Histogram):
+                    values = [figure.cumulative(), figure.sum]
                 made.add_metric([name, second][: len(labels)], *values)
         metric: Metric = made
         return metric
@@ -71,9 +73,9 @@ OVERDUE = Family(
 )  # fmt: skip
 QUEUES = (
     Family("gauge", "bide_queue_messages", "Messages in the queue, by state.", "queue state",
-           lambda one: msgspec.structs.asdict(one.sizes)),
+           lambda counts: msgspec.structs.asdict(counts.sizes)),
     Family("gauge", "bide_queue_paused", "Whether the queue is paused.", "queue",
-           lambda one: one.paused),
+           lambda counts: counts.paused),
 )  # fmt: skip
 FLOWS = tuple(
     Family("counter", f"bide_messages_{name}", text, "queue", attrgetter(f"flow.{name}"))
@@ -108,26 +110,26 @@ DELIVERIES = (
     Family("counter", "bide_deliveries", "Deliveries that ended, by outcome.", "queue outcome",
            by_outcome),
     Family("gauge", "bide_deliveries_running", "Handlers that are running.", "queue",
-           lambda one: one.running),
+           lambda tally: tally.running),
     Family("gauge", "bide_deliveries_waiting", "Messages claimed ahead of a free handler.", "queue",
-           lambda one: one.waiting),
+           lambda tally: tally.waiting),
     Family("histogram", "bide_delivery_lateness_cause_seconds",
            "How much of the lateness of a delivery has which cause.", "queue cause",
-           lambda one: one.causes),
+           lambda tally: tally.causes),
     Family("gauge", "bide_deliveries_longest_seconds",
            "For how long the handler has run that was started first.", "queue",
-           lambda one: one.longest),
+           lambda tally: tally.longest),
     Family("histogram", "bide_delivery_duration_seconds", "How long handlers ran.", "queue",
-           lambda one: one.duration),
+           lambda tally: tally.duration),
 )  # fmt: skip
 CLAIMS = (
     Family("counter", "bide_claims", "Claims that returned messages.", "queue",
-           lambda one: one.claims),
+           lambda tally: tally.claims),
     Family("counter", "bide_messages_claimed", "Messages that claims returned.", "queue",
-           lambda one: one.claimed),
+           lambda tally: tally.claimed),
     Family("histogram", "bide_delivery_lateness_seconds", "From the due time of a message to the "
            "start of its handler, or to the answer of a claim over HTTP.", "queue",
-           lambda one: one.lateness),
+           lambda tally: tally.lateness),
 )  # fmt: skip
 
 _log = logger("bide.telemetry")
@@ -191,7 +193,7 @@ def _of_queues(
 ) -> "Iterator[Metric]":
     """Yield the metrics of the store; if it does not answer, only that it is down."""
     try:
-        found = counts()
+        counts_by_queue = counts()
     except StoreError as error:
         _log.warning("the store could not be read for the metrics: %s", error)
         yield STORE_UP.of({"": 0})
@@ -199,11 +201,13 @@ def _of_queues(
     yield STORE_UP.of({"": 1})
     yield CHANGES_LOST.of(losses.counted())
     for family in (*QUEUES, *FLOWS):
-        yield family.of(found)
+        yield family.of(counts_by_queue)
     yield OVERDUE.of(
         {
-            queue: 0.0 if one.oldest is None else round(max(0.0, now() - one.oldest / 1000), 3)
-            for queue, one in found.items()
+            queue: 0.0
+            if counts_of_queue.oldest is None
+            else round(max(0.0, now() - counts_of_queue.oldest / 1000), 3)
+            for queue, counts_of_queue in counts_by_queue.items()
         }
     )
 

@@ -44,7 +44,7 @@ class Worker(msgspec.Struct, omit_defaults=True):
     @property
     def longest(self) -> tuple[str, Busy] | None:
         """The queue and the delivery that it has handled for the longest time."""
-        lasting = [(name, one) for name, one in self.busy.items() if one.since is not None]
+        lasting = [(name, busy) for name, busy in self.busy.items() if busy.since is not None]
         return min(lasting, key=lambda pair: pair[1].since or 0, default=None)
 
 
@@ -167,7 +167,7 @@ def take_sample(
         wanted: tells whether the workers of a queue are wanted, even if it does not exist yet.
         present: other processes that are alive, and their queues.
     """
-    found: dict[str, Counts] = {}
+    counts_by_queue: dict[str, Counts] = {}
     workers: dict[str, Worker] = {}
     partly = False
 
@@ -182,7 +182,7 @@ def take_sample(
         worker.busy |= {name: busy[name] for name in named if name in busy}
 
     for queue in queues:
-        counts = found[queue] = yield Count(queue)
+        counts = counts_by_queue[queue] = yield Count(queue)
         if counts.sizes.leased:
             page: Page = yield Scan(queue, "leased", limit=HELD_MOST)
             partly = partly or page.cursor is not None
@@ -201,33 +201,33 @@ def take_sample(
             see(holder, works_on, silent, report.busy)
             if report.supervised and holder in workers and workers[holder].stops is None:
                 workers[holder].stops = register.removesuffix(QUEUE) + STOPS
-    alive = [one.report for one in reports if one.silent is None]
+    alive = [recent.report for recent in reports if recent.silent is None]
     lateness = {
         queue: Lateness.of(histogram)
         for queue, histogram in total(report.lateness for report in alive).items()
         if wanted(queue)
     }
     causes = {
-        queue: {cause: _ms(seconds) for cause, seconds in found.items()}
-        for queue, found in total(report.causes for report in alive).items()
+        queue: {cause: _ms(seconds) for cause, seconds in by_cause.items()}
+        for queue, by_cause in total(report.causes for report in alive).items()
         if wanted(queue)
     }
-    return Sample(moment, found, workers, lateness, partly or more, causes)
+    return Sample(moment, counts_by_queue, workers, lateness, partly or more, causes)
 
 
-def sum_forecasts(found: Sequence[Forecasted]) -> Forecasted:
+def sum_forecasts(forecasts: Sequence[Forecasted]) -> Forecasted:
     """Return how many messages of several queues fall due when.
 
     Args:
-        found: a forecast of each queue, at least one, all with the same buckets.
+        forecasts: a forecast of each queue, at least one, all with the same buckets.
 
     Example:
         >>> sum_forecasts([Forecasted(0, 1, [2, 3], 4), Forecasted(0, 0, [10, 0], 5)])
         Forecasted(start=0, overdue=1, buckets=[12, 3], later=9)
     """
     return Forecasted(
-        found[0].start,
-        sum(one.overdue for one in found),
-        [sum(column) for column in zip(*[one.buckets for one in found], strict=True)],
-        sum(one.later for one in found),
+        forecasts[0].start,
+        sum(forecast.overdue for forecast in forecasts),
+        [sum(column) for column in zip(*[forecast.buckets for forecast in forecasts], strict=True)],
+        sum(forecast.later for forecast in forecasts),
     )

@@ -42,15 +42,15 @@ class Stats(msgspec.Struct):
         return type(self)(**(ended | dict.fromkeys(self.CURRENT, 0)))
 
 
-def _sum(one: Any, other: Any) -> Any:
-    if isinstance(one, Stats):
-        return one.plus(other)
-    if isinstance(one, Mapping):
-        both = {key: _sum(one[key], other[key]) for key in one.keys() & other.keys()}
-        return {**one, **other, **both}
-    if isinstance(one, list):
-        return list(map(_sum, one, other))
-    return one + other
+def _sum(figure: Any, other: Any) -> Any:
+    if isinstance(figure, Stats):
+        return figure.plus(other)
+    if isinstance(figure, Mapping):
+        both = {key: _sum(figure[key], other[key]) for key in figure.keys() & other.keys()}
+        return {**figure, **other, **both}
+    if isinstance(figure, list):
+        return list(map(_sum, figure, other))
+    return figure + other
 
 
 def _ceased(value: Any) -> Any:
@@ -154,16 +154,16 @@ class Tally(Stats, gc=False):
     def late_since(self, earlier: "Tally") -> "Tally":
         """Return the lateness that was added since an earlier state, and its causes."""
         causes = {
-            cause: added for cause, one in self.causes.items()
-            if (added := one.minus(earlier.causes.get(cause, Histogram()))).count
+            cause: added for cause, histogram in self.causes.items()
+            if (added := histogram.minus(earlier.causes.get(cause, Histogram()))).count
         }  # fmt: skip
         return Tally(lateness=self.lateness.minus(earlier.lateness), causes=causes)
 
 
 def total(parts: Iterable[Mapping[str, S]]) -> dict[str, S]:
     """Return the sum of the figures of several processes, by name."""
-    found: dict[str, S] = {}
+    sums: dict[str, S] = {}
     for part in parts:
-        for name, one in part.items():
-            found[name] = _sum(found[name], one) if name in found else one
-    return found
+        for name, figure in part.items():
+            sums[name] = _sum(sums[name], figure) if name in sums else figure
+    return sums

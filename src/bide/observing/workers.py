@@ -83,27 +83,27 @@ def list_workers(
         now: the store's clock, in Unix milliseconds.
         own: returns the caller's name of a queue; `None`: it is not for the caller.
     """
-    found: dict[tuple[str, str], WorkerProcess] = {}
+    workers: dict[tuple[str, str], WorkerProcess] = {}
     reports, partly = yield from recent_reports(registers, now)
     for register, report, silent in reports:
-        busy = {name: one for queue, one in report.busy.items() if (name := own(queue))}
+        busy = {name: state for queue, state in report.busy.items() if (name := own(queue))}
         stops = own(register.removesuffix(QUEUE) + STOPS) if report.supervised else None
         for holder, queues in report.workers.items():
             if named := sorted(name for queue in queues if (name := own(queue))):
-                one = WorkerProcess(holder, named, busy, silent, stops)
+                worker = WorkerProcess(holder, named, busy, silent, stops)
                 key = holder, register
-                found[key] = _together(found[key], one) if key in found else one
-    return Workers([found[key] for key in sorted(found)], partly)
+                workers[key] = _together(workers[key], worker) if key in workers else worker
+    return Workers([workers[key] for key in sorted(workers)], partly)
 
 
-def _together(one: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
+def _together(report: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
     """Return what two reports say of a process."""
     silent = None
-    if one.silent is not None and other.silent is not None:
-        silent = min(one.silent, other.silent)
-    queues = sorted({*one.queues, *other.queues})
+    if report.silent is not None and other.silent is not None:
+        silent = min(report.silent, other.silent)
+    queues = sorted({*report.queues, *other.queues})
     return WorkerProcess(
-        one.holder, queues, other.busy | one.busy, silent, one.stops or other.stops
+        report.holder, queues, other.busy | report.busy, silent, report.stops or other.stops
     )
 
 
@@ -131,12 +131,12 @@ def take_requests(holders: list[str]) -> Steps[dict[str, str]]:
         holders: the names under which the processes claim.
     """
     taken: dict[str, str] = {}
-    found: Found = yield find_requests(holders)
-    for message in found.messages:
+    reply: Found = yield find_requests(holders)
+    for message in reply.messages:
         if message is not None:
-            gone: Outcomes = yield withdraw_stop(STOPS, message.id)
+            withdrawn: Outcomes = yield withdraw_stop(STOPS, message.id)
             actor = _asked(message)
-            if actor is not None and gone.outcomes[0].done:
+            if actor is not None and withdrawn.outcomes[0].done:
                 taken[message.id] = actor
     return taken
 
@@ -184,8 +184,8 @@ async def read_gaps(lane: Lane, queues: Sequence[str], began: int) -> dict[str, 
     except StoreError as error:  # such as a token that may not read: the others are unknown
         _log.debug("the reports of other workers could not be read: %s", error)
     else:
-        found = [(read(message), message.due) for message in page.messages]
-        others = [seen_of(report, due, began) for report, due in found if report is not None]
+        reports = [(read(message), message.due) for message in page.messages]
+        others = [seen_of(report, due, began) for report, due in reports if report is not None]
     return gaps_before(queues, others, began)
 
 
@@ -211,11 +211,15 @@ def gaps_before(queues: Iterable[str], others: Sequence[Seen], began: int) -> di
 
 
 def _gaps(queue: str, others: Sequence[Seen], began: float) -> list[Span]:
-    mine = [one for one in others if any(queue in names for names in one.report.workers.values())]
-    served = sorted((float(one.report.began), min(one.until, began)) for one in mine)
+    workers = [
+        worker
+        for worker in others
+        if any(queue in names for names in worker.report.workers.values())
+    ]
+    served = sorted((float(worker.report.began), min(worker.until, began)) for worker in workers)
     at = min((start for start, _ in served), default=began)
     # Before the first process that is known of, what that one had found out.
-    known = {gap for one in mine for gap in one.report.gaps.get(queue, ()) if gap[1] <= at}
+    known = {gap for worker in workers for gap in worker.report.gaps.get(queue, ()) if gap[1] <= at}
     gaps = sorted(known) or [(0.0, at)]
     for start, end in (*served, (began, began)):
         if start > at:
