@@ -171,10 +171,10 @@ class Claimer(ABC):
             raise
 
     def _claim_of(self, count: int) -> Claim:
-        one = self.queue_handlers
+        handlers = self.queue_handlers
         # One place at least: else the claim waits for nothing.
-        slots = max(1, one.concurrency - len(self.running))
-        return Claim(one.queue, count, one.lease, self._holder, slots=slots)
+        slots = max(1, handlers.concurrency - len(self.running))
+        return Claim(handlers.queue, count, handlers.lease, self._holder, slots=slots)
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for messages, also while the store is unavailable."""

@@ -122,26 +122,26 @@ class Consumer(Claimer):
             due = settling.to_extend(self._held(), now, beat)
             if not due:
                 continue
-            leases = [one.lease for one in due]
+            leases = [handling.lease for handling in due]
             command = Extend(self.queue_handlers.queue, leases, self.queue_handlers.lease)
             try:
                 reply = await self._store_client.once(Outcomes, command)
             except StoreError:  # `StoreClient` has logged it
                 pause = min(beat, AGAIN)
                 continue
-            for one, outcome in zip(due, reply.outcomes, strict=True):
+            for handling, outcome in zip(due, reply.outcomes, strict=True):
                 if outcome.done:
-                    one.expires = now + self._lease
-                elif one in self.running and not one.gone:  # else it has ended meanwhile
-                    self._lose([one], str(outcome))
+                    handling.expires = now + self._lease
+                elif handling in self.running and not handling.gone:  # else it has ended meanwhile
+                    self._lose([handling], str(outcome))
 
     async def lapse(self) -> None:
         """Give up leases that are over, also while the store leaves an extension unanswered."""
         while True:
             now = self._clock.monotonic()
-            lapsed = [one for one in self._held() if one.expires <= now]
+            lapsed = [handling for handling in self._held() if handling.expires <= now]
             self._lose(lapsed, "it could not be extended in time")
-            ends = [one.expires for one in self._held()]
+            ends = [handling.expires for handling in self._held()]
             await sleep(self._clock, min(ends, default=now + self._lease) - now)
 
     def current(self) -> Tally:
@@ -153,11 +153,11 @@ class Consumer(Claimer):
 
     def busy(self) -> Busy:
         """Return what it handles now, for heartbeats."""
-        found = Busy(self.queue_handlers.concurrency, len(self.running))
+        busy = Busy(self.queue_handlers.concurrency, len(self.running))
         if self.running:
-            found.longest = next(iter(self.running)).id
-            found.since = round(self._clock.now() - self._lasting * 1000)
-        return found
+            busy.longest = next(iter(self.running)).id
+            busy.since = round(self._clock.now() - self._lasting * 1000)
+        return busy
 
     @property
     def _lasting(self) -> float:
@@ -172,7 +172,7 @@ class Consumer(Claimer):
         A thread, or a task that swallows its cancellation, cannot be ended: it keeps its place.
         Without a free place, only another process can work on the queue.
         """
-        overran = [one.began + one.took for one in self.running if one.overran]
+        overran = [handling.began + handling.took for handling in self.running if handling.overran]
         full = len(overran) >= self.queue_handlers.concurrency
         return full and self._clock.monotonic() >= max(overran) + STUCK
 
@@ -189,7 +189,7 @@ class Consumer(Claimer):
     def quiet(self) -> bool:
         """Whether no handler runs whose outcome counts, and nothing is left to settle."""
         busy = self._settling.pairs or self._prefetch.waiting
-        return not busy and all(one.gone for one in self.running)
+        return not busy and all(handling.gone for handling in self.running)
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue."""
@@ -210,21 +210,21 @@ class Consumer(Claimer):
             interrupt: let async handlers end first; their messages are released then.
         """
         self._leaving = True
-        for one in self._held():
-            if interrupt and one.handler.is_async:
-                one.cancel()
+        for handling in self._held():
+            if interrupt and handling.handler.is_async:
+                handling.cancel()
             else:
-                one.lose()
-                self._settling.add(one, settling.RELEASE)
+                handling.lose()
+                self._settling.add(handling, settling.RELEASE)
         self._changed.set()
 
     # One delivery.
 
-    def judge(self, one: Handling, error: BaseException) -> Verdict:
+    def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message whose handler raised."""
-        if self._leaving and isinstance(error, asyncio.CancelledError) and not one.timed_out:
+        if self._leaving and isinstance(error, asyncio.CancelledError) and not handling.timed_out:
             return settling.RELEASE
-        return settling.judge_delivery(one, error, self._chance())
+        return settling.judge_delivery(handling, error, self._chance())
 
     def start(self, reply: Claimed) -> None:
         """Start claimed messages while places are free; the rest waits."""
@@ -243,32 +243,36 @@ class Consumer(Claimer):
         queue_handlers = self.queue_handlers
         for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
             handler = queue_handlers.of(message)
-            one = Handling(message, token, claimed, handler or queue_handlers.any, state)
-            one.asked, one.arrived, one.expires, one.freed = asked, now, expires, freed
-            if message.failures and not self._may_begin(one, now):
+            handling = Handling(message, token, claimed, handler or queue_handlers.any, state)
+            handling.asked, handling.arrived = asked, now
+            handling.expires, handling.freed = expires, freed
+            if message.failures and not self._may_begin(handling, now):
                 continue
             if handler is None:
-                self._crash_isolation.left(one)
-                self._settling.add(one, self.judge(one, queue_handlers.no_such_job(message)))
+                self._crash_isolation.left(handling)
+                self._settling.add(
+                    handling, self.judge(handling, queue_handlers.no_such_job(message))
+                )
             elif len(self.running) < queue_handlers.concurrency:
-                self._begin(one, now)
+                self._begin(handling, now)
             else:
-                waiting.append(one)
+                waiting.append(handling)
         if waiting and self._timer is None:
             self._wait(self._prefetch.hold)
 
-    def _may_begin(self, one: Handling, now: float) -> bool:
+    def _may_begin(self, handling: Handling, now: float) -> bool:
         """Release a suspect with a short delay while another one runs in this process."""
-        if not is_suspect(one.message):
+        if not is_suspect(handling.message):
             return True
-        if self._crash_isolation.admit(one):
+        if self._crash_isolation.admit(handling):
             delivery_log.log(
-                logging.WARNING, one, "suspect", "its lease has expired too often; it may be what "
-                "kills its process, and runs without others like it",
+                logging.WARNING, handling, "suspect",
+                "its lease has expired too often; it may be what kills its process, and runs "
+                "without others like it",
             )  # fmt: skip
             return True
-        delay = self._crash_isolation.release(one, now, self._chance())
-        self._settling.add(one, settling.RELEASE._replace(delay=delay))
+        delay = self._crash_isolation.release(handling, now, self._chance())
+        self._settling.add(handling, settling.RELEASE._replace(delay=delay))
         return False
 
     def release_claimed(self, reply: Claimed) -> None:
@@ -278,21 +282,21 @@ class Consumer(Claimer):
         token, now, handler = reply.token, reply.now, self.queue_handlers.any
         self._release([Handling(m, token, now, handler, self._state) for m in reply.messages])
 
-    def _begin(self, one: Handling, now: float) -> None:
-        handler, one.began = one.handler, now
-        self.late_causes.begun.append(one)
-        self.running[one] = None
+    def _begin(self, handling: Handling, now: float) -> None:
+        handler, handling.began = handling.handler, now
+        self.late_causes.begun.append(handling)
+        self.running[handling] = None
         if handler.timeout is not None:
-            late = partial(self._out_of_time, one)
-            one.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
+            late = partial(self._out_of_time, handling)
+            handling.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
         if handler.warn_after is not None:
             warn = partial(
-                delivery_log.log, logging.WARNING, one, "running",
+                delivery_log.log, logging.WARNING, handling, "running",
                 "%s has run for %s, and goes on",
                 handler.name, format_duration(handler.warn_after * 1000),
             )  # fmt: skip
-            one.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
-        self._run.start(one, self._crash_isolation.before(one))
+            handling.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
+        self._run.start(handling, self._crash_isolation.before(handling))
 
     def _wait(self, seconds: float) -> None:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
@@ -308,80 +312,80 @@ class Consumer(Claimer):
             self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
 
     def _release(self, unstarted: Sequence[Handling]) -> None:
-        for one in unstarted:
-            self._crash_isolation.left(one)
-            self._settling.add(one, settling.RELEASE)
+        for handling in unstarted:
+            self._crash_isolation.left(handling)
+            self._settling.add(handling, settling.RELEASE)
         self._changed.set()
 
-    def _ended(self, one: Handling, error: BaseException | None) -> None:
+    def _ended(self, handling: Handling, error: BaseException | None) -> None:
         """Settle a delivery whose handler has returned or raised."""
-        del self.running[one]
-        if one.message.failures:  # only a message with failures can be a suspect
-            self._crash_isolation.left(one)
+        del self.running[handling]
+        if handling.message.failures:  # only a message with failures can be a suspect
+            self._crash_isolation.left(handling)
         now = self._clock.monotonic()
-        one.took = took = now - one.began
+        handling.took = took = now - handling.began
         self._prefetch.ended(took)
         self._durations.append(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
-        for timer in one.timers:
+        for timer in handling.timers:
             timer.cancel()
-        if one.gone:
-            how = one.handler.name, "well" if error is None else type(error).__name__
+        if handling.gone:
+            how = handling.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
-            delivery_log.log(logging.INFO, one, "late", text, *how)
+            delivery_log.log(logging.INFO, handling, "late", text, *how)
         else:
-            verdict = settling.ACK if error is None else self.judge(one, error)
-            self._settling.add(one, verdict)
+            verdict = settling.ACK if error is None else self.judge(handling, error)
+            self._settling.add(handling, verdict)
         self._changed.set()
 
-    def _out_of_time(self, one: Handling) -> None:
-        if one.gone or one not in self.running:
+    def _out_of_time(self, handling: Handling) -> None:
+        if handling.gone or handling not in self.running:
             return
-        one.timed_out = True
-        if one.handler.is_async:
-            one.cancel()
-            late = partial(self._run_away, one)
-            one.timers += (self._clock.call_later(self._loop, CLEANUP, late),)
+        handling.timed_out = True
+        if handling.handler.is_async:
+            handling.cancel()
+            late = partial(self._run_away, handling)
+            handling.timers += (self._clock.call_later(self._loop, CLEANUP, late),)
         else:
-            self._run_away(one)
+            self._run_away(handling)
 
-    def _run_away(self, one: Handling) -> None:
+    def _run_away(self, handling: Handling) -> None:
         """Fail the attempt of a handler that continues past its timeout."""
-        if one.gone or one not in self.running:
+        if handling.gone or handling not in self.running:
             return
-        one.took = self._clock.monotonic() - one.began
-        verdict = settling.judge_delivery(one, asyncio.CancelledError(), self._chance())
-        self._settling.add(one, verdict)
-        one.lose()
+        handling.took = self._clock.monotonic() - handling.began
+        verdict = settling.judge_delivery(handling, asyncio.CancelledError(), self._chance())
+        self._settling.add(handling, verdict)
+        handling.lose()
         delivery_log.log(
-            logging.ERROR, one, "timeout",
+            logging.ERROR, handling, "timeout",
             "%s goes on past its timeout and keeps its place; %d of %d places are taken like that. "
             "Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
-            one.handler.name, sum(other.overran for other in self.running),
+            handling.handler.name, sum(other.overran for other in self.running),
             self.queue_handlers.concurrency,
         )  # fmt: skip
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
         now = self._clock.monotonic()
-        for one in lost:
-            one.took = now - one.began
+        for handling in lost:
+            handling.took = now - handling.began
             delivery_log.log(
-                logging.WARNING, one, "lost", "the lease was lost while %s ran: %s",
-                one.handler.name, why,
+                logging.WARNING, handling, "lost", "the lease was lost while %s ran: %s",
+                handling.handler.name, why,
             )  # fmt: skip
             self.tally.ended("lost")
-            one.outcome = "lost"
-            one.lose()
+            handling.outcome = "lost"
+            handling.lose()
 
     def _held(self) -> list[Handling]:
-        return [one for one in self.running if not one.gone]
+        return [handling for handling in self.running if not handling.gone]
 
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
-        self._crash_isolation.settled(one for one, _ in pairs)
-        for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
-            one.outcome = settling.result(verdict, outcome)
-        for how, count in Counter([one.outcome for one, _ in pairs]).items():
+        self._crash_isolation.settled(handling for handling, _ in pairs)
+        for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
+            handling.outcome = settling.result(verdict, outcome)
+        for how, count in Counter([handling.outcome for handling, _ in pairs]).items():
             self.tally.ended(how, count)
         self._add_up()
         delivery_log.log_settled(pairs, outcomes)

@@ -25,8 +25,8 @@ _log = logger("bide.worker.delivery")
 def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome]) -> None:
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
-    for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
-        if not detailed and one.outcome in QUIET:
+    for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
+        if not detailed and handling.outcome in QUIET:
             continue
         first = verdict.reason.partition("\n")[0]
         level, text = {
@@ -37,10 +37,12 @@ def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[
             ),
             "discarded": (logging.DEBUG, f"discarded: {first}"),
             "released": (logging.DEBUG, "released"),
-            "acked": (logging.DEBUG, f"done in {one.took * 1000:.1f} ms"),
-        }[one.outcome]  # fmt: skip
-        fields = _fields(one, one.outcome) | ({"reason": verdict.reason} if verdict.reason else {})
-        _log.log(level, "%s: %s", one, text, extra=fields)
+            "acked": (logging.DEBUG, f"done in {handling.took * 1000:.1f} ms"),
+        }[handling.outcome]  # fmt: skip
+        fields = _fields(handling, handling.outcome) | (
+            {"reason": verdict.reason} if verdict.reason else {}
+        )
+        _log.log(level, "%s: %s", handling, text, extra=fields)
 
 
 class Summary:
@@ -71,22 +73,23 @@ class Summary:
         )  # fmt: skip
 
 
-def log(level: int, one: Handling, outcome: str, text: str, *arguments: object) -> None:
+def log(level: int, handling: Handling, outcome: str, text: str, *arguments: object) -> None:
     """Log something about one delivery; `text` follows its id, queue and attempt.
 
     Args:
         level: of `logging`.
-        one: the delivery.
+        handling: the delivery.
         outcome: the field of this name.
         text: a format of `logging`.
         arguments: of the format.
     """
-    _log.log(level, f"%s: {text}", one, *arguments, extra=_fields(one, outcome))
+    _log.log(level, f"%s: {text}", handling, *arguments, extra=_fields(handling, outcome))
 
 
-def _fields(one: Handling, outcome: str) -> dict[str, Any]:
+def _fields(handling: Handling, outcome: str) -> dict[str, Any]:
     return {
-        "queue": one.message.queue, "id": one.id, "attempt": one.attempt, "outcome": outcome,
-        "lateness": round(one.lateness, 3), "duration": round(one.took, 6),
-        "handler": one.handler.name,
+        "queue": handling.message.queue, "id": handling.id, "attempt": handling.attempt,
+        "outcome": outcome,
+        "lateness": round(handling.lateness, 3), "duration": round(handling.took, 6),
+        "handler": handling.handler.name,
     }  # fmt: skip

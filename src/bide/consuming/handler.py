@@ -54,11 +54,11 @@ def decoder(kind: Any, what: str) -> Decode:
             "it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
         ) from error
 
-    def to_value(one: Handling) -> Any:
-        if not one.message.json:
+    def to_value(handling: Handling) -> Any:
+        if not handling.message.json:
             raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
         try:
-            return decode(one.message.data)
+            return decode(handling.message.data)
         except Exception as error:  # validation code of the user may raise anything
             raise Unfit(f"the body is no {_name(kind)}: {error}") from error
 
@@ -72,15 +72,15 @@ def _schema(kind: Any) -> dict[str, Any]:
     return {"type": "object"}
 
 
-def _any(one: Handling) -> Any:
+def _any(handling: Handling) -> Any:
     try:
-        return one.message.body
+        return handling.message.body
     except UnreadableBody as error:
         raise Unfit(str(error)) from error
 
 
-def _bytes(one: Handling) -> bytes:
-    message = one.message
+def _bytes(handling: Handling) -> bytes:
+    message = handling.message
     if message.json:
         raise Unfit(f"the body is JSON, and the handler takes bytes: {message.data[:100]!r}")
     return message.data
@@ -161,21 +161,21 @@ def make_handler(
                 f"{name} has still_wanted=, which checks the body, but takes no body; add one"
             )
 
-    def call(one: Handling) -> Any:
-        body = body_of(one)
+    def call(handling: Handling) -> Any:
+        body = body_of(handling)
         if still_wanted is not None:
-            wanted = still_wanted(*_arguments(asked, body, one))
+            wanted = still_wanted(*_arguments(asked, body, handling))
             if not checked_result(wanted, "still_wanted of " + name):
                 raise Discard(UNWANTED)
-        return function(*_arguments(order, body, one))
+        return function(*_arguments(order, body, handling))
 
-    async def call_if_wanted(one: Handling) -> Any:
-        body = body_of(one)
+    async def call_if_wanted(handling: Handling) -> Any:
+        body = body_of(handling)
         if still_wanted is not None:
-            wanted = await still_wanted(*_arguments(asked, body, one))
+            wanted = await still_wanted(*_arguments(asked, body, handling))
             if not checked_result(wanted, "still_wanted of " + name):
                 raise Discard(UNWANTED)
-        return await function(*_arguments(order, body, one))
+        return await function(*_arguments(order, body, handling))
 
     waits = is_async and still_wanted is not None
     return Handler(
@@ -184,14 +184,14 @@ def make_handler(
     )  # fmt: skip
 
 
-def _arguments(order: str, body: Any, one: Handling) -> tuple[Any, ...]:
+def _arguments(order: str, body: Any, handling: Handling) -> tuple[Any, ...]:
     """Return what a function is called with.
 
     Example:
         >>> _arguments("db", "body", "delivery"), _arguments("b", "body", "delivery")
         (('delivery', 'body'), ('body',))
     """
-    return ((one, body) if order[:1] == "d" else (body, one))[: len(order)]
+    return ((handling, body) if order[:1] == "d" else (body, handling))[: len(order)]
 
 
 def _inspect(

@@ -50,42 +50,42 @@ class CrashIsolation:
     """
 
     def __init__(self) -> None:
-        self._one: Handling | None = None
+        self._suspect: Handling | None = None
         self._free_from = 0.0
         self._releasing: set[Handling] = set()
         self._confirmed = asyncio.Event()
 
-    def admit(self, one: Handling) -> bool:
+    def admit(self, handling: Handling) -> bool:
         """Tell whether a suspect may start; if so, no other may until it has left."""
         # A delivery that is gone is settled: even if its handler never ends, the others may start.
-        if self._one is not None and not self._one.gone:
+        if self._suspect is not None and not self._suspect.gone:
             return False
-        self._one = one
+        self._suspect = handling
         return True
 
-    def left(self, one: Handling) -> None:
+    def left(self, handling: Handling) -> None:
         """Admit the next suspect if this delivery, which has ended or was released, was one."""
-        if self._one is one:
-            self._one = None
+        if self._suspect is handling:
+            self._suspect = None
 
-    def before(self, one: Handling) -> Callable[[], Awaitable[None]] | None:
+    def before(self, handling: Handling) -> Callable[[], Awaitable[None]] | None:
         """Return what a delivery waits for before it starts: `None` if it is no suspect."""
-        return self._others_released if self._one is one else None
+        return self._others_released if self._suspect is handling else None
 
     async def _others_released(self) -> None:
         while self._releasing:
             self._confirmed.clear()
             await self._confirmed.wait()
 
-    def release(self, one: Handling, now: float, chance: float) -> int:
+    def release(self, handling: Handling, now: float, chance: float) -> int:
         """Return the delay, in milliseconds, with which a suspect is released.
 
         Args:
-            one: it may not start, and counts as held here until `settled`.
+            handling: it may not start, and counts as held here until `settled`.
             now: by the monotonic clock.
             chance: 0 to 1, so that several processes do not claim at the same time.
         """
-        self._releasing.add(one)
+        self._releasing.add(handling)
         self._free_from = max(self._free_from, now + PAUSE) + SPACING
         return round((self._free_from - now + PAUSE * chance) * 1000)
 

@@ -66,10 +66,12 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
         >>> causes_of([(0, 0, 0, 70, 71, 80)], [("paused", 0, 30), ("no-worker", 30, 50)])
         {'paused': [30], 'no-worker': [20], 'backlog': [29], 'timer': [1]}
     """
-    found: dict[str, list[float]] = {}
+    parts_by_cause: dict[str, list[float]] = {}
 
     def add(cause: str, parts: list[float]) -> None:
-        found[cause] = [*map(operator.add, found[cause], parts)] if cause in found else parts
+        if cause in parts_by_cause:
+            parts = [*map(operator.add, parts_by_cause[cause], parts)]
+        parts_by_cause[cause] = parts
 
     at: Sequence[float]
     at, *columns = zip(*late, strict=True)
@@ -77,28 +79,28 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
         if not any(map(operator.gt, column, at)):
             continue
         until = [end if end > start else start for start, end in zip(at, column, strict=True)]
-        left = [*map(operator.sub, until, at)]
+        remaining = [*map(operator.sub, until, at)]
         for block, first, last in blocks:
             wanted = (cause, block) != ("limit", "no-worker")
             if wanted and min(at) < last and first < max(until):
                 both = zip(at, until, strict=True)
                 shared = [max(0, min(end, last) - max(start, first)) for start, end in both]
                 add(block, shared)
-                left = [*map(operator.sub, left, shared)]
-        add(cause, left)
+                remaining = [*map(operator.sub, remaining, shared)]
+        add(cause, remaining)
         at = until
-    return found
+    return parts_by_cause
 
 
-def _waited(one: Handling) -> Waited:
-    message, claimed = one.message, one.claimed
+def _waited(handling: Handling) -> Waited:
+    message, claimed = handling.message, handling.claimed
     planned = retried = message.due
     if message.failures:
         retried = min(max(retried, message.failures[-1].moment), claimed)
     if message.planned is not None:
         planned = message.planned
-    began = claimed + (one.began - one.arrived) * 1000
-    return planned, retried, one.freed, one.asked, claimed, began
+    began = claimed + (handling.began - handling.arrived) * 1000
+    return planned, retried, handling.freed, handling.asked, claimed, began
 
 
 PROMPT = 0.05
@@ -138,20 +140,20 @@ class LateCauses:
         with suppress(StoreError):
             explained = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
             self._pauses = [
-                (one.since or 0, explained.now if one.until is None else one.until)
-                for one in explained.pauses
+                (pause.since or 0, explained.now if pause.until is None else pause.until)
+                for pause in explained.pauses
             ]
         self._find()
 
     def count(self) -> None:
         """Count how late deliveries began."""
-        lateness = [one.lateness for one in self.begun]
+        lateness = [handling.lateness for handling in self.begun]
         timer = []
-        for one, late in zip(self.begun, lateness, strict=True):
-            if one.message.planned is None and late <= PROMPT:
+        for handling, late in zip(self.begun, lateness, strict=True):
+            if handling.message.planned is None and late <= PROMPT:
                 timer.append(late)
             else:
-                self._late.append(_waited(one))
+                self._late.append(_waited(handling))
         self.begun.clear()
         self._tally.lateness.observe(*lateness)
         self._observe("timer", timer)

@@ -25,7 +25,7 @@ class Chain(Protocol):
     async def keep(self) -> None:
         """Begin, and put the next message whenever there is none; never returns."""
 
-    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+    async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Run around each delivery, outside all middleware."""
 
 

@@ -50,9 +50,9 @@ class Threads:
         self._called = 0
         self._growing = self._reporting = self._closed = False
 
-    def call(self, one: Handling, context: Context, ended: Ended) -> None:
+    def call(self, handling: Handling, context: Context, ended: Ended) -> None:
         """Call the handler of a delivery in a thread and a context; then call `ended`."""
-        self._waiting.append((one, context, ended))
+        self._waiting.append((handling, context, ended))
         self._called += 1
         self._use_threads()
 
@@ -88,16 +88,16 @@ class Threads:
         """Make calls until none waits. Runs in a thread."""
         while self._waiting:
             try:
-                one, context, ended = self._waiting.popleft()
+                handling, context, ended = self._waiting.popleft()
             except IndexError:  # another thread took it
                 break
             error: BaseException | None = None
             try:
-                context.run(_call, one)
+                context.run(_call, handling)
             except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
                 error = raised
-            self._report((ended, one, error))
-            del one, context, ended, error
+            self._report((ended, handling, error))
+            del handling, context, ended, error
         self._report(None)
 
     def _report(self, result: tuple[Ended, Handling, BaseException | None] | None) -> None:
@@ -116,16 +116,16 @@ class Threads:
             if (result := self._results.popleft()) is None:
                 self._jobs -= 1
             else:
-                ended, one, error = result
-                ended(one, error)
+                ended, handling, error = result
+                ended(handling, error)
         if not self._closed:  # calls may have come after a job that ended checked for them
             self._use_threads()
 
 
-def _call(one: Handling) -> None:
-    result = one.handler.call(one)
+def _call(handling: Handling) -> None:
+    result = handling.handler.call(handling)
     if result is not None:
-        one.returned = checked_result(result, one.handler.name)
+        handling.returned = checked_result(result, handling.handler.name)
 
 
 INTEGRATIONS: list[Middleware] = []
@@ -134,8 +134,8 @@ INTEGRATIONS: list[Middleware] = []
 
 def traced(around: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Return the middleware with integrations around it, and a span if spans are collected."""
-    found = tracer()
-    spans = () if found is None else (_middleware(found),)
+    span_tracer = tracer()
+    spans = () if span_tracer is None else (_middleware(span_tracer),)
     return (*spans, *INTEGRATIONS, *around)
 
 
@@ -144,16 +144,16 @@ def _middleware(tracer: "Tracer") -> Middleware:
     from opentelemetry.propagate import extract
     from opentelemetry.trace import Link, SpanKind, get_current_span
 
-    async def trace(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        message = one.message
+    async def trace(handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        message = handling.message
         context = extract(dict(message.headers or {}))
         origin = get_current_span(context).get_span_context()
         attributes = messaging_attributes("handle", "process", message.queue) | {
             "messaging.message.id": message.id,
             "messaging.message.body.size": len(message.data),
             "bide.message.attempt": message.attempt,
-            "bide.message.lateness": round(one.lateness, 3),
-            "code.function.name": one.handler.name,
+            "bide.message.lateness": round(handling.lateness, 3),
+            "code.function.name": handling.handler.name,
         }
         with tracer.start_as_current_span(
             f"handle {message.queue}", context=context, kind=SpanKind.CONSUMER,
@@ -163,26 +163,26 @@ def _middleware(tracer: "Tracer") -> Middleware:
             try:
                 await go_on()
             except BaseException as error:
-                _record(span, one, error)
+                _record(span, handling, error)
                 raise
-            if one.overran:  # a plain handler, which was not interrupted
+            if handling.overran:  # a plain handler, which was not interrupted
                 _failed(span, "TimeoutError")
 
     return trace
 
 
-def _record(span: "Span", one: Handling, error: BaseException) -> None:
+def _record(span: "Span", handling: Handling, error: BaseException) -> None:
     """Record in the span what the handler raised; an outcome that it chose is not an error."""
     match error:
-        case Discard() if not one.overran:
+        case Discard() if not handling.overran:
             span.add_event("discard", {"reason": str(error)})
-        case Retry() if not one.overran:
+        case Retry() if not handling.overran:
             span.add_event("retry", {"reason": error.reason})
-        case asyncio.CancelledError() if not one.timed_out:
+        case asyncio.CancelledError() if not handling.timed_out:
             span.add_event("interrupted")  # the worker stops, or its lease was lost
         case _:
             span.record_exception(error)
-            _failed(span, "TimeoutError" if one.timed_out else type(error).__qualname__)
+            _failed(span, "TimeoutError" if handling.timed_out else type(error).__qualname__)
 
 
 def _failed(span: "Span", name: str) -> None:
@@ -211,51 +211,55 @@ class Run:
         self.threads = Threads(concurrency)
         self._context = copy_context()
 
-    def start(self, one: Handling, before: Callable[[], Awaitable[None]] | None = None) -> None:
+    def start(
+        self, handling: Handling, before: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Start a delivery, once `before` has returned if that is given."""
         context = self._context.copy()
-        if not one.handler.is_async and not self._around and before is None:
-            self.threads.call(one, context, self._ended)
+        if not handling.handler.is_async and not self._around and before is None:
+            self.threads.call(handling, context, self._ended)
             return
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
-        one.task = asyncio.Task(
-            self._attend(one, before), loop=self._loop, context=context,
-            name=f"{one.handler.name} with {one.id}",
+        handling.task = asyncio.Task(
+            self._attend(handling, before), loop=self._loop, context=context,
+            name=f"{handling.handler.name} with {handling.id}",
         )  # fmt: skip
-        one.task.add_done_callback(partial(self._finish, one))
+        handling.task.add_done_callback(partial(self._finish, handling))
 
     async def _attend(
-        self, one: Handling, before: Callable[[], Awaitable[None]] | None
+        self, handling: Handling, before: Callable[[], Awaitable[None]] | None
     ) -> BaseException | None:
         """Run a handler, and return what it raised, whatever that is."""
         try:
             if before is not None:
                 await before()
-            await self._through(one, 0)
+            await self._through(handling, 0)
         except BaseException as error:  # noqa: BLE001
             return error
         return None
 
-    async def _through(self, one: Handling, depth: int) -> None:
+    async def _through(self, handling: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
-        if one.gone:  # a plain handler is not cancelled while what is around it waits
+        if handling.gone:  # a plain handler is not cancelled while what is around it waits
             raise asyncio.CancelledError
         if depth < len(self._around):
-            await self._around_it(self._around[depth], one, depth)
-        elif one.handler.is_async:
-            one.returned = checked_result(await one.handler.call(one), one.handler.name)
+            await self._around_it(self._around[depth], handling, depth)
+        elif handling.handler.is_async:
+            handling.returned = checked_result(
+                await handling.handler.call(handling), handling.handler.name
+            )
         else:
-            await self._in_thread(one)
+            await self._in_thread(handling)
 
-    async def _around_it(self, middleware: Middleware, one: Handling, depth: int) -> None:
+    async def _around_it(self, middleware: Middleware, handling: Handling, depth: int) -> None:
         """Run a middleware, and see that it has awaited what is inside, if it has called that."""
         calls: list[Coroutine[Any, Any, None]] = []
 
         def go_on() -> Coroutine[Any, Any, None]:
-            calls.append(self._through(one, depth + 1))
+            calls.append(self._through(handling, depth + 1))
             return calls[-1]
 
-        await middleware(one, go_on)
+        await middleware(handling, go_on)
         if all(inspect.getcoroutinestate(call) == inspect.CORO_CLOSED for call in calls):
             return
         for call in calls:
@@ -263,21 +267,21 @@ class Run:
                 call.close()  # else Python warns that it was never awaited
         raise NotAwaited(
             f"the middleware {name_of(middleware)} called go_on() without await, so "
-            f"{one.handler.name} has not run to its end; write `await go_on()`"
+            f"{handling.handler.name} has not run to its end; write `await go_on()`"
         )
 
-    async def _in_thread(self, one: Handling) -> None:
+    async def _in_thread(self, handling: Handling) -> None:
         over: asyncio.Future[BaseException | None] = self._loop.create_future()
 
         def ended(_: Handling, error: BaseException | None) -> None:
             if not over.done():
                 over.set_result(error)
 
-        self.threads.call(one, copy_context(), ended)
+        self.threads.call(handling, copy_context(), ended)
         if (error := await over) is not None:
             raise error
 
-    def _finish(self, one: Handling, task: "asyncio.Task[BaseException | None]") -> None:
-        one.task = None
+    def _finish(self, handling: Handling, task: "asyncio.Task[BaseException | None]") -> None:
+        handling.task = None
         # It is cancelled only before its first step: then it raises that itself.
-        self._ended(one, asyncio.CancelledError() if task.cancelled() else task.result())
+        self._ended(handling, asyncio.CancelledError() if task.cancelled() else task.result())

@@ -56,7 +56,7 @@ def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handlin
     A beat is a third of the lease. A lease that would have less than a beat left at the next one is
     extended now: so one beat may be missed, and messages that were just claimed cost nothing.
     """
-    return [one for one in held if one.expires - now <= 2 * beat]
+    return [handling for handling in held if handling.expires - now <= 2 * beat]
 
 
 def judge(message: Message, error: BaseException, retry: Backoff, chance: float) -> Verdict:
@@ -91,16 +91,16 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
     return Verdict("dead", reason=reason) if last else Verdict("retried", pause, reason)
 
 
-def judge_delivery(one: Handling, error: BaseException, chance: float) -> Verdict:
+def judge_delivery(handling: Handling, error: BaseException, chance: float) -> Verdict:
     """Return how to settle a delivery whose handler raised, even if the error itself fails."""
-    retry = one.handler.retry
-    if isinstance(error, asyncio.CancelledError) and one.timed_out:
-        error = overtime(one.handler)
+    retry = handling.handler.retry
+    if isinstance(error, asyncio.CancelledError) and handling.timed_out:
+        error = overtime(handling.handler)
     try:
-        return judge(one.message, error, retry, chance)
+        return judge(handling.message, error, retry, chance)
     except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
         reason = f"{type(error).__name__} was raised, and its own code failed: {describe(mistake)}"
-        return judge(one.message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
+        return judge(handling.message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
 
 
 def overtime(handler: Handler) -> TimeoutError:
@@ -121,11 +121,11 @@ def describe(error: BaseException) -> str:
     frames = [frame for frame in whole.stack if not frame.filename.startswith(HERE)]
     whole.stack = traceback.StackSummary.from_list(frames)
     text = "".join(whole.format()).strip() if frames or error.__cause__ else ""
-    left = REASON_LENGTH - len(first) - 1
+    room = REASON_LENGTH - len(first) - 1
     if not text:
         return first
-    if len(text) > left:
-        text = "...\n" + text[4 - left :]
+    if len(text) > room:
+        text = "...\n" + text[4 - room :]
     return f"{first}\n{text}"
 
 
@@ -142,17 +142,17 @@ def commands(queue: str, settled: Pairs) -> list[tuple[Command, Pairs]]:
     for pair in settled:
         verdict = ACK if pair[1].outcome == "discarded" else pair[1]
         alike.setdefault(verdict, []).append(pair)
-    found: list[tuple[Command, Pairs]] = []
+    commands: list[tuple[Command, Pairs]] = []
     for verdict, pairs in alike.items():
-        most = RESULTS_MOST if any(one.result for one, _ in pairs) else len(pairs)
+        most = RESULTS_MOST if any(handling.result for handling, _ in pairs) else len(pairs)
         for start in range(0, len(pairs), most):
             part = pairs[start : start + most]
-            found.append((_command(queue, verdict, part), part))
-    return found
+            commands.append((_command(queue, verdict, part), part))
+    return commands
 
 
 def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
-    leases = [one.lease for one, _ in pairs]
+    leases = [handling.lease for handling, _ in pairs]
     reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
     match verdict.outcome:
         case "retried" | "released":
@@ -161,7 +161,7 @@ def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
         case "dead":
             return Bury(queue, leases, reason)
         case _:
-            results = [one.result for one, _ in pairs]
+            results = [handling.result for handling, _ in pairs]
             return Ack(queue, leases, results if any(results) else [])
 
 
@@ -182,11 +182,11 @@ class Settling:
         """What the store has not confirmed yet."""
         self._news = asyncio.Event()
 
-    def add(self, one: Handling, verdict: Verdict) -> None:
+    def add(self, handling: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
-        if self.keeps_results and one.returned is not None:
-            _encode_result(one)
-        self.pairs.append((one, verdict))
+        if self.keeps_results and handling.returned is not None:
+            _encode_result(handling)
+        self.pairs.append((handling, verdict))
         self._news.set()
 
     async def settle_all(self) -> list[tuple[Pairs, list[Outcome]]]:
@@ -207,12 +207,12 @@ class Settling:
         return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
 
 
-def _encode_result(one: Handling) -> None:
+def _encode_result(handling: Handling) -> None:
     """Encode what a handler has returned; one that cannot be stored is left out of the ack."""
     try:
-        one.result = encode_result(one.returned)
+        handling.result = encode_result(handling.returned)
     except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
         delivery_log.log(
-            logging.ERROR, one, "result", "%s returned what cannot be kept as its result: %s",
-            one.handler.name, text_of(error) or type(error).__name__,
+            logging.ERROR, handling, "result", "%s returned what cannot be kept as its result: %s",
+            handling.handler.name, text_of(error) or type(error).__name__,
         )  # fmt: skip
