@@ -100,7 +100,7 @@ class Queue(Changes):
 
     def get(self, id: str) -> Message | None:
         """Read a message; `None` if there is none with this id."""
-        return self._ask(self._builder.find(id), lambda found: found.messages[0])
+        return self._ask(self._builder.find(id), lambda reply: reply.messages[0])
 
     def peek(self, count: int = 10) -> list[Message]:
         """Read the messages that are delivered next, without claiming them.
