@@ -49,21 +49,21 @@ def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     module = _import(module_name)
-    found: object = module
+    named_object: object = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if celery or hasattr(found, OF_CELERY):
-        found = _publisher(target, found, celery)
-    if isinstance(found, App):
-        found._url = url or found._url
-        return found
+        named_object = getattr(named_object, part, None)
+    if celery or hasattr(named_object, OF_CELERY):
+        named_object = _publisher(target, named_object, celery)
+    if isinstance(named_object, App):
+        named_object._url = url or named_object._url
+        return named_object
     apps = _apps(module)
     hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
-    what = "has no" if found is None else "has something else than a bide.App as"
+    what = "has no" if named_object is None else "has something else than a bide.App as"
     raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
 
 
-def _publisher(target: str, found: Any, celery: bool) -> App:
+def _publisher(target: str, named_object: Any, celery: bool) -> App:
     """Return the app that publishes the delayed tasks of an app of Celery.
 
     Raises:
@@ -74,20 +74,20 @@ def _publisher(target: str, found: Any, celery: bool) -> App:
             f"{target} is an app of Celery; to publish its delayed tasks when they are due: "
             f"bide worker --celery {target}"
         )
-    if not hasattr(found, OF_CELERY):
-        what = "missing" if found is None else f"of type {type(found).__name__}"
+    if not hasattr(named_object, OF_CELERY):
+        what = "missing" if named_object is None else f"of type {type(named_object).__name__}"
         raise InvalidArgument(
             f"--celery {target} names no Celery app with bide in it: it is {what}; call "
             "bide.contrib.celery.install(app) where the Celery app is made"
         )
-    app: App = getattr(found, OF_CELERY)()
+    app: App = getattr(named_object, OF_CELERY)()
     return app
 
 
 def _apps(module: ModuleType) -> list[str]:
     """Return the apps of a module, in the form of the command line."""
-    found = [key for key, value in vars(module).items() if isinstance(value, App)]
-    return [f"{module.__name__}:{key}" for key in found]
+    names = [key for key, value in vars(module).items() if isinstance(value, App)]
+    return [f"{module.__name__}:{key}" for key in names]
 
 
 def _import(name: str) -> ModuleType:
@@ -123,7 +123,9 @@ def _import(name: str) -> ModuleType:
 def _place(trace: TracebackType | None) -> str:
     """Return the file and line of the user's code that raised, if any."""
     others = (PACKAGE, "<frozen importlib", importlib.__file__)
-    frames = [one for one in traceback.extract_tb(trace) if not one.filename.startswith(others)]
+    frames = [
+        frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(others)
+    ]
     if not frames:
         return ""
     return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"

@@ -104,7 +104,16 @@ class Periodic:
 
         def register(function: F) -> F:
             chosen, is_async = inspect_source(function, queue, name)
-            source = Source(queue, chosen, function, is_async, ms, ahead, behind, kept)
+            source = Source(
+                queue=queue,
+                name=chosen,
+                function=function,
+                is_async=is_async,
+                every=ms,
+                window=ahead,
+                back=behind,
+                keep=kept,
+            )
             self._check_free(source.home, "give one source another name=")
             handler = Handler(
                 name_of(function), source.run, is_async, timeout=seconds_of(timeout), retry=pauses

@@ -113,12 +113,12 @@ class Links(ABC):
 
 def alive(queue: str) -> Steps[list[Message]]:
     """Return all links of a queue that wait or are leased."""
-    found: dict[str, Message] = {}
+    links: dict[str, Message] = {}
     # "next" twice: a link that is released between the two scans would be in neither.
     for state in ("next", "leased", "next"):
         page: Page = yield Scan(queue, state)
-        found |= {message.id: message for message in page.messages}
-    return list(found.values())
+        links |= {message.id: message for message in page.messages}
+    return list(links.values())
 
 
 def id_of(moment: int) -> str:

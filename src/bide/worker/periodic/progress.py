@@ -33,7 +33,7 @@ def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
     head, tick = ticks[-1]
     rule = parse(tick.spec)
     counts: Counts = yield Count(queue)
-    links = [one for one, _ in ticks]
+    links = [link for link, _ in ticks]
     facts = schedule_facts(queue, rule, tick.due, count, links, counts.sizes.dead)
     return facts | {"state": head.state}
 
@@ -86,4 +86,4 @@ def source_progress(home: str) -> Steps[dict[str, Any] | None]:
     }  # fmt: skip
     last = None if body.last is None else msgspec.structs.asdict(body.last)
     more = {"last": last, "holder": window.holder, "error": window.error}
-    return facts | {name: one for name, one in more.items() if one is not None}
+    return facts | {name: fact for name, fact in more.items() if fact is not None}

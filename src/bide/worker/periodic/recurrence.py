@@ -100,10 +100,12 @@ class Cron:
         # The times under each offset of the next year; one counts if the zone has that offset then.
         # No zone keeps an offset for less than four weeks.
         local = (start + timedelta(weeks=number) for number in range(0, 54, 4))
-        offsets = {one.utcoffset() or timedelta() for one in local}
+        offsets = {time.utcoffset() or timedelta() for time in local}
         starts = [start.astimezone(timezone(offset)) for offset in offsets]
-        times = merge(*(self._simulator(self._fields, one) for one in starts))
-        return (one for one in times if one.astimezone(self.zone).utcoffset() == one.utcoffset())
+        times = merge(*(self._simulator(self._fields, local_start) for local_start in starts))
+        return (
+            time for time in times if time.astimezone(self.zone).utcoffset() == time.utcoffset()
+        )
 
     def _refusal(self, why: str) -> InvalidArgument:
         return InvalidArgument(

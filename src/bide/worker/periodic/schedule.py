@@ -125,16 +125,16 @@ class ScheduleTicks(Links):
         if ticks and not wrong:
             return
         before = [tick.previous for tick in wrong.values() if tick.previous is not None]
-        previous = max((one for one in before if one <= now), default=None)
+        previous = max((time for time in before if time <= now), default=None)
         body = TickBody(following, previous, rule.spec, self._started)
         id = await self._put(rule, body)
-        if old := [one for one in wrong if one != id]:
+        if old := [wrong_id for wrong_id in wrong if wrong_id != id]:
             _log.info("%s: the next tick is %s, and not %s", self._schedule.name, id, old[0])
             await self.store_client.patiently(Outcomes, Cancel(self.queue, old))
 
-    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+    async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Put the next tick, and run this one if the plan says so."""
-        schedule, message = self._schedule, one.message
+        schedule, message = self._schedule, handling.message
         tick = read(message)
         if tick is None:
             raise Unfit(f"this is not a tick, and {schedule.queue} is the queue of a schedule")
@@ -142,7 +142,7 @@ class ScheduleTicks(Links):
         # A tick that has started has put the next, also if a worker that stopped has released it.
         started = await self.later(tick.due)
         first = message.attempt == 1 and not message.failures and not started
-        what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
+        what = plan(rule, tick, handling.claimed, schedule.missed, schedule.grace, first)
         if not started:
             # A tick that replaces missed ones counts as missed, even if it starts on time.
             replaces = what.missed and bool(what.why)
@@ -150,7 +150,7 @@ class ScheduleTicks(Links):
             await self._put(rule, body)
         if what.why:
             raise Discard(what.why)
-        one.given = Tick(
+        handling.given = Tick(
             schedule.queue,
             to_datetime(tick.due).astimezone(rule.zone),
             None if tick.previous is None else to_datetime(tick.previous).astimezone(rule.zone),
@@ -160,15 +160,15 @@ class ScheduleTicks(Links):
 
     def _rule(self, tick: TickBody) -> tuple[Recurrence, int]:
         """Return the schedule of the next tick: ours, unless a newer process put this tick."""
-        mine, started = self._schedule.recurrence, self._started
-        if tick.spec != mine.spec and started is not None and tick.since > started:
+        recurrence, started = self._schedule.recurrence, self._started
+        if tick.spec != recurrence.spec and started is not None and tick.since > started:
             try:
                 return parse(tick.spec), tick.since
             except InvalidArgument as error:  # of a zone that is not known here
                 _log.warning("%s: a newer process has put a tick: %s", self._schedule.name, error)
-        elif tick.spec == mine.spec:
-            return mine, tick.since
-        return mine, started or tick.since
+        elif tick.spec == recurrence.spec:
+            return recurrence, tick.since
+        return recurrence, started or tick.since
 
     async def _put(self, rule: Recurrence, body: TickBody) -> str:
         """Put a tick, or the first later one that was not acked; return its id."""

@@ -82,10 +82,10 @@ class Source:
         """Return the next time to ask."""
         return (moment // self.every + 1) * self.every
 
-    def run(self, one: Handling) -> Any:
+    def run(self, handling: Handling) -> Any:
         """Ask for the window that the chain has opened; an async source returns an awaitable."""
-        window: Window = one.given
-        return window.ask_async(one) if self.is_async else window.ask(one)
+        window: Window = handling.given
+        return window.ask_async(handling) if self.is_async else window.ask(handling)
 
 
 @dataclass(eq=False)
@@ -103,14 +103,14 @@ class Window:
     put: int = 0
     """How many of them were new."""
 
-    def ask(self, one: Handling) -> None:
+    def ask(self, handling: Handling) -> None:
         """Ask a plain source; its function and its iterator run in this thread."""
         for batch in _batches(self._call()):
-            if one.gone:  # another process asks for this window
+            if handling.gone:  # another process asks for this window
                 return
             run_steps(self._put(batch), self.store_client.lane.call)
 
-    async def ask_async(self, one: Handling) -> None:
+    async def ask_async(self, handling: Handling) -> None:
         """Ask an async source."""
         messages = self._call()
         if inspect.isawaitable(messages):
@@ -270,21 +270,21 @@ class SourceWindows(Links):
         first, body = now - now % FIRST, self._first(now, 0)
         await self.put(first, lambda moment: max(moment + 1, now), lambda _: body, earliest=now)
 
-    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+    async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Open a window, ask for it, and put the next one."""
         source, store_client = self._source, self.store_client
-        moment = moment_of(one.id) or 0
+        moment = moment_of(handling.id) or 0
         if await self.later(moment):
             raise Discard("this window has been asked for")
-        failures = one.message.failures
-        if failures and failures[-1].lapsed and one.attempt >= DEADLY:
+        failures = handling.message.failures
+        if failures and failures[-1].lapsed and handling.attempt >= DEADLY:
             raise Retry("the process died again while it asked")
-        progress = read_window(one.message)
-        asked = one.claimed
+        progress = read_window(handling.message)
+        asked = handling.claimed
         after = asked - source.back if progress.after is None else min(progress.after, asked)
         await self.remember(source.queue, source.keep)
         window = Window(source, store_client, max(0, after), asked + source.window)
-        one.given = window
+        handling.given = window
         began = store_client.clock.monotonic()
         try:
             await go_on()
@@ -293,7 +293,7 @@ class SourceWindows(Links):
             raise Retry(
                 reason=f"it raised {what}, but a source is asked until it answers"
             ) from None
-        if one.gone:  # another process has it
+        if handling.gone:  # another process has it
             return
         ended = asked + round((store_client.clock.monotonic() - began) * 1000)
         _log.info(

@@ -104,7 +104,9 @@ def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
         os._exit(code)
 
     main = threading.main_thread()
-    threads = [one for one in threading.enumerate() if one is not main and not one.daemon]
+    threads = [
+        thread for thread in threading.enumerate() if thread is not main and not thread.daemon
+    ]
     if asyncio.all_tasks(loop) or threads:
         timer = threading.Timer(LINGER, leave)
         timer.daemon = True
@@ -113,8 +115,8 @@ def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the factory of uvloop's event loop, if uvloop is installed."""
-    found = find_spec("uvloop") is not None
-    return import_module("uvloop").new_event_loop if found else None
+    has_uvloop = find_spec("uvloop") is not None
+    return import_module("uvloop").new_event_loop if has_uvloop else None
 
 
 async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:

@@ -162,7 +162,9 @@ class Process:
         code = self.over.result()
         if code >= 0:
             return f"exit code {code}"
-        named = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+        named = next(
+            (member.name for member in signal.Signals if member == -code), f"signal {-code}"
+        )
         return f"killed by {named}"  # a real-time signal has no name
 
     async def _live(self) -> int:

@@ -223,12 +223,12 @@ def chosen(app: App, queues: list[str]) -> list[str]:
     handlers = app.queue_handlers
     if not handlers:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
-    filled = {one.fills for one in handlers.values()}
+    filled = {queue_handlers.fills for queue_handlers in handlers.values()}
     for queue in queues:
         if queue not in handlers and queue not in filled:
             known = ", ".join(handlers)
             raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
     return [
-        queue for queue, one in handlers.items()
-        if not queues or queue in queues or one.fills in queues
+        queue for queue, queue_handlers in handlers.items()
+        if not queues or queue in queues or queue_handlers.fills in queues
     ]  # fmt: skip

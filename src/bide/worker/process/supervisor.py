@@ -189,7 +189,9 @@ class Supervisor:
                     opened.enter_context(MetricsServer(registry, port, host))
                 while self._processes or not self._stopping:
                     self._news.clear()
-                    self._begun = self._begun or any(one.report.ready for one in self._processes)
+                    self._begun = self._begun or any(
+                        process.report.ready for process in self._processes
+                    )
                     for slot in self.slots:
                         self._tend(slot)
                     if orphans is not None:
@@ -290,8 +292,8 @@ class Supervisor:
         if slot.process.report.stuck and now >= slot.again and not slot.wanted:
             _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
             slot.again, slot.wanted = now + AGAIN, True
-        at_work = [one.process for one in self.slots]
-        if slot.wanted and all(one in at_work for one in self._processes):
+        at_work = [any_slot.process for any_slot in self.slots]
+        if slot.wanted and all(child in at_work for child in self._processes):
             slot.wanted, slot.warn_at = False, now + SLOW
             slot.fresh = self._start(slot.number)
 
@@ -350,7 +352,11 @@ class Supervisor:
         host = socket.gethostname()
         while True:
             await asyncio.sleep(POLL)
-            named = {f"{host}:{one.pid}": one for one in self._processes if one.pid is not None}
+            named = {
+                f"{host}:{process.pid}": process
+                for process in self._processes
+                if process.pid is not None
+            }
             if not named or (lane := self.totals.lane()) is None:
                 continue
             try:

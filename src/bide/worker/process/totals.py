@@ -36,7 +36,7 @@ class Totals:
 
     def ended(self, process: Process) -> None:
         """Keep the figures of a process that has ended."""
-        last = {queue: one.ceased() for queue, one in process.report.tallies.items()}
+        last = {queue: tally.ceased() for queue, tally in process.report.tallies.items()}
         with self._lock:
             self.living.remove(process)
             self._gone = total([self._gone, last])
@@ -45,7 +45,7 @@ class Totals:
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
         with self._lock:
-            return total([self._gone, *[one.report.tallies for one in self.living]])
+            return total([self._gone, *[process.report.tallies for process in self.living]])
 
     def threads(self) -> Counter[str]:
         """Return how often threads and tasks died and were restarted, here and in the processes."""
@@ -58,7 +58,9 @@ class Totals:
     def lane(self) -> Lane | None:
         """Return the lane to the store of the processes; `None` before the first report."""
         with self._lock:
-            url = next((one.report.store for one in self.living if one.report.store), "")
+            url = next(
+                (process.report.store for process in self.living if process.report.store), ""
+            )
             if self._lane is None and url:
                 self._lane = open_lane(url)
             return self._lane
