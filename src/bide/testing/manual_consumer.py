@@ -101,7 +101,9 @@ class ManualConsumer(Consumer):
         try:
             await self._settle_all(patience)
         except (TimeoutError, asyncio.CancelledError) as error:
-            stuck = ", ".join(f"{one.handler.name} with {one!r}" for one in self.running)
+            stuck = ", ".join(
+                f"{handling.handler.name} with {handling!r}" for handling in self.running
+            )
             self.release_running()
             with suppress(TimeoutError):
                 await self._settle_all(1)
@@ -117,16 +119,16 @@ class ManualConsumer(Consumer):
         async with asyncio.timeout(patience):
             await first_of(self.until_quiet(), self.settle())
 
-    def _ended(self, one: Handling, error: BaseException | None) -> None:
-        self._raised[one] = error
-        super()._ended(one, error)
+    def _ended(self, handling: Handling, error: BaseException | None) -> None:
+        self._raised[handling] = error
+        super()._ended(handling, error)
 
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         super()._settled(pairs, outcomes)
-        for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
-            error = self._raised.pop(one, None)
-            if one.timed_out:
-                error = overtime(one.handler)
+        for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
+            error = self._raised.pop(handling, None)
+            if handling.timed_out:
+                error = overtime(handling.handler)
             self._handled.append(
-                Handled(one.message, result(verdict, outcome), error, verdict.reason)
+                Handled(handling.message, result(verdict, outcome), error, verdict.reason)
             )

@@ -69,9 +69,18 @@ class PutRecord(msgspec.Struct, frozen=True):
         if outcome.done:  # with `latest` it may be due earlier than it asked
             due = next(ms for ms in (outcome.successor, outcome.due, due) if ms is not None)
         return cls(
-            queue, item.id, bodies.decode(item.data, item.json), moment, due, item.priority,
-            item.expires, item.attempts, item.group, item.headers, outcome,
-        )  # fmt: skip
+            queue=queue,
+            id=item.id,
+            body=bodies.decode(item.data, item.json),
+            moment=moment,
+            due=due,
+            priority=item.priority,
+            expires=item.expires,
+            attempts=item.attempts,
+            group=item.group,
+            headers=item.headers,
+            outcome=outcome,
+        )
 
     @property
     def delay(self) -> float:
@@ -90,8 +99,8 @@ class PutRecord(msgspec.Struct, frozen=True):
 
 def _differences(record: PutRecord, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields in which a record differs; none if it matches."""
-    found = {name: getattr(record, name) for name in expected}
-    return {name: one for name, one in found.items() if not _is_same(one, expected[name])}
+    actual = {name: getattr(record, name) for name in expected}
+    return {name: value for name, value in actual.items() if not _is_same(value, expected[name])}
 
 
 def _is_same(stored: Any, expected: Any) -> bool:
@@ -214,7 +223,7 @@ class ScratchStore:
 
     def pending(self, queue: str) -> list[Message]:
         """Return the delayed, ready and leased messages, by due time, then id."""
-        alive = [one for one in self.messages(queue) if one.state in PENDING]
+        alive = [message for message in self.messages(queue) if message.state in PENDING]
         return sorted(alive, key=lambda message: (message.due, message.id))
 
     def dead(self, queue: str) -> list[Message]:
@@ -264,13 +273,13 @@ class ScratchStore:
             "due_at": at if at is ANY else to_datetime(unix(at)), "priority": priority,
             "expires": expires, "attempts": attempts, "group": group, "headers": headers,
         }  # fmt: skip
-        found = self._matching(queue, expected)
-        if not found or times not in (None, len(found)):
+        records = self._matching(queue, expected)
+        if not records or times not in (None, len(records)):
             what = f"no such message was put into {queue!r}"
-            if found:
-                what = f"such puts into {queue!r}: {len(found)}, not {times}"
+            if records:
+                what = f"such puts into {queue!r}: {len(records)}, not {times}"
             raise AssertionError(self._complaint(what, expected, queue))
-        return found[-1]
+        return records[-1]
 
     def assert_not_put(self, queue: str, body: Any = ANY, *, id: Any = ANY) -> None:
         """Assert that no such message was put; without body and id, that none was."""

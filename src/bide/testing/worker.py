@@ -63,7 +63,11 @@ class _Worker(Generic[Answer]):
     @property
     def errors(self) -> list[BaseException]:
         """The errors of handlers so far, in order, without `bide.Retry`, `Discard` and `Bury`."""
-        return [one.error for one in self.handled if one.failed and one.error is not None]
+        return [
+            handled.error
+            for handled in self.handled
+            if handled.failed and handled.error is not None
+        ]
 
     async def _enter(self) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -163,13 +167,13 @@ class _Worker(Generic[Answer]):
         done: list[Handled] = []
         while True:
             done += await self._run_due(limit)
-            left = target - clock.now()
-            if self._wait is None or self._wait > left:
+            remaining = target - clock.now()
+            if self._wait is None or self._wait > remaining:
                 break
             clock.advance(max(self._wait, 1) / 1000)
             await asyncio.sleep(0)
-        if left > 0:
-            clock.advance(left / 1000)
+        if remaining > 0:
+            clock.advance(remaining / 1000)
             await asyncio.sleep(0)
         return done
 
@@ -199,11 +203,11 @@ class _Worker(Generic[Answer]):
         heads = [(await consumer.head(), consumer) for consumer in self._consumers]
         heads.sort(key=lambda pair: pair[0].due if pair[0] is not None else float("inf"))
         for _, consumer in heads:
-            found = await consumer.handle_next(self._patience)
-            if isinstance(found, Handled):
-                return found
-            if found is not None:
-                waits.append(found)
+            outcome = await consumer.handle_next(self._patience)
+            if isinstance(outcome, Handled):
+                return outcome
+            if outcome is not None:
+                waits.append(outcome)
         self._wait = min(waits, default=None)
         return None
 

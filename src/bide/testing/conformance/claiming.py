@@ -57,10 +57,10 @@ class ClaimCases:
         puts = ORDERS[order]
         expected = sorted(puts, key=lambda put: (-put[1].get("priority", 0), put[1]["at"]))
         for count in (1, 2, 30):  # claims one by one rank a backlog; one claim takes it all
-            one = driver.apart(f"{order}-{count}")
+            own_driver = driver.apart(f"{order}-{count}")
             for id, fields in puts:
-                one.put(id, **fields)
-            assert one.take_all(count) == [id for id, _ in expected]
+                own_driver.put(id, **fields)
+            assert own_driver.take_all(count) == [id for id, _ in expected]
 
     def test_one_claim_ranks_a_limited_number(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE - 1), at=START - 9)

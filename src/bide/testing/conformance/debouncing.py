@@ -22,8 +22,8 @@ def put(
 def held(driver: Driver, lease: int = 1_000, **fields: Any) -> cmd.Lease:
     """Put the message `a`, and claim it."""
     driver.put("a", group="old", **fields)
-    (one,) = driver.hold(1, lease)
-    return one
+    (lease_of_a,) = driver.hold(1, lease)
+    return lease_of_a
 
 
 class DebounceCases:
@@ -104,7 +104,7 @@ class DebounceCases:
         driver.shows("a", successor=Item("a", b"2", at=START + 50, created=START))
         scans: list[dict[str, Any]] = [{"state": "leased"}, {"where": cmd.Where(group="old")}, {}]
         for scan in scans:
-            assert [one.successor for one in other.messages(**scan)] == [None]
+            assert [message.successor for message in other.messages(**scan)] == [None]
         other.shows("a", successor=None)
         put(other, b"3")
         assert driver.ack(driver.lease("b")) == [Outcome("b", True)]

@@ -222,14 +222,14 @@ class Driver:
 
     def messages(self, state: Any = None, limit: int = 500, **fields: Any) -> list[Message]:
         """Walk through all pages of a scan, and return the messages."""
-        found: list[Message] = []
+        messages: list[Message] = []
         cursor = None
         while True:
             page = self.page(state, cursor, limit=limit, **fields)
             assert len(page.messages) <= limit
-            found += page.messages
+            messages += page.messages
             if page.cursor is None:
-                return found
+                return messages
             assert page.cursor != cursor, "a scan returns the same cursor again"
             cursor = page.cursor
 

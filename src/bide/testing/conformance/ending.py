@@ -17,7 +17,7 @@ class EndCases:
             driver.cancel("a", actor=f"u{number}")
             driver.wait(1)
         ends = driver.ends("a")
-        assert [one.by for one in ends] == [f"u{n}" for n in range(KEPT_ENDS + 1, 1, -1)]
+        assert [end.by for end in ends] == [f"u{n}" for n in range(KEPT_ENDS + 1, 1, -1)]
         driver.put("a")
         reply = driver.history("a")
         assert (reply.state, reply.ends) == ("ready", ends)
@@ -48,7 +48,7 @@ class EndCases:
         driver.ack(a)
         driver.bury(b)
         ends = ["acked", "dead", "expired", "cancelled"]
-        assert [one.how for id in "abcd" for one in driver.ends(id)] == ends
+        assert [end.how for id in "abcd" for end in driver.ends(id)] == ends
         driver.wait(1)
         assert [driver.ends(id) for id in "abcd"] == [[]] * 4
 
@@ -70,13 +70,13 @@ class EndCases:
         driver.wait(1).claim()
         driver.purge("acked")
         driver.purge("expired")
-        assert [one.how for id in "ab" for one in driver.ends(id)] == ["acked", "expired"]
+        assert [end.how for id in "ab" for end in driver.ends(id)] == ["acked", "expired"]
 
     def test_a_queue_without_result_ttl_keeps_no_results(self, driver: Driver) -> None:
         driver.configure(history=HOUR)
         driver.ack(driver.lease("a"), results=[b"1"])
         driver.configure(result_ttl=HOUR)
-        assert [one.result for one in driver.ends("a")] == [None]
+        assert [end.result for end in driver.ends("a")] == [None]
 
     def test_a_claim_tells_whether_the_queue_keeps_results(self, driver: Driver) -> None:
         driver.put("a", "b", "c")
@@ -97,8 +97,8 @@ class EndCases:
             driver.ack(driver.lease("a"), results=[b'"%s"' % (b"x" * 1_000)])
             driver.wait(1)
         for budget, count in ((0, 1), (3_000, 2), (100_000, 5)):
-            found = driver.ends("a", max_bytes=budget)
-            assert [one.moment - START for one in found] == [4, 3, 2, 1, 0][:count]
+            ends = driver.ends("a", max_bytes=budget)
+            assert [end.moment - START for end in ends] == [4, 3, 2, 1, 0][:count]
 
     def test_failures_and_results_count_while_they_are_remembered(self, driver: Driver) -> None:
         driver.configure(history=HOUR, result_ttl=HOUR)

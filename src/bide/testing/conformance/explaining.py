@@ -132,11 +132,11 @@ class LimitReportCases:
         claims = [driver.claim(lease=HOUR)]
         driver.wait(5).configure(limit=2)
         claims.append(driver.claim(lease=HOUR))
-        assert [one.freed for one in claims] == [[START + 30], [START + 35]]
+        assert [claimed.freed for claimed in claims] == [[START + 30], [START + 35]]
         driver.configure(limit=1)
         driver.put("d1")
-        for one in claims:
-            driver.wait(5).ack(*leases(one))
+        for claimed in claims:
+            driver.wait(5).ack(*leases(claimed))
         assert driver.claim().freed == [START + 45]
 
     def test_of_two_rates_the_one_that_holds_longer_is_told(self, driver: Driver) -> None:

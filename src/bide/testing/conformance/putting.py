@@ -48,13 +48,15 @@ class PutCases:
         # An engine may know a shorter way for simple puts into a queue it has met before.
         for known in (0, 2):
             for fields in (GIVEN, *({name: value} for name, value in GIVEN.items())):
-                one = driver.apart(f"{'-'.join(fields)}{known}")
+                own_driver = driver.apart(f"{'-'.join(fields)}{known}")
                 for number in range(known):
-                    one.put(f"m{number}", at=START + HOUR)
-                assert one.put("a", **fields)[0]
-                one.shows("a", **{**PLAIN, **fields})
-                one.shows("a", queue=one.queue, due=START, holder=None, until=None, ended=None)
-                (message,) = one.claim().messages
+                    own_driver.put(f"m{number}", at=START + HOUR)
+                assert own_driver.put("a", **fields)[0]
+                own_driver.shows("a", **{**PLAIN, **fields})
+                own_driver.shows(
+                    "a", queue=own_driver.queue, due=START, holder=None, until=None, ended=None
+                )
+                (message,) = own_driver.claim().messages
                 assert (message.id, message.attempt) == ("a", fields.get("attempt", 0) + 1)
 
     def test_a_message_that_was_delivered_very_often_is_delivered_again(
@@ -142,15 +144,15 @@ class PutCases:
 
     def test_two_queues_share_nothing(self, driver: Driver) -> None:
         for name, other in (("a", "a2"), ("b", "B"), ("c", "c/c"), ("d", "d."), ("e", "f")):
-            one, beside = driver.apart(name), driver.apart(other)
-            one.put("a", group="g", delay=5)
+            first, beside = driver.apart(name), driver.apart(other)
+            first.put("a", group="g", delay=5)
             beside.put("a", group="g", data=b"2", priority=9)
-            assert (one.get("a").body, beside.get("a").body) == (1, 2)
-            assert one.take() == []
+            assert (first.get("a").body, beside.get("a").body) == (1, 2)
+            assert first.take() == []
             claimed = beside.claim()
             assert [message.queue for message in claimed.messages] == [other]
-            assert not one.ack(*leases(claimed))[0]
-            assert one.cancel_where(group="g").count == 1
+            assert not first.ack(*leases(claimed))[0]
+            assert first.cancel_where(group="g").count == 1
             assert beside.ack(*leases(claimed))[0]
-            assert one.counts().flow == rep.Flow(put=1, cancelled=1)
+            assert first.counts().flow == rep.Flow(put=1, cancelled=1)
             assert beside.counts().flow == rep.Flow(put=1, acked=1)

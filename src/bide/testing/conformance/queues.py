@@ -117,14 +117,14 @@ class QueueCases:
 
     def test_a_deleted_queue_leaves_nothing(self, driver: Driver) -> None:
         other, row = driver.apart("other"), cmd.Origin("shop", ["1"])
-        for one in (driver, other):
-            one.configure(paused=True, history=HOUR, keep=5)
-            one.configure(paused=False)
+        for queue_driver in (driver, other):
+            queue_driver.configure(paused=True, history=HOUR, keep=5)
+            queue_driver.configure(paused=False)
             for id in "bc":  # each by itself: an engine may have a shorter way for it
-                one.put(id, delay=5)
-            one.cancel("b", "c")
-            one.put("a", group="g", priority=3, origin=row)
-            one.ack(*one.hold())
+                queue_driver.put(id, delay=5)
+            queue_driver.cancel("b", "c")
+            queue_driver.put("a", group="g", priority=3, origin=row)
+            queue_driver.ack(*queue_driver.hold())
         assert driver.wait(5).delete() == Deleted(True)
         assert driver.queues() == ["other"]
         assert driver.counts() == Counts(Sizes(), Flow(), recount=Sizes(), strays=0)

@@ -66,12 +66,12 @@ class ReadCases:
         start = START - START % HOUR
         assert start < START - 1
         for bucket in (HOUR, 3 * HOUR // 2, 2 * HOUR, 24 * HOUR):
-            one = driver.apart(str(bucket))
-            one.put("past", at=start + 1)
+            own_driver = driver.apart(str(bucket))
+            own_driver.put("past", at=start + 1)
             for edge in (start + bucket * number for number in range(1, 5)):
-                one.put(f"at {edge}", at=edge)
-                one.put(f"behind {edge}", at=edge + 1)
-            assert one.forecast(bucket, 3) == Forecasted(start, 1, [1, 2, 2], 3)
+                own_driver.put(f"at {edge}", at=edge)
+                own_driver.put(f"behind {edge}", at=edge + 1)
+            assert own_driver.forecast(bucket, 3) == Forecasted(start, 1, [1, 2, 2], 3)
 
     # Queues.
 
@@ -99,14 +99,14 @@ class ReadCases:
         driver.put("a", "b", "c", group="g", **LARGE)
         for where in (None, Where(group="g"), Where(after=START, before=START + 1)):
             for state in (None, "ready"):
-                found = driver.found(state, where=where, max_bytes=1)
-                assert sorted(found) == ["a", "b", "c"]
+                ids = driver.found(state, where=where, max_bytes=1)
+                assert sorted(ids) == ["a", "b", "c"]
 
     def test_a_budget_hides_no_message_that_is_looked_for(self, driver: Driver) -> None:
         driver.put(*IDS, **LARGE)
         for count in range(2, 5):
-            found = driver.ask(Find("q", IDS, max_bytes=count * (KIB + 200)), Found).messages
-            assert [message and message.id for message in found] == IDS[:count]
+            messages = driver.ask(Find("q", IDS, max_bytes=count * (KIB + 200)), Found).messages
+            assert [message and message.id for message in messages] == IDS[:count]
 
     def test_headers_and_failures_count(self, driver: Driver) -> None:
         driver.put_items(Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS)

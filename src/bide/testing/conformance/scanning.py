@@ -42,9 +42,9 @@ class Mover:
     def claim(self) -> set[str]:
         """Claim some messages, return their ids."""
         length = self.chance.choice([50, HOUR])
-        found = self.driver.hold(self.chance.randrange(1, 4), length)
-        self.held |= {lease.id: lease for lease in found}
-        return {lease.id for lease in found}
+        leases = self.driver.hold(self.chance.randrange(1, 4), length)
+        self.held |= {lease.id: lease for lease in leases}
+        return {lease.id for lease in leases}
 
     def move(self) -> set[str]:
         """Do something, and return the ids of the messages that it may have moved."""
@@ -89,26 +89,26 @@ class ScanCases:
     @pytest.mark.parametrize("where", [None, TWO_HOURS], ids=["all", "by_due"])
     def test_a_scan_misses_none_that_moves(self, driver: Driver, where: Where | None) -> None:
         for seed in range(40):
-            chance, one = Random(seed), Driver(driver.engine, f"q{seed}", watched=False)
-            mover = Mover(one, chance)
+            chance, own_driver = Random(seed), Driver(driver.engine, f"q{seed}", watched=False)
+            mover = Mover(own_driver, chance)
             cursor, seen, moved = None, Counter[str](), set[str]()
             if where is not None:
-                one.put("early", "late", at=START + 2 * HOUR)
+                own_driver.put("early", "late", at=START + 2 * HOUR)
             while True:
-                page = one.page(None, cursor, where=where, limit=chance.randrange(1, 4))
-                assert page.messages == one.find(*ids_of(page))
+                page = own_driver.page(None, cursor, where=where, limit=chance.randrange(1, 4))
+                assert page.messages == own_driver.find(*ids_of(page))
                 seen.update(ids_of(page))
                 if (cursor := page.cursor) is None:
                     break
                 moved |= mover.move()
-                one.revive("early")
-                one.reschedule("early", at=START - 2 * HOUR)
-                one.set_aside("early")  # no worker gets it
-                one.reschedule("late", at=START + 2 * HOUR)
+                own_driver.revive("early")
+                own_driver.reschedule("early", at=START - 2 * HOUR)
+                own_driver.set_aside("early")  # no worker gets it
+                own_driver.reschedule("late", at=START + 2 * HOUR)
             assert set(seen) == set(IDS), f"seed {seed}"
             if where is not None:  # Redis, when it grows a small hash, may begin again with all
                 assert {id for id, times in seen.items() if times > 1} <= moved, f"seed {seed}"
-            again = one.found(where=where, limit=3)
+            again = own_driver.found(where=where, limit=3)
             assert sorted(again) == sorted(IDS), f"seed {seed}"  # each once: nothing moves now
 
     def test_a_scan_reads_all_if_more_moves_than_a_store_remembers(self, bare: Driver) -> None:
@@ -125,13 +125,13 @@ class ScanCases:
         bare.retry(lease, delay=10)  # behind which the scan has gone on
         for part in parts:
             bare.reschedule(*part, at=START + 1_000)
-        found = ids_of(page)
+        read_ids = ids_of(page)
         while page.cursor is not None:
             page = bare.page(None, page.cursor, where=TWO_HOURS, limit=1_000)
             assert page.messages == bare.find(*ids_of(page))
-            found += ids_of(page)
-        assert set(found) == {"first", "second", *ids}
-        assert found.count("second") <= 2, "read in its state, and among all"
+            read_ids += ids_of(page)
+        assert set(read_ids) == {"first", "second", *ids}
+        assert read_ids.count("second") <= 2, "read in its state, and among all"
 
     def test_the_times_of_a_scan_bound_messages_of_each_state(self, driver: Driver) -> None:
         driver.configure(keep=HOUR)

@@ -64,7 +64,7 @@ class Player:
         """Return the command that a step of a script means for this engine."""
         known: dict[str, Any] = {}
         if held := getattr(op, "leases", ()):
-            named = [self._lease(op.queue, one.token, one.id) for one in held]
+            named = [self._lease(op.queue, lease.token, lease.id) for lease in held]
             last = {lease.id: lease for lease in named}
             # Not by the tokens: those of one engine may be equal where another's are not.
             twice = len(held) == 2 and held[0] == held[1]
@@ -73,15 +73,17 @@ class Player:
                 known["results"] = results[: len(known["leases"])]
         wanted = {name: getattr(op, name, None) for name in ("if_due", "if_version", "versions")}
         if any(wanted.values()):
-            found = at(self._engine, op.queue, now).find(*drawing.names_of(op))
-            seen = [one.version if one else NONE for one in found]
+            messages = at(self._engine, op.queue, now).find(*drawing.names_of(op))
+            seen = [message.version if message else NONE for message in messages]
             if wanted["if_due"] == drawing.SEEN_DUE:
-                known["if_due"] = next((one.due for one in found if one), START)
+                known["if_due"] = next((message.due for message in messages if message), START)
             if wanted["if_version"] == drawing.SEEN:
                 known["if_version"] = next(iter(seen), NONE)
             if versions := wanted["versions"]:
                 both = zip(versions, seen, strict=True)
-                known["versions"] = [now if one == drawing.SEEN else one for one, now in both]
+                known["versions"] = [
+                    now if version == drawing.SEEN else version for version, now in both
+                ]
         return replace(op, **known)
 
     def _lease(self, queue: str, before: int, which: str) -> cmd.Lease:
@@ -95,7 +97,7 @@ class Player:
 def plain(command: cmd.Command, reply: Reply) -> Reply:
     """Return a reply without what may differ: tokens, cursors, the order of some scans."""
     if isinstance(reply, Claimed):
-        died = sorted(reply.died, key=lambda one: one.id)  # shard by shard on Redis
+        died = sorted(reply.died, key=lambda message: message.id)  # shard by shard on Redis
         return replace(reply, token=min(reply.token, 1), died=died)
     if isinstance(reply, Explained):  # a server adds what it knows besides
         return replace(reply, workers=None, subscriptions=None, end=None)
@@ -111,18 +113,18 @@ def at(engine: Engine, queue: str, now: int) -> Driver:
 
 def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     """Return all that commands can read of a queue."""
-    one = at(engine, queue, now)
+    driver = at(engine, queue, now)
     seen: dict[str, Any] = {}
     for state in (*STATES, "next", None):
-        found = one.messages(state, limit=3, max_bytes=drawing.BUDGETS[0])
-        seen[str(state)] = found if state in SORTED else by_id(found)
+        messages = driver.messages(state, limit=3, max_bytes=drawing.BUDGETS[0])
+        seen[str(state)] = messages if state in SORTED else by_id(messages)
     for group in drawing.GROUPS:
-        seen[f"group {group}"] = by_id(one.messages(where=cmd.Where(group=group), limit=2))
-    seen["later"] = by_id(one.messages(where=cmd.Where(after=now - 5), limit=2))
+        seen[f"group {group}"] = by_id(driver.messages(where=cmd.Where(group=group), limit=2))
+    seen["later"] = by_id(driver.messages(where=cmd.Where(after=now - 5), limit=2))
     assert by_id(dump(engine, queue, now).values()) == seen["None"]
     reads: list[cmd.Command]
     reads = [cmd.Forecast(queue, HOUR, 4), cmd.Queues(""), *(cmd.History(queue, id) for id in IDS)]
-    seen["reads"] = one.batch(*reads)
+    seen["reads"] = driver.batch(*reads)
     return seen
 
 
@@ -133,14 +135,14 @@ def by_id(messages: Iterable[Message]) -> list[Message]:
 
 def clear(engine: Engine, queue: str, now: int) -> None:
     """Remove everything from a queue; nothing may be left."""
-    one = at(engine, queue, now + 2 * EXPIRED_KEEP)  # no lease of a script is that long
-    one.configure(paused=False, keep=0, history=0, result_ttl=0, **dict.fromkeys(LIMITS, 0))
-    one.claim(0)
-    for gone in (one.cancel_where(after=0), one.purge("dead"), one.purge("expired")):
-        assert not gone.more
-    counts = one.counts()
+    driver = at(engine, queue, now + 2 * EXPIRED_KEEP)  # no lease of a script is that long
+    driver.configure(paused=False, keep=0, history=0, result_ttl=0, **dict.fromkeys(LIMITS, 0))
+    driver.claim(0)
+    for affected in (driver.cancel_where(after=0), driver.purge("dead"), driver.purge("expired")):
+        assert not affected.more
+    counts = driver.counts()
     assert (counts.sizes, counts.kept, counts.oldest) == (Sizes(), 0, None)
-    assert dump(engine, queue, one.now) == {}
+    assert dump(engine, queue, driver.now) == {}
 
 
 def compare(engine: Engine, script: Script) -> None:
@@ -166,8 +168,10 @@ def compare(engine: Engine, script: Script) -> None:
 def shortened(script: Script, fails: Callable[[Script], bool]) -> Script:
     """Return a script without the steps and commands without which it still fails."""
     for number, (step, ops) in enumerate(script):
-        for gone in (ops, *([op] for op in ops)):
-            fewer = [one for one in script[number][1] if all(one is not op for op in gone)]
+        for removed in (ops, *([op] for op in ops)):
+            fewer = [
+                command for command in script[number][1] if all(command is not op for op in removed)
+            ]
             shorter = [*script[:number], (step, fewer), *script[number + 1 :]]
             if fewer != script[number][1] and fails(shorter):
                 script = shorter

@@ -133,8 +133,8 @@ class TurnCases:
         bare.put(*numbered(count, prefix="a"), group="a", delay=1)
         bare.put("b", group="b", delay=2)
         bare.wait(10)
-        assert (one := bare.claim(1)).behind
-        assert ids_of(one) == ["a00000"]
+        assert (claimed := bare.claim(1)).behind
+        assert ids_of(claimed) == ["a00000"]
         assert bare.claim(0).behind
         last = bare.claim(0)
         assert (last.behind, last.next) == (False, 0)
@@ -185,11 +185,11 @@ def burst(
 
 def drained(driver: Driver) -> list[str]:
     """Claim and ack until nothing is left; return the ids in their order."""
-    found: list[str] = []
+    ids: list[str] = []
     while (claimed := driver.claim(500)).messages or claimed.behind:
-        found += ids_of(claimed)
+        ids += ids_of(claimed)
         driver.ack(*leases(claimed))
-    return found
+    return ids
 
 
 class BurstCases:
@@ -308,8 +308,8 @@ class BurstCases:
         bare.configure(limit=100)
         assert bare.take(4) == ["d1", "f1", "c1", "a00001"]
         assert bare.state("h1") == "expired"
-        left = drained(bare)
-        assert (left[0], len(left)) == ("e1", BURST - 1)
+        remaining = drained(bare)
+        assert (remaining[0], len(remaining)) == ("e1", BURST - 1)
         assert bare.counts().strays == 0
 
     def test_a_claim_that_may_serve_nothing_does_not_look_ahead(self, bare: Driver) -> None:

@@ -97,10 +97,10 @@ class Watch:
         return reply
 
     def _see(self, cause: str, before: State | None, after: State | None) -> Transition:
-        found = _KNOWN.get((cause, before, after))
-        assert found is not None, f"{cause} led from {before} to {after}: not in the lifecycle"
-        self.seen.add(found)
-        return found
+        transition = _KNOWN.get((cause, before, after))
+        assert transition is not None, f"{cause} led from {before} to {after}: not in the lifecycle"
+        self.seen.add(transition)
+        return transition
 
 
 _Step = tuple[str, State | None, State | None]
@@ -110,7 +110,7 @@ def _steps(
     op: cmd.Command, old: Message | None, new: Message | None, keep: int, now: int, *, stored: bool
 ) -> Iterator[_Step]:
     """Return the steps by which a command changed a message, which it may have `stored`."""
-    state, after = (None if one is None else one.state for one in (old, new))
+    state, after = (None if message is None else message.state for message in (old, new))
     item = None if old is None else old.successor
     by_time = False
     if old is not None and old.until is not None and old.until <= now:
