@@ -94,17 +94,17 @@ def intakes(urls: Iterable[str]) -> list[Address]:
     Raises:
         InvalidArgument: one cannot be, or aio-pika is not installed.
     """
-    found = [parse(url) for url in urls]
-    for address in found:
+    addresses = [parse(url) for url in urls]
+    for address in addresses:
         if not 0 < len(address.exchange) <= LONGEST_TARGET:
             raise InvalidArgument(
                 f"url={str(address)!r} names no exchange, or one whose name is too long; add "
                 f"?exchange=NAME of up to {LONGEST_TARGET} characters"
             )
         check_queue(address.queue or address.exchange)
-    if found and not is_installed():
+    if addresses and not is_installed():
         raise InvalidArgument(NOT_INSTALLED)
-    return found
+    return addresses
 
 
 def shown(url: str) -> str:

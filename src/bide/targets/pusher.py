@@ -101,17 +101,20 @@ class Pusher:
     @property
     def known(self) -> dict[str, Known]:
         """The running subscriptions and their circuits, by name."""
-        return {name: Known(one.subscription, one.circuit) for name, one in self.workers.items()}
+        return {
+            name: Known(worker.subscription, worker.circuit)
+            for name, worker in self.workers.items()
+        }
 
     @property
     def sent(self) -> PushStats:
         """The figures so far."""
         workers = self.workers.items()
         # Exchanges of two brokers may have one name.
-        taken = total({one.address.exchange: one.taken} for one in self.intakes)
+        taken = total({intake.address.exchange: intake.taken} for intake in self.intakes)
         return PushStats(
-            {name: one.current() for name, one in workers},
-            {name: one.deliveries for name, one in workers}, taken,
+            {name: worker.current() for name, worker in workers},
+            {name: worker.deliveries for name, worker in workers}, taken,
         )  # fmt: skip
 
     def target(self, subscription: Subscription) -> Target:
@@ -123,7 +126,7 @@ class Pusher:
                 return _NotInstalled()
             from bide.targets.rabbitmq.publisher import RabbitMQ
 
-            trusted = {one.address.broker for one in self.intakes}
+            trusted = {intake.address.broker for intake in self.intakes}
             self._rabbitmq = RabbitMQ(self._clock, self.gate, trusted)
         return self._rabbitmq
 
@@ -173,7 +176,9 @@ class Pusher:
 
     def _tallies(self) -> dict[str, Tally]:
         """Return what was done so far, by queue."""
-        return total({one.subscription.queue: one.current()} for one in self.workers.values())
+        return total(
+            {worker.subscription.queue: worker.current()} for worker in self.workers.values()
+        )
 
     def _intake(self, address: Address, queue_type: str) -> "Intake":
         from bide.targets.rabbitmq.intake import Intake
@@ -184,17 +189,17 @@ class Pusher:
         self, wanted: Subscription, known: Mapping[str, Subscription]
     ) -> Subscription:
         """Subscribe the exchange of an intake; keep settings that a user has changed."""
-        there = known.get(wanted.name)
-        if there is None or there.signed or there.encrypted:
+        subscription = known.get(wanted.name)
+        if subscription is None or subscription.signed or subscription.encrypted:
             return (await self.records.put(wanted)).subscription
         fields = {"url": wanted.url, "queue": wanted.queue}
-        return await self.records.change(wanted.name, **fields) or there
+        return await self.records.change(wanted.name, **fields) or subscription
 
     async def _refresh(self) -> None:
         for intake in self.intakes:
             if intake not in self._taking:
                 self._taking[intake] = background("bide-intake", intake.run)
-        known = {one.name: one for one in await self.records.listed()}
+        known = {subscription.name: subscription for subscription in await self.records.listed()}
         while self._unsubscribed:
             kept = await self._subscribe(self._unsubscribed[-1], known)
             known[kept.name] = kept
@@ -203,10 +208,14 @@ class Pusher:
         circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
             sent = self.sent.deliveries.items()
-            figures = {name: one for name, one in sent if one.answers or one.running}
+            figures = {
+                name: deliveries
+                for name, deliveries in sent
+                if deliveries.answers or deliveries.running
+            }
             self._servers = await peers.present(self.holder, figures)
             self._seen = self._clock.monotonic()
-        there, place = self._servers, self._servers.index(self.holder)
+        servers, place = self._servers, self._servers.index(self.holder)
         for name, worker in list(self.workers.items()):
             if (failure := worker.failure) is not None:
                 _log.error("push of %s has failed, and starts again", name, exc_info=failure)
@@ -214,17 +223,17 @@ class Pusher:
             elif name not in known or known[name].queue != worker.queue_handlers.queue:
                 self._end(self.workers.pop(name))
         if self._rabbitmq is not None:
-            self._rabbitmq.keep(one.url for one in known.values())
+            self._rabbitmq.keep(subscription.url for subscription in known.values())
         turned = {}
         for name, subscription in known.items():
             worker = self.workers.get(name) or self._begin(name, subscription)
-            worker.follow(subscription, place, len(there))
-            mine = worker.circuit
-            stored = circuits.get(name, Circuit(tag=mine.tag))
-            if stored.tag == mine.tag and stored.changed > mine.changed:
+            worker.follow(subscription, place, len(servers))
+            circuit = worker.circuit
+            stored = circuits.get(name, Circuit(tag=circuit.tag))
+            if stored.tag == circuit.tag and stored.changed > circuit.changed:
                 worker.adopt_circuit(stored)
-            elif (stored.tag, stored.changed) != (mine.tag, mine.changed):
-                turned[name] = mine
+            elif (stored.tag, stored.changed) != (circuit.tag, circuit.changed):
+                turned[name] = circuit
         if turned:
             await peers.store_circuits(turned)
 

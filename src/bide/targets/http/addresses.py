@@ -133,10 +133,10 @@ class Gate:
         Raises:
             NotPublic: there is none, or the host is unknown.
         """
-        found: list[str] = []
+        addresses: list[str] = []
         with suppress(OSError, UnicodeError):
-            found = await lookup(host)
-        if not (allowed := [address for address in found if self.lets(address, port)]):
+            addresses = await lookup(host)
+        if not (allowed := [address for address in addresses if self.lets(address, port)]):
             raise NotPublic(self._fix)
         return allowed
 
@@ -183,8 +183,8 @@ however many requests to it wait, and never one of those in which the server doe
 
 
 def _addresses(host: str) -> list[str]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
+    infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 async def lookup(host: str) -> list[str]:

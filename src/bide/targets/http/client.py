@@ -137,7 +137,10 @@ class HttpClient:
         )
         self._busy += 1
         try:
-            kept = next((one for one in reversed(self._idle) if one.origin == origin), None)
+            kept = next(
+                (connection for connection in reversed(self._idle) if connection.origin == origin),
+                None,
+            )
             if kept is not None:
                 self._idle.pop(kept).cancel()
                 try:
@@ -174,10 +177,10 @@ class HttpClient:
         finally:
             if not keep:
                 connection.abort()
-        found = {
+        headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers
         }
-        return Reply(response.status_code, found, start)
+        return Reply(response.status_code, headers, start)
 
     async def _head(self, connection: _Connection) -> h11.Response:
         for _ in range(MAX_RECEIVER_INTERIM + 1):

@@ -94,15 +94,17 @@ class SecretKeys:
         """Whether there is a key."""
         return self._fernet is not None
 
-    def encrypt(self, one: Subscription) -> Subscription:
+    def encrypt(self, subscription: Subscription) -> Subscription:
         """Return a subscription as it is stored."""
-        if self._fernet is None or one.encrypted:
-            return one
-        data = msgspec.json.encode(_Secrets(one.url, one.headers, one.secrets))
+        if self._fernet is None or subscription.encrypted:
+            return subscription
+        data = msgspec.json.encode(
+            _Secrets(subscription.url, subscription.headers, subscription.secrets)
+        )
         return msgspec.structs.replace(
-            one,
+            subscription,
             encrypted=self._fernet.encrypt(data).decode(),
-            url=masked(one.url), headers={}, secrets=(),
+            url=masked(subscription.url), headers={}, secrets=(),
         )  # fmt: skip
 
     def decrypt(self, stored: Subscription) -> Subscription:
@@ -129,8 +131,8 @@ def new_key() -> str:
 def stored(message: Message) -> Subscription:
     """Decode a subscription; return one that cannot be decrypted where its record is damaged."""
     try:
-        found = msgspec.json.decode(message.data, type=Subscription)
-        return found if found.encrypted else found.check()
+        subscription = msgspec.json.decode(message.data, type=Subscription)
+        return subscription if subscription.encrypted else subscription.check()
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument):
         return Subscription(
             name=message.id, queue=message.id, url="https://damaged.invalid/", encrypted="damaged"
@@ -149,7 +151,9 @@ def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription
         InvalidArgument: the change is of an encrypted field: the other ones would be lost.
     """
     secret = "url", "headers", "secrets"
-    if wanted.encrypted and any(getattr(wanted, one) != getattr(known, one) for one in secret):
+    if wanted.encrypted and any(
+        getattr(wanted, field) != getattr(known, field) for field in secret
+    ):
         raise InvalidArgument(f"{known.name!r} cannot be changed: {LOST}")
     if (wanted.paused, wanted.reason) != (known.paused, known.reason):
         return wanted

@@ -54,7 +54,10 @@ class Peers(Shared):
 
     async def store_circuits(self, circuits: Mapping[str, Circuit]) -> None:
         """Store circuits for all servers, by subscription."""
-        items = [Item(name, msgspec.json.encode(one), at=LATEST) for name, one in circuits.items()]
+        items = [
+            Item(name, msgspec.json.encode(circuit), at=LATEST)
+            for name, circuit in circuits.items()
+        ]
         await self._ask(Outcomes, Put(CIRCUITS, items, "replace"))
 
     async def forget_circuit(self, name: str) -> None:
@@ -71,10 +74,10 @@ class Peers(Shared):
         item = Item(holder, msgspec.json.encode(figures), delay=PRESENT)
         await self._ask(Outcomes, Put(PUSHERS, [item], "replace"))
         page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
-        there = {one.id for one in page.messages if one.state == "delayed"}
-        if len(there) < len(page.messages):  # an entry that is due was not renewed in time
+        holders = {message.id for message in page.messages if message.state == "delayed"}
+        if len(holders) < len(page.messages):  # an entry that is due was not renewed in time
             await self._ask(Affected, Purge(PUSHERS, "ready"))
-        return sorted({holder, *there})  # another server may have deleted ours meanwhile
+        return sorted({holder, *holders})  # another server may have deleted ours meanwhile
 
     async def leave(self, holder: str) -> None:
         """Store that a server has stopped."""
@@ -83,7 +86,9 @@ class Peers(Shared):
     async def deliveries(self) -> Figures:
         """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
-        return total(_decoded(one, Figures) for one in page.messages if one.state == "delayed")
+        return total(
+            _decoded(message, Figures) for message in page.messages if message.state == "delayed"
+        )
 
 
 def share(total: int, place: int, among: int, turn: int) -> int:

@@ -95,8 +95,8 @@ class Records(Shared):
         """Return all subscriptions, by name."""
         steps = first_of(Scan(SUBSCRIPTIONS, limit=PAGE), sys.maxsize)
         messages = await arun_steps(steps, self._lane.acall)
-        found = {message.id: stored(message) for message in messages}
-        return [self.keys.decrypt(found[name]) for name in sorted(found)]
+        subscriptions = {message.id: stored(message) for message in messages}
+        return [self.keys.decrypt(subscriptions[name]) for name in sorted(subscriptions)]
 
     async def get(self, name: str) -> Subscription | None:
         """Return a subscription; `None` if there is none of this name."""
@@ -124,20 +124,24 @@ class Records(Shared):
             Overtaken: the stored version is another one.
         """
         given.check()
-        mine = None if secret is None else check_secret(secret)
+        given_secret = None if secret is None else check_secret(secret)
         made = new_secret()
 
-        def signing(one: Subscription) -> Subscription:
-            if not one.signed or (one.secrets and mine in (None, one.secrets[0].text)):
-                return one
-            return replace(one, secrets=(Secret(mine or made, self._clock.now()),))
+        def signing(subscription: Subscription) -> Subscription:
+            if not subscription.signed or (
+                subscription.secrets and given_secret in (None, subscription.secrets[0].text)
+            ):
+                return subscription
+            return replace(subscription, secrets=(Secret(given_secret or made, self._clock.now()),))
 
         def edit(known: Subscription) -> Subscription:
             if fresh:
                 raise Overtaken(known)
             return signing(replace(given, **{name: getattr(known, name) for name in KEPT}))
 
-        others = [one for one in await self.listed() if one.name != given.name]
+        others = [
+            subscription for subscription in await self.listed() if subscription.name != given.name
+        ]
         if len(others) >= MAX_SUBSCRIPTIONS:
             raise InvalidArgument(
                 f"name={given.name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
@@ -145,7 +149,7 @@ class Records(Shared):
             )
         known, kept = await self._change(given.name, edit, tag, first=signing(given))
         assert kept is not None
-        is_new = any(one.text == made for one in kept.secrets)
+        is_new = any(key.text == made for key in kept.secrets)
         return Kept(kept, made if is_new else None, known is None)
 
     async def change(self, name: str, tag: str | None = None, **fields: Any) -> Subscription | None:
@@ -219,9 +223,9 @@ class Records(Shared):
                 raise InvalidArgument("messages to RabbitMQ are not signed; there is no secret")
             now = self._clock.now()
             old = (
-                replace(one, until=min(now + overlap, one.until or LATEST))
-                for one in known.secrets
-                if overlap and one.valid(now)
+                replace(key, until=min(now + overlap, key.until or LATEST))
+                for key in known.secrets
+                if overlap and key.valid(now)
             )
             # Each request carries a signature for each secret.
             return replace(known, secrets=(Secret(text, now), *old)[:5])
@@ -251,9 +255,11 @@ class Records(Shared):
                 f"there is no key to encrypt with; set {KEY} or {KEY_FILE}, and make one with bide "
                 "subscription new-key"
             )
-        known = [one.name for one in await self.listed()]
+        known = [subscription.name for subscription in await self.listed()]
         changed = [(await self._change(name, partial(replace, **NEW)))[1] for name in known]
-        lost = [bool(one.encrypted) for one in changed if one is not None]
+        lost = [
+            bool(subscription.encrypted) for subscription in changed if subscription is not None
+        ]
         return lost.count(False), lost.count(True)
 
     async def still(self, subscription: Subscription) -> bool:

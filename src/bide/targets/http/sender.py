@@ -151,9 +151,9 @@ class Sender:
         finally:
             self._failing -= failing
             self._running.subtract(counted)
-            for one in counted:
-                if not self._running[one]:
-                    del self._running[one]
+            for name in counted:
+                if not self._running[name]:
+                    del self._running[name]
         again = None
         if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             again = retry_after(reply.headers.get("retry-after"), self._clock.now())

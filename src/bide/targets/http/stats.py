@@ -44,11 +44,11 @@ FAMILIES = (
     Family("counter", "bide_rabbitmq_messages", "Messages that came from RabbitMQ, by what became "
            "of them: stored; repeated, known already; renamed, stored under an id of their own; "
            "refused, published to the dead-letter exchange.", "exchange outcome",
-           lambda one: {outcome: getattr(one, outcome) for outcome in COUNTED}),
+           lambda taken: {outcome: getattr(taken, outcome) for outcome in COUNTED}),
     Family("gauge", "bide_rabbitmq_connected", "Intakes that are connected.", "exchange",
-           lambda one: one.connected),
+           lambda taken: taken.connected),
     Family("gauge", "bide_rabbitmq_waiting", "Intakes that wait for the store.", "exchange",
-           lambda one: one.waiting),
+           lambda taken: taken.waiting),
 )  # fmt: skip
 
 
@@ -90,8 +90,8 @@ class Deliveries(Stats, omit_defaults=True):
             ({'5xx': 1}, '503 Service Unavailable')
         """
         status = answer.status or 0
-        found: Class = CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"
-        self.answers[found] = self.answers.get(found, 0) + 1
+        status_class: Class = CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"
+        self.answers[status_class] = self.answers.get(status_class, 0) + 1
         if answer.good:
             self.taken_at = now
         else:
@@ -99,7 +99,7 @@ class Deliveries(Stats, omit_defaults=True):
 
     def plus(self, other: Self) -> Self:
         """Return the sum of both, with the last error."""
-        last = max(self, other, key=lambda one: one.failed_at)
+        last = max(self, other, key=lambda deliveries: deliveries.failed_at)
         return msgspec.structs.replace(
             super().plus(other), taken_at=max(self.taken_at, other.taken_at),
             failed_at=last.failed_at, error=last.error,
@@ -135,14 +135,14 @@ DELIVERIES = (
 REQUESTS = (
     Family("counter", "bide_push_requests", "Requests to receivers, by the first digit of the "
            "answer's status; none: nothing that could be read came back.", "subscription answer",
-           lambda one: dict.fromkeys(CLASSES, 0) | one.answers),
+           lambda deliveries: dict.fromkeys(CLASSES, 0) | deliveries.answers),
     Family("gauge", "bide_push_in_flight", "Requests under way.", "subscription",
-           lambda one: one.running),
+           lambda deliveries: deliveries.running),
 )  # fmt: skip
 CIRCUIT = Family(
     "gauge", "bide_push_circuit", "1 for the state that the circuit is in: open, and the receiver "
     "is left alone; half-open, and it is probed.", "subscription state",
-    lambda found: {state: state == found for state in get_args(State)},
+    lambda current: {state: state == current for state in get_args(State)},
 )  # fmt: skip
 PAUSED = Family("gauge", "bide_push_paused", "Whether nothing is sent.", "subscription")
 
@@ -156,7 +156,7 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iter
         now: the time in Unix milliseconds.
     """
     known = dict(sorted(known.items()))
-    keys = {name: one.subscription.name for name, one in known.items()}
+    keys = {name: entry.subscription.name for name, entry in known.items()}
     yield from intake_metrics(sent.taken)
     for family in DELIVERIES:
         yield family.of({name: sent.tallies.get(key) or Tally() for name, key in keys.items()})
@@ -164,5 +164,5 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iter
         yield family.of(
             {name: sent.deliveries.get(key) or Deliveries() for name, key in keys.items()}
         )
-    yield CIRCUIT.of({name: one.circuit.state(now) for name, one in known.items()})
-    yield PAUSED.of({name: one.subscription.paused for name, one in known.items()})
+    yield CIRCUIT.of({name: entry.circuit.state(now) for name, entry in known.items()})
+    yield PAUSED.of({name: entry.subscription.paused for name, entry in known.items()})

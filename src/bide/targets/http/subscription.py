@@ -167,7 +167,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def valid(self, now: int) -> list[str]:
         """Return the secrets that are valid at a time."""
-        return [one.text for one in self.secrets if one.valid(now)]
+        return [secret.text for secret in self.secrets if secret.valid(now)]
 
     def check(self) -> "Subscription":
         """Return the subscription after a check.

@@ -129,10 +129,10 @@ class SubscriptionWorker(Consumer):
             return 0, None
         running = len(self.running)
         target = self._pusher.target(self.subscription)
-        left = target.room_for(self.subscription, running, failing=self.circuit.failures > 0)
-        if left <= 0:
+        free = target.room_for(self.subscription, running, failing=self.circuit.failures > 0)
+        if free <= 0:
             return 0, FULL
-        room = min(self._share - running, left)
+        room = min(self._share - running, free)
         match self.circuit.state(now):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
@@ -169,28 +169,28 @@ class SubscriptionWorker(Consumer):
 
     # Sending.
 
-    async def _push(self, one: Handling) -> None:
+    async def _push(self, handling: Handling) -> None:
         """Send one message.
 
         Raises:
             Failed: the receiver did not accept it.
         """
-        one.given = to = self.subscription
+        handling.given = to = self.subscription
         failing = self.circuit.failures > 0
-        answer = await self._pusher.target(to).send(one.message, to, failing=failing)
+        answer = await self._pusher.target(to).send(handling.message, to, failing=failing)
         probe = self._note(answer, to)
         if answer.gone:
             await self._gone(to)
         if not answer.good:
             raise Failed(answer, probe=probe)
 
-    def judge(self, one: Handling, error: BaseException) -> Verdict:
+    def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message by what the receiver answered."""
         match error:
             case Failed():
                 answer, probe = error.answer, error.probe
-            case asyncio.CancelledError() if one.timed_out:
-                to: Subscription = one.given or self.subscription
+            case asyncio.CancelledError() if handling.timed_out:
+                to: Subscription = handling.given or self.subscription
                 answer = Answer(None, f"no answer within {to.timeout / 1000:g} s")
                 probe = self._note(answer, to)
             case Busy():
@@ -198,10 +198,12 @@ class SubscriptionWorker(Consumer):
             case asyncio.CancelledError():
                 return RELEASE
             case _:
-                return super().judge(one, error)
-        retry = one.handler.retry
+                return super().judge(handling, error)
+        retry = handling.handler.retry
         is_open = self.circuit.since is not None
-        return verdict(one.message, answer, retry, random.random(), is_open=is_open, probe=probe)
+        return verdict(
+            handling.message, answer, retry, random.random(), is_open=is_open, probe=probe
+        )
 
     def _note(self, answer: Answer, to: Subscription) -> bool:
         """Count an answer in the circuit, and respect its Retry-After; return whether it probed."""

@@ -282,8 +282,8 @@ class _Transport(TransportFactory):
         connect = partial(self._open, port=port, **(tls if url.scheme == "amqps" else {}))
         gate = self._gate
         try:
-            found = await (lookup(host) if gate is None else gate.addresses(host, port, lookup))
-            return await first_to_answer(found, connect)
+            addresses = await (lookup(host) if gate is None else gate.addresses(host, port, lookup))
+            return await first_to_answer(addresses, connect)
         except NotPublic as error:
             raise Refused(str(error)) from error
         except ssl.SSLCertVerificationError as error:

@@ -141,7 +141,7 @@ class Intake:
 
     async def run(self) -> None:
         """Take messages until this is cancelled, however often the broker goes away."""
-        said, attempt = float("-inf"), 0
+        logged_at, attempt = float("-inf"), 0
         try:
             while True:
                 attempt += 1
@@ -152,8 +152,8 @@ class Intake:
                     now = self._clock.monotonic()
                     if self.taken.connected:
                         attempt = 1
-                    if attempt == 1 or now - said >= REMIND:
-                        said = now
+                    if attempt == 1 or now - logged_at >= REMIND:
+                        logged_at = now
                         _log.error(
                             "%s: nothing is taken for now: %s",
                             self.address.exchange, reason_of(error),
@@ -221,16 +221,17 @@ class Intake:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
                 item = item_of(message)
-                one = Arrived(message, item, digest_of(message, item))
-                is_again = message.redelivered and one.digest in recorded
-                (again if is_again else arrived).append(one)
+                arrival = Arrived(message, item, digest_of(message, item))
+                is_again = message.redelivered and arrival.digest in recorded
+                (again if is_again else arrived).append(arrival)
             except InvalidArgument as error:
                 await self._refuse(message, str(error))
-        for one, there in zip(again, await self._find(channel, again), strict=True):
-            if there is None or is_same(one.item, there):
+        for arrival, stored in zip(again, await self._find(channel, again), strict=True):
+            if stored is None or is_same(arrival.item, stored):
                 self.taken.repeated += 1  # it is stored, or was cancelled or published since
             else:
-                arrived.append(one)  # its id was in use, and it is stored under another one, if any
+                # Its id was in use, and it is stored under another one, if any.
+                arrived.append(arrival)
         await self._store(channel, arrived)
         if unsettled := [message for message in batch if not message.processed]:
             await unsettled[-1].ack(multiple=True)
@@ -242,35 +243,39 @@ class Intake:
         while arrived:
             first: dict[str, Arrived] = {}
             # Of several with one id, one at a time.
-            again = [one for one in arrived if first.setdefault(one.item.id, one) is not one]
+            again = [
+                arrival
+                for arrival in arrived
+                if first.setdefault(arrival.item.id, arrival) is not arrival
+            ]
             try:
                 known = await self._put(channel, list(first.values()))
             except BideError as error:
                 if len(first) > 1:  # one by one, so that only the culprit is refused
-                    for one in first.values():
-                        await self._store(channel, [one])
+                    for arrival in first.values():
+                        await self._store(channel, [arrival])
                 else:
                     await self._refuse(arrived[0].message, str(error))
                 arrived = again
                 continue
-            found = await self._find(channel, known)
+            stored_messages = await self._find(channel, known)
             for pause in BEING_PUBLISHED:
-                if not any(there and there.state == "leased" for there in found):
+                if not any(message and message.state == "leased" for message in stored_messages):
                     break
                 await sleep(self._clock, pause)
-                found = await self._find(channel, known)
+                stored_messages = await self._find(channel, known)
             arrived = again
-            for one, there in zip(known, found, strict=True):
-                if there is None:
-                    arrived.append(one)  # the other one is gone meanwhile
-                elif there.state in ("delayed", "ready") and is_same(one.item, there):
+            for arrival, stored in zip(known, stored_messages, strict=True):
+                if stored is None:
+                    arrived.append(arrival)  # the other one is gone meanwhile
+                elif stored.state in ("delayed", "ready") and is_same(arrival.item, stored):
                     self.taken.repeated += 1  # what is published may come from the consumer
                 else:
                     self.taken.renamed += 1
-                    arrived.append(one._replace(item=renamed(one.item)))
+                    arrived.append(arrival._replace(item=renamed(arrival.item)))
                     _log.warning(
                         "%s: the message_id %r is in use, its message is stored as %s",
-                        self.address.exchange, one.item.id, arrived[-1].item.id,
+                        self.address.exchange, arrival.item.id, arrived[-1].item.id,
                     )  # fmt: skip
 
     async def _put(self, channel: AbstractChannel, arrived: list[Arrived]) -> list[Arrived]:
@@ -293,12 +298,12 @@ class Intake:
         Returns:
             Those whose ids are in use, and the commands about records that are left to do.
         """
-        put = Put(self.queue, [one.item for one in arrived])
-        digests = [one.digest for one in arrived]
+        put = Put(self.queue, [arrival.item for arrival in arrived])
+        digests = [arrival.digest for arrival in arrived]
         storing = asyncio.ensure_future(self._access.once(Outcomes, put))
         if self.taken.waiting:
             await storing
-            left = self._unacknowledged.record(digests)
+            remaining = self._unacknowledged.record(digests)
         else:
             commands = self._unacknowledged.record(digests)
             recording = map(self._access.lane.acall, commands)
@@ -306,12 +311,13 @@ class Intake:
             if storing.exception():
                 for retract in self._unacknowledged.retract(commands):
                     await self._access.lane.acall(retract)
-            left = [
+            remaining = [
                 command for command, result in zip(commands, done, strict=True)
                 if isinstance(result, BaseException)
             ]  # fmt: skip
         outcomes = storing.result().outcomes
-        return [one for one, out in zip(arrived, outcomes, strict=True) if not out.done], left
+        in_use = [arrival for arrival, out in zip(arrived, outcomes, strict=True) if not out.done]
+        return in_use, remaining
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:
         """Return what any process has stored without an acknowledgement that the broker saw."""
@@ -324,7 +330,7 @@ class Intake:
     ) -> Sequence[Message | None]:
         if not arrived:
             return []
-        command = Find(self.queue, [one.item.id for one in arrived])
+        command = Find(self.queue, [arrival.item.id for arrival in arrived])
         return (await self._ask(channel, Found, command)).messages
 
     async def _ask(self, channel: AbstractChannel, kind: type[R], command: Command) -> R:

@@ -122,24 +122,24 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
     Raises:
         InvalidArgument: they are nested too deeply.
     """
-    found = {KEY: message.routing_key or ""}
+    headers = {KEY: message.routing_key or ""}
     properties = message.properties
     for header, name in TEXTS.items():
         if value := getattr(properties, name):
-            found[header] = str(value)
+            headers[header] = str(value)
     if properties.expiration is not None:
-        found[EXPIRATION] = properties.expiration
+        headers[EXPIRATION] = properties.expiration
     typed: dict[str, Any] = {}
     for name, value in message.headers.items():
         if name in DELAYS or name in OWN or name.startswith(_BROKERS):
             continue
         if isinstance(value, str) and not name.startswith("amqp-") and name not in TEXTS:
-            found[name] = value
+            headers[name] = value
         else:
             typed[name] = value
     if typed:
-        found[TYPED] = msgspec.json.encode(_tagged(typed)).decode()
-    return found
+        headers[TYPED] = msgspec.json.encode(_tagged(typed)).decode()
+    return headers
 
 
 def _whole_number(text: str, name: str, most: int) -> int:
@@ -150,12 +150,12 @@ def _whole_number(text: str, name: str, most: int) -> int:
 
 def _typed(text: str) -> dict[str, Any]:
     try:
-        found = _untagged(msgspec.json.decode(text))
+        headers = _untagged(msgspec.json.decode(text))
     except UNFIT as error:
         raise InvalidArgument(f"{TYPED} is not what bide writes there: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(headers, dict):
         raise InvalidArgument(f"{TYPED} must be a JSON object")
-    return found
+    return headers
 
 
 # What JSON does not have is in an object with one key; so is an object that looks like one.
@@ -166,14 +166,14 @@ def _tagged(value: Any, depth: int = 0) -> Any:
         raise InvalidArgument(f"headers are nested more than {DEEPEST} levels deep")
     match value:
         case dict():
-            found = {str(name): _tagged(one, depth + 1) for name, one in value.items()}
+            table = {str(name): _tagged(element, depth + 1) for name, element in value.items()}
             return (
-                {"amqp:table": found}
-                if len(found) == 1 and min(found).startswith("amqp:")
-                else found
+                {"amqp:table": table}
+                if len(table) == 1 and min(table).startswith("amqp:")
+                else table
             )
         case list() | tuple():
-            return [_tagged(one, depth + 1) for one in value]
+            return [_tagged(element, depth + 1) for element in value]
         case bytes() | bytearray():
             return {"amqp:bytes": value.hex()}
         case datetime():
@@ -193,11 +193,11 @@ def _untagged(value: Any) -> Any:
         case {"amqp:decimal": str(text), **rest} if not rest:
             return Decimal(text)
         case {"amqp:table": dict(table), **rest} if not rest:
-            return {name: _untagged(one) for name, one in table.items()}
+            return {name: _untagged(element) for name, element in table.items()}
         case dict():
-            return {name: _untagged(one) for name, one in value.items()}
+            return {name: _untagged(element) for name, element in value.items()}
         case list():
-            return [_untagged(one) for one in value]
+            return [_untagged(element) for element in value]
         case _:
             return value
 
@@ -255,10 +255,10 @@ def dead_letter_of(message: AbstractIncomingMessage, reason: str) -> Publication
     return Publication(message.body, properties, message.routing_key or "") if fits else None
 
 
-def is_same(item: Item, there: Message) -> bool:
+def is_same(item: Item, stored: Message) -> bool:
     """Tell whether a message is the one that is stored under its id, come again."""
-    keys = [(headers or {}).get(KEY) for headers in (item.headers, there.headers)]
-    return (item.data, keys[0]) == (there.data, keys[1])
+    keys = [(headers or {}).get(KEY) for headers in (item.headers, stored.headers)]
+    return (item.data, keys[0]) == (stored.data, keys[1])
 
 
 def due_of(headers: Mapping[str, Any]) -> tuple[int | None, int]:

@@ -241,9 +241,9 @@ class RabbitMQ:
         await asyncio.gather(*self._closing)
 
     def _publisher(self, url: str) -> Publisher:
-        if (found := self._publishers.get(url)) is None:
-            found = self._publishers[url] = self._new(url)
-        return found
+        if (publisher := self._publishers.get(url)) is None:
+            publisher = self._publishers[url] = self._new(url)
+        return publisher
 
     def _new(self, url: str) -> Publisher:
         address = parse(url)

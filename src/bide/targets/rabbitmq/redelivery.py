@@ -37,7 +37,7 @@ class Unacknowledged:
     def record(self, digests: Iterable[str]) -> list[Command]:
         """Return the commands that record messages, and forget what is acknowledged."""
         commands: list[Command] = []
-        if known := [one for one in digests if one]:
+        if known := [digest for digest in digests if digest]:
             self._open.append(new_id())
             data = msgspec.json.encode(known)
             commands.append(
@@ -71,13 +71,13 @@ class Unacknowledged:
 
     def read(self, records: Iterable[Message]) -> set[str]:
         """Return what is recorded. Those that no longer count are removed by the next `forget`."""
-        found: set[str] = set()
-        for one in records:
-            if one.state == "delayed":
-                found.update(msgspec.json.decode(one.data, type=list[str]))
+        digests: set[str] = set()
+        for message in records:
+            if message.state == "delayed":
+                digests.update(msgspec.json.decode(message.data, type=list[str]))
             else:
-                self._over.append(one.id)
-        return found
+                self._over.append(message.id)
+        return digests
 
 
 def digest_of(message: AbstractIncomingMessage, item: Item) -> str:
