@@ -82,7 +82,16 @@ async def answer(
         took = service.note(operation.name, status, began)
         caller, client = call.caller, call.client
         request = call.visit.request
-        log_request(method, path, status, took, operation.name, client, caller, request)
+        log_request(
+            method,
+            path,
+            status,
+            took,
+            operation=operation.name,
+            client=client,
+            caller=caller,
+            request=request,
+        )
         if service.action_log.is_on and operation.right is not None:
             acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
             if not acts:
@@ -203,8 +212,8 @@ class App:
             await refuse_unrouted(self.service, scope, path, send, long)
             return
         is_page = f"{path}/".startswith(f"{DASHBOARD}/")
-        if (found := self._paths.get(_shape(path))) is not None:
-            await answer(self.service, found, scope, path, receive, send)
+        if (operations := self._paths.get(_shape(path))) is not None:
+            await answer(self.service, operations, scope, path, receive, send)
         elif self._pages is not None and is_page:
             await self._show(self._pages, scope, path, receive, send)
         else:
@@ -230,7 +239,14 @@ class App:
             visit.close()
         took = time.perf_counter() - began
         log_request(
-            scope["method"], path, status, took, "dashboard", address, visit.caller, visit.request
+            scope["method"],
+            path,
+            status,
+            took,
+            operation="dashboard",
+            client=address,
+            caller=visit.caller,
+            request=visit.request,
         )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -252,7 +268,16 @@ async def refuse_unrouted(
     """Refuse a request that has no operation, and log it."""
     address = service.addresses.of(scope)
     request = scope["extensions"][REQUEST]
-    log_request(scope["method"], path, problem.kind.status, 0.0, "", address, OPEN, request)
+    log_request(
+        scope["method"],
+        path,
+        problem.kind.status,
+        0.0,
+        operation="",
+        client=address,
+        caller=OPEN,
+        request=request,
+    )
     await send_whole(send, *as_json(problem))
 
 

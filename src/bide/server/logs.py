@@ -144,11 +144,20 @@ class ActionLog:
         now = timestamp(time.time())
         entries = [
             Entry(
-                now, act.act, act.result, who, token, client, namespace, _bounded(act.queue),
-                act.messages, _bounded(act.target), request,
+                time=now,
+                act=act.act,
+                result=act.result,
+                who=who,
+                token=token,
+                client=client,
+                namespace=namespace,
+                queue=_bounded(act.queue),
+                messages=act.messages,
+                target=_bounded(act.target),
+                request=request,
             )
             for act in acts
-        ]  # fmt: skip
+        ]
         lines = list(map(msgspec.json.encode, entries))
         data = b"\n" * self._torn + b"".join(line + b"\n" for line in lines)
         why: str | None = "the disk is full"
@@ -186,9 +195,9 @@ def count_of(content: Any) -> int | None:
     if isinstance(content, Outcome | wire.MessageOut):
         return int(bool(content))
     for name in ("outcomes", "messages"):
-        if isinstance(found := getattr(content, name, None), list):
-            return sum(map(bool, found))
+        if isinstance(elements := getattr(content, name, None), list):
+            return sum(map(bool, elements))
     for name in ("count", "restored"):
-        if isinstance(found := getattr(content, name, None), int):
-            return found
+        if isinstance(count := getattr(content, name, None), int):
+            return count
     return None

@@ -39,8 +39,8 @@ def description() -> dict[str, Any]:
     from bide.server.routes import OPERATIONS as operations
 
     types: list[Any] = []
-    for one in operations:
-        types += [one.takes, one.query, *one.answers.values()]
+    for operation in operations:
+        types += [operation.takes, operation.query, *operation.answers.values()]
     types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes)), ProblemDocument]
     known, components = _schemas(types)
     paths: dict[str, Any] = {}
@@ -50,7 +50,9 @@ def description() -> dict[str, Any]:
     document: dict[str, Any] = TEXTS["document"]
     return document | {
         "info": document["info"] | {"version": version("bide")},
-        "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in operations)],
+        "tags": [
+            {"name": name} for name in dict.fromkeys(operation.tag for operation in operations)
+        ],
         "paths": paths,
         "webhooks": {
             name: {"post": it | {"parameters": TEXTS["signed"] + it["parameters"]}}
@@ -92,8 +94,8 @@ def _tell_default(field: dict[str, Any]) -> None:
     """
     default = field.pop("default", None)
     if default or default == 0:
-        told = f"Default: `{json.dumps(default)}`."
-        field["description"] = f"{field.get('description', '')} {told}".strip()
+        sentence = f"Default: `{json.dumps(default)}`."
+        field["description"] = f"{field.get('description', '')} {sentence}".strip()
 
 
 def _operation(
@@ -135,15 +137,17 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
     if operation.query is None:
         return []
     schema = components[operation.query.__name__]
-    found = []
+    parameters = []
     for name, kind in schema["properties"].items():
         kind = dict(kind)
         if "anyOf" in kind:  # a parameter that is left out is not null
-            kind["anyOf"] = [one for one in kind["anyOf"] if one != {"type": "null"}]
+            kind["anyOf"] = [
+                alternative for alternative in kind["anyOf"] if alternative != {"type": "null"}
+            ]
         required, text = name in schema.get("required", ()), kind.get("description", "")
         parameter = {"name": name, "in": "query", "required": required, "description": text}
-        found.append(parameter | {"schema": kind})
-    return found
+        parameters.append(parameter | {"schema": kind})
+    return parameters
 
 
 def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:

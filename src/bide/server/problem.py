@@ -47,16 +47,16 @@ def would_fit(kind: Any, error: str) -> str:
     unknown, place = _UNKNOWN.search(error), _PLACE.search(error)
     parts = _parts(_type_info(kind))
     if unknown is not None:
-        there = [part.encode_name for part in parts if isinstance(part, inspect.Field)]
+        names = [part.encode_name for part in parts if isinstance(part, inspect.Field)]
     elif error.startswith("Invalid enum value") and place is not None:
         name = re.sub(r"\[.*?\]", "", place[1]).rpartition(".")[2]
         fields = [part for part in parts if getattr(part, "encode_name", None) == name]
         literals = [part for part in _parts(tuple(fields)) if isinstance(part, inspect.LiteralType)]
-        there = [str(value) for part in literals for value in part.values]
+        names = [str(value) for part in literals for value in part.values]
     else:
         return ""
-    like = get_close_matches(unknown[1][: MAX_TYPO + 1], there, 1) if unknown else []
-    return f"did you mean {like[0]}?" if like else f"there are {', '.join(dict.fromkeys(there))}"
+    like = get_close_matches(unknown[1][: MAX_TYPO + 1], names, 1) if unknown else []
+    return f"did you mean {like[0]}?" if like else f"there are {', '.join(dict.fromkeys(names))}"
 
 
 def _parts(node: object) -> Iterator[Any]:
@@ -208,10 +208,10 @@ def of_bide(error: BideError, text: str) -> Problem:
 
     The text of `InvalidArgument` begins with the name of the argument.
     """
-    kinds = [_OF_ERROR[one.__name__] for one in type(error).__mro__ if one.__name__ in _OF_ERROR]
-    found = _FIELD.match(text) if isinstance(error, InvalidArgument) else None
+    kinds = [_OF_ERROR[base.__name__] for base in type(error).__mro__ if base.__name__ in _OF_ERROR]
+    match = _FIELD.match(text) if isinstance(error, InvalidArgument) else None
     name = kinds[0].name if kinds else "internal"
-    return Problem(name, text, field=found[1] if found else None)
+    return Problem(name, text, field=match[1] if match else None)
 
 
 UNREADABLE = msgspec.DecodeError, UnicodeDecodeError, RecursionError
@@ -234,9 +234,9 @@ def of_decoding(
         text = why_unreadable(data, error)
         return Problem("malformed", f"{what} cannot be read: {text}")
     fix = would_fit(kind, text)
-    found = _PLACE.search(text)
+    place = _PLACE.search(text)
     named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
-    parts = found[1].removeprefix(".") if found else "", named[1] if named else ""
+    parts = place[1].removeprefix(".") if place else "", named[1] if named else ""
     detail = "; ".join(filter(None, (f"{what} does not fit: {text}", fix)))
     return Problem("invalid-argument", detail, field=".".join(filter(None, parts)) or None)
 
@@ -287,13 +287,13 @@ def _hosts_in(netloc: str, path: str) -> re.Pattern[str]:
     A name without a dot may be a word of the text: it is found in quotes, or with a port or the
     path.
     """
-    found, behind = [], re.escape(path.rstrip("/"))
+    patterns, behind = [], re.escape(path.rstrip("/"))
     for host in netloc.rpartition("@")[2].split(","):
         if name := re.sub(r":\d*$", "", host).strip("[]"):
             quoted, more = rf"""["']{re.escape(name)}["']""", rf"(?::\d+)?(?:{behind})?(?![\w-])"
             needs = "" if re.search(r"[.:]", name) else rf"(?=:\d|{behind or '(?!)'})"
-            found += [quoted, rf"(?<![\w.-])\[?{re.escape(name)}\]?{needs}{more}"]
-    return re.compile("|".join(found) or "(?!)")
+            patterns += [quoted, rf"(?<![\w.-])\[?{re.escape(name)}\]?{needs}{more}"]
+    return re.compile("|".join(patterns) or "(?!)")
 
 
 class ClientText:

@@ -142,8 +142,8 @@ class Service:
             batch: the commands.
             visit: the request.
         """
-        in_order = not all(one.command.only_reads for one in batch)
-        room = sum(room_for(one.command, self.gate.largest) for one in batch)
+        in_order = not all(sent.command.only_reads for sent in batch)
+        room = sum(room_for(sent.command, self.gate.largest) for sent in batch)
         if room:
             await visit.hold(min(room, MAX_BYTES))
 
@@ -256,10 +256,10 @@ class Service:
         """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
         if (now := time.monotonic()) >= self._counts_until:
             self._counts, self._counts_until = {}, now + COUNTS_AGE
-        if (found := self._counts.get(queue)) is None:
-            found = expect(Counts, await self.lane.acall(Count(queue), self))
-            self._counts[queue] = found
-        return found
+        if (counts := self._counts.get(queue)) is None:
+            counts = expect(Counts, await self.lane.acall(Count(queue), self))
+            self._counts[queue] = counts
+        return counts
 
     async def ready(self) -> str | None:
         """Return why the service is not ready, `None` if it is."""
@@ -345,5 +345,5 @@ class Service:
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
     """Return the caller's names of those queues that the caller may see."""
-    found = (caller.own(name) for name in names if not is_records(name))
-    return [own for own in found if own is not None]
+    candidates = (caller.own(name) for name in names if not is_records(name))
+    return [own for own in candidates if own is not None]

@@ -233,8 +233,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         opener(self.store)
         if self.action_log is not None:
             log = Path(self.action_log)
-            there = os.access(log, os.F_OK)  # `exists` raises where this user may not look
-            if not os.access(log if there else log.parent, os.W_OK):
+            exists = os.access(log, os.F_OK)  # `exists` raises where this user may not look
+            if not os.access(log if exists else log.parent, os.W_OK):
                 raise InvalidArgument(
                     f"action_log={self.action_log!r} cannot be opened; name a file in a folder "
                     "that exists and that this user may write to"
@@ -258,9 +258,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def shown(self) -> dict[str, Any]:
         """Return all settings, without secrets."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
+        settings: dict[str, Any] = msgspec.to_builtins(self)
         brokers = [shown_address(url) for url in self.rabbitmq]
-        return {**found, "store": mask(self.store), "rabbitmq": brokers}
+        return {**settings, "store": mask(self.store), "rabbitmq": brokers}
 
 
 SPANS = [name for name, kind in Settings.__annotations__.items() if kind is float]
@@ -274,15 +274,15 @@ def read_file(path: Path) -> dict[str, Any]:
         InvalidArgument: it cannot be read, or has a setting that is not valid.
     """
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
         for name in SPANS:
-            if isinstance(given := found.get(name), str):
-                found[name] = milliseconds(given, name) / 1000
-        settings = msgspec.convert(found, Settings)
+            if isinstance(given := values.get(name), str):
+                values[name] = milliseconds(given, name) / 1000
+        settings = msgspec.convert(values, Settings)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     except msgspec.ValidationError as error:
         raise InvalidArgument(str(of_decoding(error, Settings, str(path)))) from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{path} does not fit: {error}") from None
-    return {name: getattr(settings, name) for name in found}
+    return {name: getattr(settings, name) for name in values}

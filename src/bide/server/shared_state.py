@@ -110,13 +110,13 @@ class LoginThrottle(SharedFile):
             return
         with self.locked() as file:
             known, began, count = self._read(file, key := _digest(network_of(address)))
-        left = began + WINDOW - now
-        if known == key and count >= MAX_FAILED_LOGINS and left > 0:
+        wait = began + WINDOW - now
+        if known == key and count >= MAX_FAILED_LOGINS and wait > 0:
             raise Problem(
                 "too-many-logins",
                 f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {WINDOW:g} s; try "
-                f"again in {ceil(left)} s",
-                headers={"retry-after": str(ceil(left))},
+                f"again in {ceil(wait)} s",
+                headers={"retry-after": str(ceil(wait))},
             )
 
     def failed(self, address: str, now: float) -> None:
@@ -363,9 +363,9 @@ class ServerStats(Stats):
 class _Posts(msgspec.Struct):
     """The contents of a board; the posts of live processes are decoded when they are added up."""
 
-    gone: ServerStats = msgspec.field(default_factory=lambda: ServerStats(processes=0))
+    ended: ServerStats = msgspec.field(default_factory=lambda: ServerStats(processes=0))
     """The sums of processes that have ended."""
-    there: dict[str, msgspec.Raw] = {}
+    living: dict[str, msgspec.Raw] = {}
     """By process: its id and a random word, since ids are reused."""
 
 
@@ -388,17 +388,17 @@ class SharedStats(SharedFile):
         super().__init__(descriptor)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
 
-    def post(self, mine: ServerStats) -> None:
+    def post(self, stats: ServerStats) -> None:
         """Post what this process has done so far."""
         if not self.is_closed:
             with self._posts() as posts:
-                posts.there[self._name] = msgspec.Raw(_encode(mine))
+                posts.living[self._name] = msgspec.Raw(_encode(stats))
 
-    def together(self, mine: ServerStats) -> ServerStats:
+    def together(self, stats: ServerStats) -> ServerStats:
         """Return the sums of all processes: this one until now, others until a second ago."""
         with self._posts() as posts:
-            posts.there[self._name] = msgspec.Raw(_encode(mine))
-        return reduce(ServerStats.plus, map(_read, posts.there.values()), posts.gone)
+            posts.living[self._name] = msgspec.Raw(_encode(stats))
+        return reduce(ServerStats.plus, map(_read, posts.living.values()), posts.ended)
 
     @contextmanager
     def _posts(self) -> Iterator[_Posts]:
@@ -407,10 +407,10 @@ class SharedStats(SharedFile):
             head = os.pread(file, _HEAD.size, 0)
             at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
             posts = _posts(os.pread(file, size, at)) if size else _Posts()
-            for name in [name for name in posts.there if not _lives(name)]:
-                gone = posts.gone.plus(_read(posts.there.pop(name)).ceased())
-                newest = dict(list(gone.tallies.items())[-MAX_TALLIES:])
-                posts.gone = msgspec.structs.replace(gone, tallies=newest)
+            for name in [name for name in posts.living if not _lives(name)]:
+                ended = posts.ended.plus(_read(posts.living.pop(name)).ceased())
+                newest = dict(list(ended.tallies.items())[-MAX_TALLIES:])
+                posts.ended = msgspec.structs.replace(ended, tallies=newest)
             yield posts
             data = _encode(posts)
             # Not over the current posts: a process that is killed while writing changes nothing.
@@ -421,12 +421,12 @@ class SharedStats(SharedFile):
 
 def _read(post: bytes | msgspec.Raw) -> ServerStats:
     """Decode figures, rounded so that they add up exactly."""
-    found = _decode(post)
-    found.seconds = {operation: _exact(took) for operation, took in found.seconds.items()}
-    for tally in (*found.tallies.values(), *found.sent.tallies.values()):
+    stats = _decode(post)
+    stats.seconds = {operation: _exact(took) for operation, took in stats.seconds.items()}
+    for tally in (*stats.tallies.values(), *stats.sent.tallies.values()):
         tally.lateness.sum = _exact(tally.lateness.sum)
         tally.duration.sum = _exact(tally.duration.sum)
-    return found
+    return stats
 
 
 def _exact(seconds: float) -> float:

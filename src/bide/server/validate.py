@@ -89,9 +89,9 @@ async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None
     """
     for name, rule in _rules_of(type(command)):
         value = getattr(command, name)
-        for number, one in enumerate(value if isinstance(value, list) else [value], 1):
-            if one is not None:
-                rule(one, name)
+        for number, element in enumerate(value if isinstance(value, list) else [value], 1):
+            if element is not None:
+                rule(element, name)
                 if name == "results" or not number % _STEP:  # a result takes up to 2 ms
                     await pause()
 

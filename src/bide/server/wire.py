@@ -258,8 +258,8 @@ def moment(value: str | float | None, name: str) -> Moment | None:
     with suppress(ValueError):
         return float(value)
     with suppress(ValueError):
-        if (found := datetime.fromisoformat(value)).tzinfo is not None:
-            return found
+        if (time := datetime.fromisoformat(value)).tzinfo is not None:
+            return time
     raise InvalidArgument(
         f"{name}={value!r} is not a valid time; write ISO 8601 with a zone, as "
         "2030-01-01T09:00:00Z or 2030-01-01T09:00:00+08:00, or Unix seconds"
@@ -294,7 +294,7 @@ def shown(
     return MessageOut(
         **seen, queue=queue, token=token,
         successor=None if message.successor is None else message.successor.due(0),
-        failures=[FailureOut(*msgspec.structs.astuple(one)) for one in message.failures],
+        failures=[FailureOut(*msgspec.structs.astuple(failure)) for failure in message.failures],
     )  # fmt: skip
 
 
@@ -327,8 +327,8 @@ class SettingsOut(msgspec.Struct):
     @classmethod
     def of(cls, reply: Settings | Counts) -> Self:
         """Convert the reply of a store."""
-        found = {name: getattr(reply, name) for name in cls.__struct_fields__}
-        return cls(**found | limits_of(reply))
+        fields = {name: getattr(reply, name) for name in cls.__struct_fields__}
+        return cls(**fields | limits_of(reply))
 
 
 class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):

@@ -127,8 +127,8 @@ class Oidc:
             algorithm = header.get("alg")
             if algorithm not in settings.algorithms:
                 raise Rejected(f"its algorithm {algorithm!r} is not accepted")
-            found = await self._keys.find(header.get("kid"), ALGORITHMS[algorithm])
-            key = jwt.PyJWK(found, algorithm)
+            jwk = await self._keys.find(header.get("kid"), ALGORITHMS[algorithm])
+            key = jwt.PyJWK(jwk, algorithm)
             claims: dict[str, Any] = jwt.decode(
                 text, key, algorithms=[algorithm], audience=settings.audience,
                 issuer=settings.issuer, leeway=settings.leeway,
@@ -184,25 +184,25 @@ class _Keys:
             Rejected: there is no such key.
             Problem: no keys are known, and the issuer cannot be reached.
         """
-        found = self._known(kid, kind)
+        key = self._known(kid, kind)
         age = time.monotonic() - self._fetched
-        if found is None or age > REFRESH:
+        if key is None or age > REFRESH:
             running = self._fetching is not None and not self._fetching.done()
             if not running and time.monotonic() - self._tried >= COOLDOWN:
                 self._tried = time.monotonic()
                 self._fetching = asyncio.create_task(self._fetch())
-            if self._fetching is not None and (found is None or age > MAX_STALE):
+            if self._fetching is not None and (key is None or age > MAX_STALE):
                 await asyncio.shield(self._fetching)
-                found = self._known(kid, kind)
+                key = self._known(kid, kind)
         if time.monotonic() - self._fetched > MAX_STALE:
             raise Problem(
                 "issuer-unavailable",
                 f"the keys of {self._settings.issuer} cannot be fetched, so its JWTs cannot be "
                 "checked; try again",
             )
-        if found is None:
+        if key is None:
             raise Rejected(f"the issuer has no key {kid!r} for its algorithm")
-        return found
+        return key
 
     def _known(self, kid: str | None, kind: str) -> dict[str, Any] | None:
         fitting = [key for key in self._keys if key["kty"] == kind]
@@ -228,9 +228,13 @@ def _keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
     """Fetch the issuer's public keys for signatures."""
     url = settings.jwks
     if url is None:
-        found = _get(f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
-        url = found.get("jwks_uri", "")
-        if found.get("issuer") != settings.issuer or not isinstance(url, str) or not _is_safe(url):
+        document = _get(f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
+        url = document.get("jwks_uri", "")
+        if (
+            document.get("issuer") != settings.issuer
+            or not isinstance(url, str)
+            or not _is_safe(url)
+        ):
             raise ValueError("its discovery document names another issuer, or no https:// keys")
     keys = _get(url).get("keys")
     if not isinstance(keys, list) or len(keys) > MAX_KEYS:
@@ -287,4 +291,8 @@ def _texts(value: Any) -> list[str] | None:
         return None
     if isinstance(value, str):
         return value.split()
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return (
+        [element for element in value if isinstance(element, str)]
+        if isinstance(value, list)
+        else []
+    )

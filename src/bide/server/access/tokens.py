@@ -79,8 +79,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def valid_hashes(self, now: int) -> list[str]:
         """Return the hashes of the secrets that are valid now."""
-        mine = [self.hash] if self.expires is None or now < self.expires else []
-        return mine + [one.hash for one in self.former if now < one.until]
+        hashes = [self.hash] if self.expires is None or now < self.expires else []
+        return hashes + [secret.hash for secret in self.former if now < secret.until]
 
 
 class Tokens:
@@ -168,7 +168,7 @@ class Tokens:
             former = [*old.former, Former(old.hash, until)] if overlap_ms else []
             new = msgspec.structs.replace(
                 old, hash=digest, created=now, expires=None if lasts is None else now + lasts,
-                former=tuple(one for one in former if one.until > now),
+                former=tuple(secret for secret in former if secret.until > now),
             )  # fmt: skip
             put = Put(QUEUE, [_item(new)], "replace", message.version)
             # Not done: the last use of the token was written meanwhile.
@@ -201,7 +201,9 @@ class Tokens:
         digest = _hash(text)
 
         def proves(token: Token, now: int) -> bool:
-            return any(hmac.compare_digest(digest, one) for one in token.valid_hashes(now))
+            return any(
+                hmac.compare_digest(digest, valid_hash) for valid_hash in token.valid_hashes(now)
+            )
 
         return await self.admitted(_id_of(text), proves)
 
@@ -237,11 +239,11 @@ class Tokens:
             await self._lane.acall(Put(QUEUE, [_item(token)], "replace", version))
 
     def _named(self, name: str) -> Token | None:
-        found = [token for token in self.listed() if name in (token.id, token.name)]
-        if len(found) > 1:
-            ids = ", ".join(token.id for token in found)
+        tokens = [token for token in self.listed() if name in (token.id, token.name)]
+        if len(tokens) > 1:
+            ids = ", ".join(token.id for token in tokens)
             raise InvalidArgument(f"several tokens have the name {name!r}; give an id: {ids}")
-        return found[0] if found else None
+        return tokens[0] if tokens else None
 
 
 _NOBODY = Token(id="", namespace=None, hash="0" * 64, created=0)
@@ -324,23 +326,23 @@ class LeaseSecrets:
             LeaseLost: a secret is missing.
         """
         key, pause = await self._known_key(), self._large.pauses()
-        found, fresh = [], False
+        checked_leases, fresh = [], False
         for lease in leases:
             if lease.secret is not None:
                 good = _is_secret(key, queue, lease)
                 if not good and not fresh:  # a store that was lost and replaced has another key
                     key, fresh = await self._read_key(self._key), True
                     good = _is_secret(key, queue, lease)
-                found.append(Lease(lease.id, lease.token if good else NO_LEASE))
+                checked_leases.append(Lease(lease.id, lease.token if good else NO_LEASE))
             elif trusted:
-                found.append(lease)
+                checked_leases.append(lease)
             else:
                 raise LeaseLost(
                     f"the token {lease.token} of {lease.id!r} has no secret part; settle with the "
                     "whole token as the claim gave it, such as 7.Wk3vQ9s..."
                 )
             await pause()
-        return found
+        return checked_leases
 
     async def _known_key(self) -> bytes:
         return await self._read_key() if self._key is None else self._key

@@ -27,15 +27,15 @@ def networks(given: Iterable[str], setting: str) -> list[IPv4Network | IPv6Netwo
     Raises:
         InvalidArgument: one of them is not a network.
     """
-    found = []
+    parsed_networks = []
     for network in given:
         try:
-            found.append(ip_network(network))
+            parsed_networks.append(ip_network(network))
         except ValueError as error:
             raise InvalidArgument(
                 f"{setting} has {network!r}: {error}; write 10.1.0.0/16, or 127.0.0.1"
             ) from None
-    return found
+    return parsed_networks
 
 
 class ClientAddress:
@@ -50,7 +50,7 @@ class ClientAddress:
 
     def __init__(self, trusted: Sequence[str] = ()) -> None:
         self._unix = UNIX in trusted
-        self._networks = networks([one for one in trusted if one != UNIX], "trusted_proxies")
+        self._networks = networks([entry for entry in trusted if entry != UNIX], "trusted_proxies")
 
     def of(self, scope: dict[str, Any]) -> str:
         """Return the client's address; "" on a Unix socket without a trusted proxy.
@@ -67,7 +67,7 @@ class ClientAddress:
             if name in headers:
                 headers[name] += value.decode("latin-1").split(",")
         forwarded = map(_FOR.search, headers[b"forwarded"])
-        headers[b"forwarded"] = [found[1] if found else "" for found in forwarded]
+        headers[b"forwarded"] = [match[1] if match else "" for match in forwarded]
         named = {self._nearest(peer, hops) for hops in headers.values() if hops}
         if len(named) == 1:
             return named.pop()
@@ -77,7 +77,7 @@ class ClientAddress:
         """Tell whether an address is that of a trusted proxy; "": a client of the Unix socket."""
         if not address:
             return self._unix
-        return bool(self._networks) and any(_is_in(address, one) for one in self._networks)
+        return bool(self._networks) and any(_is_in(address, network) for network in self._networks)
 
     def _nearest(self, peer: str, hops: Sequence[str]) -> str:
         """Return the last address that is not a trusted proxy."""
@@ -118,8 +118,8 @@ def _plain(text: str) -> str | None:
     text = text.strip()
     if len(text) > 64:
         return None
-    if found := _WITH_PORT.fullmatch(text):
-        text = found[1] or found[2]
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] or match[2]
     try:
         address = ip_address(text)
     except ValueError:

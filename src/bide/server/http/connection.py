@@ -192,10 +192,10 @@ class Connection(Output):
         self._set_reading()
 
     def _feed(self, data: memoryview) -> None:
-        left: bytes | memoryview = data
+        remaining: bytes | memoryview = data
         try:
-            while left:
-                left = self._fed_to_parser(left)
+            while remaining:
+                remaining = self._fed_to_parser(remaining)
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = 400, f"this is not HTTP/1.1: {error}"

@@ -186,13 +186,13 @@ class HttpServer:
         That is the client that is behind for the longest, of the address with the most unread data.
         """
         self._unread[connection] = None
-        sizes = {one: one.transport.get_write_buffer_size() for one in self._unread}
+        sizes = {peer: peer.transport.get_write_buffer_size() for peer in self._unread}
         while sum(sizes.values()) > MAX_UNREAD:
             of_networks: Counter[str] = Counter()
-            for one, size in sizes.items():
-                of_networks[network_of(one.address)] += size
+            for peer, size in sizes.items():
+                of_networks[network_of(peer.address)] += size
             (most, _), *_ = of_networks.most_common(1)
-            first = next(one for one in sizes if network_of(one.address) == most)
+            first = next(peer for peer in sizes if network_of(peer.address) == most)
             self._warn(f"{most} has not read its answers, which take too much; it is cut off")
             del sizes[first]
             self.caught_up(first)
@@ -213,13 +213,13 @@ class HttpServer:
         )
         (most, _), *_ = self._by_network.most_common(1)
         own = self._by_network[newcomer]
-        networks = {one: network_of(one.address) for one in self.connections}
-        of_most = [one for one, network in networks.items() if network == most]
+        networks = {connection: network_of(connection.address) for connection in self.connections}
+        of_most = [connection for connection, network in networks.items() if network == most]
         others = (
-            one for one, network in networks.items()
+            connection for connection, network in networks.items()
             if network == newcomer or self._by_network[network] > own
         )  # fmt: skip
-        return any(one.close_if_idle() for one in (*of_most, *others))
+        return any(connection.close_if_idle() for connection in (*of_most, *others))
 
     def _warn(self, text: str) -> None:
         """Log a warning, at most one in ten seconds."""

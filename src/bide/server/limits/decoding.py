@@ -59,9 +59,9 @@ async def split(data: bytes, longest: int, pause: Pause) -> tuple[bytes, list[by
     objects: list[bytes] = []
     at = begin.end()
     while True:
-        found = _NEXT.match(data, at, at + SLICE)
-        sign = found[2] if found else b""
-        if not found or not sign or (sign == b"{" and bool(found[1]) is not bool(objects)):
+        match = _NEXT.match(data, at, at + SLICE)
+        sign = match[2] if match else b""
+        if not match or not sign or (sign == b"{" and bool(match[1]) is not bool(objects)):
             raise _malformed(f"an object or the end of the list is missing at byte {at:,}")
         if sign == b"]":
             break
@@ -70,11 +70,11 @@ async def split(data: bytes, longest: int, pause: Pause) -> tuple[bytes, list[by
                 "messages",
                 f"messages are more than {MAX_HTTP_MESSAGES:,}; send them in several requests",
             )
-        at = await _end_of_object(data, found.start(2), len(objects), longest, pause)
-        objects.append(data[found.start(2) : at])
-    if found[1]:
+        at = await _end_of_object(data, match.start(2), len(objects), longest, pause)
+        objects.append(data[match.start(2) : at])
+    if match[1]:
         raise _malformed(f"an object is missing at byte {at:,}")
-    around = begin[0] + data[found.start(2) : found.start(2) + SLICE + 1]
+    around = begin[0] + data[match.start(2) : match.start(2) + SLICE + 1]
     if len(around) > SLICE:
         raise _malformed(f"there are more than {SLICE:,} bytes beside its list")
     return around, objects
@@ -242,10 +242,10 @@ async def _large(raw: Raw, pause: Pause) -> Given:
         return command
     items: list[Item] = []
     count = 0
-    for one in _raws(packed):
-        if len(memoryview(one)) > LARGE:
-            check_headers(_headers(one).headers)
-        items.append(_item(one))
+    for packed_item in _raws(packed):
+        if len(memoryview(packed_item)) > LARGE:
+            check_headers(_headers(packed_item).headers)
+        items.append(_item(packed_item))
         check_fields(count := count + _fields_of(items[-1]))
         await pause()
     return msgspec.structs.replace(command, items=items)
@@ -275,33 +275,33 @@ async def _count_values(data: bytes, pause: Pause) -> None:
         Problem: there are too many.
         DecodeError: it ends too early.
     """
-    at, left, seen, end = 0, 1, 0, len(data)
-    while left:
+    at, remaining, seen, end = 0, 1, 0, len(data)
+    while remaining:
         seen += 1
         if not seen % _COUNTED_AT_ONCE:
-            check_count("values", seen + left, limits.MAX_PACKED)
+            check_count("values", seen + remaining, limits.MAX_PACKED)
             await pause()
         if at >= end:
             break
         kind = data[at]
         at += 1
-        left -= 1
+        remaining -= 1
         if kind < 0x80 or kind >= 0xE0:
             continue
         if kind <= 0x9F:
-            left += (kind & 0x0F) * (2 if kind < 0x90 else 1)
+            remaining += (kind & 0x0F) * (2 if kind < 0x90 else 1)
         elif kind <= 0xBF:
             at += kind & 0x1F
         elif (size := _PREFIX.get(kind)) is not None:
             length = int.from_bytes(data[at : at + size])
             at += size
             if kind >= 0xDC:
-                left += length * (2 if kind >= 0xDE else 1)
+                remaining += length * (2 if kind >= 0xDE else 1)
             else:
                 at += length + (kind in _EXTENSIONS)
         else:
             at += _FIXED.get(kind, 0)
-    if left or at > end:
+    if remaining or at > end:
         raise msgspec.DecodeError("Input data was truncated")
 
 

@@ -98,11 +98,11 @@ class Claimers:
         """Return the current claimers, with the queues of each."""
         since = time.monotonic() - LATELY
         lately = [key for key, moment in self._seen.items() if moment > since]
-        found: dict[str, list[str]] = {}
+        queues_by_holder: dict[str, list[str]] = {}
         for holder, queue in dict.fromkeys([*self._waiting, *lately]):
-            if holder in found or len(found) < MAX_CLAIMERS:
-                found.setdefault(holder, []).append(queue)
-        return found
+            if holder in queues_by_holder or len(queues_by_holder) < MAX_CLAIMERS:
+                queues_by_holder.setdefault(holder, []).append(queue)
+        return queues_by_holder
 
 
 class Listener:

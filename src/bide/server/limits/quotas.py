@@ -217,14 +217,14 @@ class Quotas:
             if isinstance(command, cmd.Put) and is_records(command.queue)
             for item in command.items
         )
-        left = records + sum(map(left_by, admitted.commands))
-        if not left:
+        size = records + sum(map(left_by, admitted.commands))
+        if not size:
             return
         stored = self.of(namespace).stored
-        if self._add_stored(namespace, left, stored):
+        if self._add_stored(namespace, size, stored):
             return
         await self._count(namespace, "stored", RECOUNT_EVERY)
-        if self._add_stored(namespace, left, stored):
+        if self._add_stored(namespace, size, stored):
             return
         admitted.commands = [shortened(command) for command in admitted.commands]
         self._add_stored(namespace, records + sum(map(left_by, admitted.commands)), None)
@@ -328,16 +328,16 @@ class Quotas:
         Raises:
             Problem: it has; the text says when to try again.
         """
-        left = self._exhausted.get(namespace, NEVER) - time.monotonic()
-        if left <= 0:
+        wait = self._exhausted.get(namespace, NEVER) - time.monotonic()
+        if wait <= 0:
             self._exhausted.pop(namespace, None)
             return
         rate = self.of(namespace).byte_rate
         raise Problem(
             "rate-limited",
             f"requests and answers of the namespace may take {rate:,g} bytes a second; try again "
-            f"in {left:.1f} s, or ask for a larger quota (byte_rate)",
-            headers={"retry-after": str(ceil(left)), "connection": "close"},
+            f"in {wait:.1f} s, or ask for a larger quota (byte_rate)",
+            headers={"retry-after": str(ceil(wait)), "connection": "close"},
         )
 
     def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:

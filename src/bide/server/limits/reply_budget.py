@@ -71,8 +71,8 @@ def size_of_reply(reply: Reply) -> int | None:
     """Return about how many bytes a reply takes, `None` for one whose size is not known."""
     match reply:
         case Found() | Page() | Claimed():
-            there = [message for message in reply.messages if message is not None]
-            return AROUND * len(there) + sum(map(size_of, there))
+            messages = [message for message in reply.messages if message is not None]
+            return AROUND * len(messages) + sum(map(size_of, messages))
         case Names():
             return sum(MAX_NAME if len(name) > MAX_NAME else len(name) for name in reply.names)
     return None

@@ -128,32 +128,34 @@ async def within_budget(
     room = cmd.MAX_BYTES
     answers: list[Answer] = []
     for part in _parts(batch):
-        large = sum(one.is_large for one in part)
+        large = sum(sent.is_large for sent in part)
         if room <= 0 and large:
-            replies = iter(await execute([one for one in part if not one.is_large]))
+            replies = iter(await execute([sent for sent in part if not sent.is_large]))
             answers += [
-                _put_off(one.command, now) if one.is_large else next(replies) for one in part
+                _put_off(sent.command, now) if sent.is_large else next(replies) for sent in part
             ]
         else:
-            bounded = [_bounded(one, room // large) for one in part] if large else part
+            bounded = [_bounded(sent, room // large) for sent in part] if large else part
             all_replies = await execute(bounded)
             if large:
-                room -= sum(len(_encode(one)) for one in all_replies if isinstance(one, Reply))
+                room -= sum(
+                    len(_encode(answer)) for answer in all_replies if isinstance(answer, Reply)
+                )
             answers += all_replies
     return answers
 
 
 def _parts(batch: Sequence[Sent]) -> Iterator[list[Sent]]:
     """Yield the commands that are executed at once; a slow read alone."""
-    for slow, group in groupby(batch, lambda one: is_slow(one.command)):
+    for slow, group in groupby(batch, lambda sent: is_slow(sent.command)):
         part: list[Sent] = []
         large = 0
-        for one in group:
-            large += one.is_large
+        for sent in group:
+            large += sent.is_large
             if part and (slow or large > AT_ONCE):
                 yield part
-                part, large = [], int(one.is_large)
-            part.append(one)
+                part, large = [], int(sent.is_large)
+            part.append(sent)
         yield part
 
 

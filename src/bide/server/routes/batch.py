@@ -71,9 +71,13 @@ async def batch(call: Call) -> Answer:
     answers: list[Any] = []
     with await service.quotas.admit(call.caller, commands) as admitted:
         sent = map(Sent, admitted.commands, _identities(call, given))
-        for composed, group in groupby(sent, lambda one: isinstance(one.command, (Bulk, Undo))):
+        for composed, group in groupby(
+            sent, lambda sent_command: isinstance(sent_command.command, (Bulk, Undo))
+        ):
             if composed:
-                answers += [await _composed(call, one.command, given) for one in group]
+                answers += [
+                    await _composed(call, sent_command.command, given) for sent_command in group
+                ]
             else:
                 answers += await service.batch(list(group), call.visit)
     pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
@@ -199,10 +203,12 @@ async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
             hides = hides and not isinstance(reply, Claimed)
             skip = 0 if caller.namespace is None else len(caller.namespace) + 1
             shown = []
-            for one in reply.messages:
-                if one is not None and hides and not is_register(one.queue):
-                    one = withheld(one)
-                shown.append(one and msgspec.structs.replace(one, queue=one.queue[skip:]))
+            for message in reply.messages:
+                if message is not None and hides and not is_register(message.queue):
+                    message = withheld(message)
+                shown.append(
+                    message and msgspec.structs.replace(message, queue=message.queue[skip:])
+                )
                 await pause()
             return msgspec.structs.replace(reply, messages=shown)
     return reply
@@ -214,9 +220,11 @@ async def about(call: Call) -> About:
     from importlib.metadata import version
 
     can = call.service.lane.capabilities
-    mine = msgspec.structs.replace(
+    capabilities = msgspec.structs.replace(
         can, caller_time=False, resends=False, overlaps=False, takes_back=True
     )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
-    return About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
+    return About(
+        f"bide {version('bide')}", capabilities, caller.namespace, rights, list(caller.queues)
+    )

@@ -130,8 +130,8 @@ async def cancel_where(call: Call, query: CancelQuery) -> undoing.UndoableOut:
     command = call.arguments.cancel_where(*query.rule, query.dry_run)
     if query.undo and not query.dry_run:
         return await undoing.change(call, bulk_of(command), query.cursor)
-    found = await call.ask(Affected, command)
-    return undoing.UndoableOut(count=found.count, more=found.more)
+    affected = await call.ask(Affected, command)
+    return undoing.UndoableOut(count=affected.count, more=affected.more)
 
 
 async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:

@@ -71,7 +71,7 @@ async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
-    results = [None if one.result is UNSET else bytes(one.result) for one in asked.leases]
+    results = [None if lease.result is UNSET else bytes(lease.result) for lease in asked.leases]
     for result in filter(None, results):
         check_result(result)
 
@@ -134,7 +134,7 @@ async def _settle(
     call: Call, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
 ) -> wire.OutcomesOut:
     """Settle the messages of a request, by a command built from their leases."""
-    leases = [Lease.of(check_name(one.id), str(one.token)) for one in asked.leases]
+    leases = [Lease.of(check_name(lease.id), str(lease.token)) for lease in asked.leases]
     leases = await call.service.settled_by(call.caller, call.arguments.queue, leases)
     command = build(leases, *given)
     outcomes = (await call.ask(Outcomes, command)).outcomes

@@ -160,14 +160,14 @@ class _Stream:
         events: list[str] = []
         if self._query.workers:
             sample = await self._sample([caller.full(name) for name in names], now)
-            found = self._mine(sample.queues)
+            counts_by_queue = self._mine(sample.queues)
             at_work = self._named(sample)
             if at_work != self._at_work:
                 self._at_work = at_work
                 events.append(_event("workers", at_work))
         else:
-            found = {name: await service.counts(caller.full(name)) for name in names}
-        for name, counts in found.items():
+            counts_by_queue = {name: await service.counts(caller.full(name)) for name in names}
+        for name, counts in counts_by_queue.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
                 events.append(_event("counts", {"queue": name, "counts": counts}))
@@ -179,15 +179,21 @@ class _Stream:
     def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
         """Yield the events of subscriptions whose state has changed."""
         known = self._subscriptions
-        for key, (one, circuit) in all.items():
-            if (queue := self._own(one.queue)) is None:
+        for key, (subscription, circuit) in all.items():
+            if (queue := self._own(subscription.queue)) is None:
                 continue
-            state = state_of(one, circuit, now)
-            why = one.reason if one.paused else circuit.error if state != "active" else ""
-            found = SubscriptionOf(self._call.caller.name_of(one.name), queue, state, why)
-            if known.get(key) != found:
-                known[key] = found
-                yield _event("subscription", found)
+            state = state_of(subscription, circuit, now)
+            why = ""
+            if subscription.paused:
+                why = subscription.reason
+            elif state != "active":
+                why = circuit.error
+            content = SubscriptionOf(
+                self._call.caller.name_of(subscription.name), queue, state, why
+            )
+            if known.get(key) != content:
+                known[key] = content
+                yield _event("subscription", content)
 
     async def _sample(self, queues: list[str], now: int) -> Sample:
         registers = await self._call.registers()
@@ -198,17 +204,23 @@ class _Stream:
     def _named(self, sample: Sample) -> dict[str, Any]:
         """Return the workers, with the caller's names of queues."""
         workers = [
-            Worker(one.holder, self._mine(one.held), one.until, one.silent, self._mine(one.busy))
-            for one in sample.workers.values()
+            Worker(
+                worker.holder,
+                self._mine(worker.held),
+                worker.until,
+                worker.silent,
+                self._mine(worker.busy),
+            )
+            for worker in sample.workers.values()
         ]
         lateness, causes = self._mine(sample.lateness), self._mine(sample.causes)
-        found = {"workers": workers, "lateness": lateness, "causes": causes}
-        return found | {"partly": sample.partly}
+        content = {"workers": workers, "lateness": lateness, "causes": causes}
+        return content | {"partly": sample.partly}
 
     def _mine(self, by_queue: Mapping[str, T]) -> dict[str, T]:
         """Return the values of the caller's queues, by the caller's names."""
         own = self._call.caller.own
-        return {name: one for queue, one in by_queue.items() if (name := own(queue))}
+        return {name: value for queue, value in by_queue.items() if (name := own(queue))}
 
     def _own(self, queue: str) -> str | None:
         name, space, id = queue.partition(" ")  # with an id, a hint is the end of a message

@@ -122,10 +122,10 @@ async def many_of(call: Call) -> wire.PutMany:
     around, objects = await split(data, ESCAPED * (most + MAX_HEADERS), pause)
     del data
     many = decode(around, wire.PutMany)
-    for number, one in enumerate(objects):
+    for number, encoded in enumerate(objects):
         with within(f"messages[{number}]"):
-            check_body(one, most, MAX_HEADERS)
-            many.messages.append(decode(one, wire.Given))
+            check_body(encoded, most, MAX_HEADERS)
+            many.messages.append(decode(encoded, wire.Given))
         await pause()
     return many
 
@@ -196,7 +196,7 @@ def wants_fresh(call: Call) -> bool:
 
 def is_named(header: str | None, tag: str) -> bool:
     """Tell whether an if-none-match names an etag, weak or not, or all."""
-    named = [one.removeprefix("W/") for one in _listed(header or "")]
+    named = [etag.removeprefix("W/") for etag in _listed(header or "")]
     return "*" in named or tag in named
 
 

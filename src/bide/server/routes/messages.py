@@ -95,10 +95,10 @@ async def put_many(call: Call) -> wire.OutcomesOut:
     """
     many = await given.many_of(call)
     items, fields, pause = [], 0, call.service.large_bodies.pauses()
-    for number, one in enumerate(many.messages):
-        check_fields(fields := fields + bytes(one.headers).count(b":"))
+    for number, message in enumerate(many.messages):
+        check_fields(fields := fields + bytes(message.headers).count(b":"))
         with within(f"messages[{number}]"):
-            items.append(await given.to_item(call, one))
+            items.append(await given.to_item(call, message))
         await pause()
     return wire.OutcomesOut(await _put(call, items, many.on_conflict))
 
@@ -235,12 +235,12 @@ async def history(call: Call) -> HistoryOut:
     remembers it for its `history` time.
     """
     command = call.arguments.history(call.part("id"))
-    found = await call.ask(Ends, command)
-    if found.state is None and not found.ends:
+    reply = await call.ask(Ends, command)
+    if reply.state is None and not reply.ends:
         raise _unknown(call)
     bodies = call.caller.may("bodies")
-    ends = [EndOut.of(end, bodies=bodies) for end in found.ends]
-    return HistoryOut(command.id, found.state, ends)
+    ends = [EndOut.of(end, bodies=bodies) for end in reply.ends]
+    return HistoryOut(command.id, reply.state, ends)
 
 
 @route(
@@ -258,19 +258,19 @@ async def result(call: Call, query: ResultQuery) -> Answer:
     if not wait:
         return _ended(call, await call.ask(Ends, command))
     try:
-        found = await call.wait(lambda: call.service.wait(command, wait))
+        reply = await call.wait(lambda: call.service.wait(command, wait))
     except Closed:  # the server stops: the client asks another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
-    return _ended(call, expect(Ends, found))
+    return _ended(call, expect(Ends, reply))
 
 
-def _ended(call: Call, found: Ends) -> Answer:
+def _ended(call: Call, reply: Ends) -> Answer:
     id = call.part("id")
-    if found.state in PENDING:
-        return Answer(202, ResultOut(id, None, found.state))
-    if not found.ends:
+    if reply.state in PENDING:
+        return Answer(202, ResultOut(id, None, reply.state))
+    if not reply.ends:
         raise _unknown(call)
-    end = found.ends[0]
+    end = reply.ends[0]
     error = end.failures[-1].reason if end.how == "dead" and end.failures else None
     value = None if end.result is None else msgspec.Raw(end.result)
     return Answer(200, ResultOut(id, end.how, None, end.by, error, value))
@@ -314,8 +314,8 @@ async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
     queue, id = call.arguments.queue, check_name(call.part("id"))
     facts = await call.ask(Explained, Explain(queue, id))
     whole = await call.service.explained(call.visit, queue, id, facts)
-    found = Explanation(id, call.queue, whole)
-    if facts.state is None and found.facts.end is None:
-        raise Problem("not-found", found.sentence)
-    sentence = found.in_language(query.language)
-    return ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts)
+    explanation = Explanation(id, call.queue, whole)
+    if facts.state is None and explanation.facts.end is None:
+        raise Problem("not-found", explanation.sentence)
+    sentence = explanation.in_language(query.language)
+    return ExplanationOut(id, call.queue, sentence, list(explanation.reasons), explanation.facts)

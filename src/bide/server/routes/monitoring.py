@@ -99,14 +99,14 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
     holder = check_name(call.part("holder"), "holder")
-    found = [one for one in (await workers_of(call)).workers if one.holder == holder]
-    if not found:
+    workers = [worker for worker in (await workers_of(call)).workers if worker.holder == holder]
+    if not workers:
         raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
-    stops = [one.stops for one in found if one.stops is not None]
+    stops = [worker.stops for worker in workers if worker.stops is not None]
     if not stops:
         raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
-    for one in stops:
-        await call.visit.execute(request_stop(call.caller.full(one), holder, call.actor))
+    for queue in stops:
+        await call.visit.execute(request_stop(call.caller.full(queue), holder, call.actor))
     return Answer(202, Requested(holder))
 
 
@@ -188,7 +188,7 @@ async def _exposition(call: Call) -> bytes:
     service, caller = call.service, call.caller
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
-    found: list[Metric] = []
+    metrics: list[Metric] = []
     known: Mapping[str, Known] = {}
     try:
         names = await call.names()
@@ -196,7 +196,7 @@ async def _exposition(call: Call) -> bytes:
         for name in names:
             reply = await call.visit.execute(Count(caller.full(name)))
             counts[name] = expect(Counts, reply)
-        found += _of_usage(await service.quotas.usage(caller))
+        metrics += _of_usage(await service.quotas.usage(caller))
     except StoreError as error:
         failure = error
     with suppress(StoreError):  # a process that pushes knows them without the store
@@ -208,8 +208,8 @@ async def _exposition(call: Call) -> bytes:
         return counts
 
     now = service.clock.now()
-    found += _of_server(service.shared.stats.together(service.stats), known, caller, now)
-    registry = registry_of(read, more=lambda: found, now=lambda: now / 1000)
+    metrics += _of_server(service.shared.stats.together(service.stats), known, caller, now)
+    registry = registry_of(read, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
 
     # In a thread: with hundreds of queues it would delay other requests too long.
@@ -233,9 +233,9 @@ def _of_server(
         {name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None}
     )
     subscriptions = {
-        caller.name_of(name): one
-        for name, one in known.items()
-        if own(one.subscription.queue) is not None
+        caller.name_of(name): entry
+        for name, entry in known.items()
+        if own(entry.subscription.queue) is not None
     }
     whole = home is None and caller.of_all_queues  # other callers must not see all requests
     sent = stats.sent if whole else msgspec.structs.replace(stats.sent, taken={})

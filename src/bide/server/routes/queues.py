@@ -146,8 +146,8 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
         return UndoableOut(count=count, more=cursor is not None, cursor=following)
     if asked.undo:
         return await change(call, bulk_of(command), asked.cursor)
-    found = await call.ask(Affected, command)
-    return UndoableOut(count=found.count, more=found.more)
+    affected = await call.ask(Affected, command)
+    return UndoableOut(count=affected.count, more=affected.more)
 
 
 @route("deleteQueue", "DELETE", QUEUE, "admin", {204: None}, problems=(404, 409))
@@ -166,16 +166,16 @@ async def delete(call: Call) -> Answer:
 async def forecast(call: Call, query: ForecastQuery) -> ForecastOut:
     """Count the messages that are due in each bucket of time."""
     command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
-    found = await call.ask(Forecasted, command)
-    return ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later)
+    reply = await call.ask(Forecasted, command)
+    return ForecastOut(reply.start, command.bucket, reply.overdue, reply.buckets, reply.later)
 
 
 @route("audit", "GET", f"{QUEUE}/audit", "read")
 async def audit(call: Call) -> AuditOut:
     """Check that all messages are accounted for."""
-    found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
-    checked = Audit.of(call.queue, found)
-    return AuditOut(bool(checked), checked.problems, CountsOut.of(found))
+    counts = await call.ask(Counts, Count(call.arguments.queue, recount=True))
+    checked = Audit.of(call.queue, counts)
+    return AuditOut(bool(checked), checked.problems, CountsOut.of(counts))
 
 
 MOST_READ = 10_000
@@ -238,5 +238,5 @@ async def search(call: Call, query: SearchQuery) -> SearchOut:
         page = await arun_steps(steps, call.visit.execute)
     bodies = caller.may("bodies")
     own = {full: name for name, full in names}
-    found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]
-    return SearchOut(found, page.searched, page.total, page.cursor)
+    messages = [wire.shown(message, own[message.queue], bodies=bodies) for message in page.messages]
+    return SearchOut(messages, page.searched, page.total, page.cursor)

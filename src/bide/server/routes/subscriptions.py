@@ -46,9 +46,13 @@ async def list_subscriptions(call: Call) -> about.Subscriptions:
     and the query of its URL.
     """
     records, caller = call.records, call.caller
-    mine = [one for one in await records.listed() if caller.own(one.queue) is not None]
-    found = await about.shown(records, mine, call.service.clock.now())
-    return about.Subscriptions([_visible(call, one) for one in found])
+    subscriptions = [
+        subscription
+        for subscription in await records.listed()
+        if caller.own(subscription.queue) is not None
+    ]
+    shown = await about.shown(records, subscriptions, call.service.clock.now())
+    return about.Subscriptions([_visible(call, subscription) for subscription in shown])
 
 
 @route(
@@ -177,15 +181,15 @@ def _within(call: Call, field: str, given: str) -> str:
     Raises:
         Problem: it is given with another namespace.
     """
-    mine = call.caller.namespace
-    if mine is None:
+    namespace = call.caller.namespace
+    if namespace is None:
         return given
-    own = given.removeprefix(f"{mine}/")
+    own = given.removeprefix(f"{namespace}/")
     if "/" in own:
         raise invalid(
             field,
             f"{field}={given!r} has a namespace that is not that of the token, which is for "
-            f"{mine!r}; leave it out, or use a token of that namespace",
+            f"{namespace!r}; leave it out, or use a token of that namespace",
         )
     return own
 
@@ -220,7 +224,11 @@ async def _find_room(call: Call, name: str, concurrency: int) -> None:
     namespace = split_name(name)[0]
     quota = call.service.quotas.of(namespace)
     every = await call.records.listed()
-    others = [one for one in every if one.namespace == namespace and one.name != name]
+    others = [
+        subscription
+        for subscription in every
+        if subscription.namespace == namespace and subscription.name != name
+    ]
     if quota.subscriptions is not None and len(others) >= quota.subscriptions:
         raise Problem(
             "quota-exceeded",
@@ -228,12 +236,12 @@ async def _find_room(call: Call, name: str, concurrency: int) -> None:
             f"{len(others):,}; delete one, or ask for a larger quota",
         )
     if quota.push_concurrency is not None:
-        left = quota.push_concurrency - sum(one.concurrency for one in others)
-        if concurrency > left:
+        free = quota.push_concurrency - sum(subscription.concurrency for subscription in others)
+        if concurrency > free:
             raise Problem(
                 "quota-exceeded",
                 f"the subscriptions of the namespace may have {quota.push_concurrency:,} requests "
-                f"under way together, of which {max(0, left):,} are left; take a smaller "
+                f"under way together, of which {max(0, free):,} are left; take a smaller "
                 "concurrency, or ask for a larger quota",
                 field="concurrency",
             )
@@ -277,14 +285,14 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
 
 
 async def _answer(
-    call: Call, one: Subscription, secret: str | None = None, status: int = 200
+    call: Call, subscription: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
     call.service.pushing.pusher.look()
-    (out,) = await about.shown(call.records, [one], call.service.clock.now())
+    (out,) = await about.shown(call.records, [subscription], call.service.clock.now())
     out = _visible(call, out)
     out.secret = secret
-    out.messages = CountsOut.of(await call.ask(Counts, Count(one.queue)))
-    headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
+    out.messages = CountsOut.of(await call.ask(Counts, Count(subscription.queue)))
+    headers = {"etag": f'"{subscription.tag}"', "cache-control": "no-store"}
     return Answer(status, out, headers)
 
 

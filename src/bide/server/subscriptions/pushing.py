@@ -86,8 +86,10 @@ class Pushing:
             listed = await records.listed()
             circuits = await records.peers.circuits() if listed else {}
             self._known = {
-                one.name: Known(one, circuits.get(one.name, Circuit()).of(one.tag))
-                for one in listed
+                subscription.name: Known(
+                    subscription, circuits.get(subscription.name, Circuit()).of(subscription.tag)
+                )
+                for subscription in listed
             }
             self._known_until = now + FRESH
         return self._known

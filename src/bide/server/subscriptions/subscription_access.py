@@ -36,8 +36,12 @@ class _StoreAccess:
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
         async def read() -> list[wire.SubscriptionOut]:
             every = await self._records.listed()
-            found = [one for one in every if everywhere or one.namespace == namespace]
-            return await wire.shown(self._records, found, SYSTEM_CLOCK.now())
+            subscriptions = [
+                subscription
+                for subscription in every
+                if everywhere or subscription.namespace == namespace
+            ]
+            return await wire.shown(self._records, subscriptions, SYSTEM_CLOCK.now())
 
         return asyncio.run(read())
 
@@ -91,12 +95,17 @@ class _ServerAccess:
         self.close = self._connection.close
 
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
-        mine = (self._request("GET", "/v1") or {})["namespace"]
+        own_namespace = (self._request("GET", "/v1") or {})["namespace"]
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), wire.Subscriptions)
-        found, wanted = answer.subscriptions, namespace or mine
-        for one in found if mine else ():
-            one.name, one.queue = f"{mine}/{one.name}", f"{mine}/{one.queue}"
-        return [one for one in found if everywhere or split_name(one.name)[0] == wanted]
+        subscriptions, wanted = answer.subscriptions, namespace or own_namespace
+        for subscription in subscriptions if own_namespace else ():
+            subscription.name = f"{own_namespace}/{subscription.name}"
+            subscription.queue = f"{own_namespace}/{subscription.queue}"
+        return [
+            subscription
+            for subscription in subscriptions
+            if everywhere or split_name(subscription.name)[0] == wanted
+        ]
 
     def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
         answer = self._ask("PUT", name, "", {**given, "secret": secret})

@@ -194,22 +194,27 @@ class Subscriptions(msgspec.Struct):
     subscriptions: list[SubscriptionOut]
 
 
-async def shown(records: Records, found: Iterable[Subscription], now: int) -> list[SubscriptionOut]:
+async def shown(
+    records: Records, subscriptions: Iterable[Subscription], now: int
+) -> list[SubscriptionOut]:
     """Convert subscriptions for an answer, with what servers report about them."""
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
     listed = []
-    for one in found:
-        own = {name: getattr(one, name) for name in _SAME}
-        if not one.signed:
-            own["url"] = shown_address(one.url)
-        own["headers"] = sorted(one.headers)
+    for subscription in subscriptions:
+        own = {name: getattr(subscription, name) for name in _SAME}
+        if not subscription.signed:
+            own["url"] = shown_address(subscription.url)
+        own["headers"] = sorted(subscription.headers)
         own["secrets"] = [
-            SecretOut(key.created, key.until) for key in one.secrets if key.valid(now)
+            SecretOut(key.created, key.until) for key in subscription.secrets if key.valid(now)
         ]
-        at = circuits.get(one.name, Circuit()).of(one.tag)
+        at = circuits.get(subscription.name, Circuit()).of(subscription.tag)
         probe_at = None if at.since is None else at.until
         circuit = CircuitOut(at.state(now), at.failures, at.since, probe_at, at.error)
-        own |= {"state": state_of(one, at, now), "deliveries": deliveries.get(one.name)}
+        own |= {
+            "state": state_of(subscription, at, now),
+            "deliveries": deliveries.get(subscription.name),
+        }
         listed.append(SubscriptionOut(**own, circuit=circuit))
     return listed
 
