@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from bide.engines.cursor import Budget
 from bide.engines.rules.change import expired
 from bide.engines.rules.leases import lapse
 from bide.engines.rules.record import Record
@@ -20,31 +19,37 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     so that many expired ones do not block other callers for long.
     """
     queue = store.open(command.queue)
-    row, lines, now, count = queue.row, queue.lines, queue.now, command.count
+    row, now, count = queue.row, queue.now, command.count
     if row.paused:
         return Claimed([], 0, now)
-    reach, limited = max(PROMOTE, count), bool(lines)
+    reach, limited = max(PROMOTE, count), queue.is_limited
     if limited:
-        lines.forget()
+        queue.lines.forget()
     died = _end_lapsed(queue, reach)
     queue.promote(reach)
     if limited and command.slots is not None:
         count = min(count, command.slots)
-    if limited and count and lines.open and queue.is_behind():
+    if limited and count and queue.lines.open and queue.is_behind():
         queue.look_ahead()
-    budget = Budget(command.max_bytes)
+    room = command.max_bytes
     taken: list[Record] = []
     late: list[Record] = []
     freed: list[int] = []
-    records = queue.in_order(reach)
-    while len(taken) < count and (record := next(records, None)) is not None:
-        is_late = record.is_late(now)
-        if not is_late and not budget.takes(size_of(record)):
+    for record in queue.in_order(reach) if count else ():
+        if record.is_late(now):
+            late.append(record)
+            if limited:
+                queue.lines.leave(record)
+            continue
+        room -= size_of(record)
+        if room < 0 and taken:  # the first message always fits
             break
-        (late if is_late else taken).append(record)
+        taken.append(record)
         if limited:
-            freed += [] if is_late else [lines.freed_at(record)]
-            lines.leave(record, leased=not is_late)
+            freed.append(queue.lines.freed_at(record))
+            queue.lines.leave(record, leased=True)
+        if len(taken) == count:
+            break
     queue.apply([expired(record, queue.facts) for record in late])
     # In a limited queue all that is due goes into a line before its turn can come.
     if not taken:

@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from bide.engines.execution.changing import PART, WHOLE_PART
@@ -42,13 +43,17 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
     """
     if len(command.items) != 1 or command.on_conflict == "revive":
         return None
+    if command.if_version is not None or command.origin is not None:
+        return None
     item = command.items[0]
-    more = command.if_version, command.origin, item.headers, item.died, item.created
-    if more.count(None) < len(more) or item.attempt or item.failures:
+    if item.headers is not None or item.died is not None or item.created is not None:
+        return None
+    if item.attempt or item.failures:
         return None
     due = item.due(now)
     values = (
-        command.queue, item.id, due, item.priority, item.attempts, item.expires, item.group,
+        command.queue, item.id, due, item.priority, item.attempts,
+        -1 if item.expires is None else item.expires, item.group or "",
         item.data.decode() if item.json else item.data, now,
     )  # fmt: skip
     try:
@@ -102,20 +107,22 @@ def _store_new(queue: QueueState, items: Sequence[Item], base: int) -> dict[int,
         The outcome of each item that was stored, by its sequence number.
     """
     row, now = queue.row, queue.now
-    new = [(seq, item, item.due(now)) for seq, item in enumerate(items, base + 1)]
+    seqs: Collection[int] = range(base + 1, base + 1 + len(items))
+    item_dues = [item.due(now) for item in items]
+    columns = seqs, repeat(row.id), items, item_dues, repeat(now)
     if _have_extras(items):
-        statement = SQL.insert_message
-        rows = [row_of(seq, row.id, item, due, now) for seq, item, due in new]
+        count = queue.run_many(SQL.insert_message, map(row_of, *columns)).rowcount
     else:
-        statement = SQL.insert_plain
-        rows = [plain_row_of(seq, row.id, item, due, now) for seq, item, due in new]
-    if queue.run_many(statement, rows).rowcount < len(rows):
+        count = queue.run_many(SQL.insert_plain, map(plain_row_of, *columns)).rowcount
+    stored = seqs
+    if count < len(items):
         stored = {seq for (seq,) in queue.run(SQL.seqs_after, (base,))}
-        new = [each for each in new if each[0] in stored]
     outcomes: dict[int, Outcome] = {}
     dues: list[int] = []
     weighted = 0
-    for seq, item, due in new:
+    for seq, item, due in zip(seqs, items, item_dues, strict=True):
+        if seq not in stored:
+            continue
         weighted |= item.priority
         if item.died is not None:
             queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
@@ -125,10 +132,11 @@ def _store_new(queue: QueueState, items: Sequence[Item], base: int) -> dict[int,
             outcomes[seq] = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
     queue.run(SQL.delay_after, (base,))
     queue.count_hours(dues, 1)
+    dead = len(outcomes) - len(dues)
     row.delayed += len(dues)
-    row.dead += len(new) - len(dues)
-    row.died += len(new) - len(dues)
-    row.put += len(new)
+    row.dead += dead
+    row.died += dead
+    row.put += len(outcomes)
     if weighted:
         row.weighted = 1
     return outcomes

@@ -75,7 +75,8 @@ class QueueState(QueueReader):
     def load(self, ids: Sequence[str], *, bodies: bool) -> dict[str, Record]:
         """Return the messages with some ids, by id; without their bodies unless asked for."""
         row = self.row
-        rows = self.run(SQL.records, (bodies, row.ready, json_text(ids), row.id))
+        # An int: for a bool, as for None, Python's driver first looks for an adapter.
+        rows = self.run(SQL.records, (int(bodies), row.ready, json_text(ids), row.id))
         records = [changeable(row, bodies=bodies) for row in rows]
         return {record.id: record for record in records}
 
@@ -301,12 +302,12 @@ class QueueState(QueueReader):
         seqs = json_text([record.seq for record in records])
         grant = {"token": row.token, "since": self.now, "until": until, "holder": holder}
         self.run(SQL.lease, {"queue": row.id, "seqs": seqs, **grant})
-        places = [(record.rank, record.seq) for record in records]
         if row.limited:
-            self.run_many(SQL.drop_pending, [(row.id, code, *place) for place in places])
-        else:
-            rank, seq = max(places)
-            bounds = {"queue": row.id, "state": code, "rank": rank, "seq": seq}
+            places = [(row.id, code, record.rank, record.seq) for record in records]
+            self.run_many(SQL.drop_pending, places)
+        else:  # they are the first ones, in order
+            last = records[-1]
+            bounds = {"queue": row.id, "state": code, "rank": last.rank, "seq": last.seq}
             self.run(SQL.drop_first, bounds)
         self.count_hours([record.due for record in records], -1)
         row.add(STATES[code], -len(records))

@@ -7,7 +7,6 @@ from typing import cast
 
 from bide.engines.execution.changing import change_each, reopening
 from bide.engines.execution.commands import answer_again, execute
-from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.sqlite.put import put_all, put_one, together
 from bide.engines.sqlite.queue_state import QueueState
 from bide.engines.sqlite.senders import Senders
@@ -196,7 +195,8 @@ class Session:
             self.ends += [end_of(row.name, lease.id) for lease in command.leases]
         queue.end_leases(seqs)
         row.acked += len(seqs)
-        return outcomes_of([Outcome(lease.id, True) for lease in command.leases], reopening(queue))
+        outcomes = [Outcome(lease.id, True) for lease in command.leases]
+        return Outcomes(outcomes, min(reopening(queue), default=None))
 
 
 def _all_held(queue: QueueState, leases: Sequence[Lease]) -> list[int]:

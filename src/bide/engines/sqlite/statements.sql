@@ -106,8 +106,8 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
            FROM bide_store),
           (SELECT id FROM bide_queue
            WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
-          NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group", NEW.data,
-          NEW.created);
+          NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, nullif(NEW.expires, -1),
+          nullif(NEW."group", ''), NEW.data, NEW.created);
   SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + 1000;
   INSERT INTO bide_pending (queue, state, rank, seq)
   VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), 0,
@@ -115,6 +115,7 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
 END;
 
 -- name: put_one
+-- As in `insert_message`, an `expires` of -1 and an empty `group` are none.
 INSERT INTO put_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
