@@ -141,8 +141,9 @@ class Background:
             except BaseException as error:  # noqa: BLE001  (nothing may end the thread)
                 self._needed = True
                 deaths[self.name] += 1
-                _log.error("the thread %s died of %r; it is restarted", self.name, error,
-                           exc_info=error)  # fmt: skip
+                _log.error(
+                    "the thread %s died of %r; it is restarted", self.name, error, exc_info=error
+                )
                 if time.monotonic() - died < PAUSE:
                     Signal().wait(PAUSE)
                 died = time.monotonic()

@@ -266,10 +266,12 @@ class Consumer(Claimer):
             return True
         if self._crash_isolation.admit(handling):
             delivery_log.log(
-                logging.WARNING, handling, "suspect",
+                logging.WARNING,
+                handling,
+                "suspect",
                 "its lease has expired too often; it may be what kills its process, and runs "
                 "without others like it",
-            )  # fmt: skip
+            )
             return True
         delay = self._crash_isolation.release(handling, now, self._chance())
         self._settling.add(handling, settling.RELEASE._replace(delay=delay))
@@ -291,10 +293,14 @@ class Consumer(Claimer):
             handling.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
         if handler.warn_after is not None:
             warn = partial(
-                delivery_log.log, logging.WARNING, handling, "running",
+                delivery_log.log,
+                logging.WARNING,
+                handling,
+                "running",
                 "%s has run for %s, and goes on",
-                handler.name, format_duration(handler.warn_after * 1000),
-            )  # fmt: skip
+                handler.name,
+                format_duration(handler.warn_after * 1000),
+            )
             handling.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
         self._run.start(handling, self._crash_isolation.before(handling))
 
@@ -359,21 +365,28 @@ class Consumer(Claimer):
         self._settling.add(handling, verdict)
         handling.lose()
         delivery_log.log(
-            logging.ERROR, handling, "timeout",
+            logging.ERROR,
+            handling,
+            "timeout",
             "%s goes on past its timeout and keeps its place; %d of %d places are taken like that. "
             "Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
-            handling.handler.name, sum(other.overran for other in self.running),
+            handling.handler.name,
+            sum(other.overran for other in self.running),
             self.queue_handlers.concurrency,
-        )  # fmt: skip
+        )
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
         now = self._clock.monotonic()
         for handling in lost:
             handling.took = now - handling.began
             delivery_log.log(
-                logging.WARNING, handling, "lost", "the lease was lost while %s ran: %s",
-                handling.handler.name, why,
-            )  # fmt: skip
+                logging.WARNING,
+                handling,
+                "lost",
+                "the lease was lost while %s ran: %s",
+                handling.handler.name,
+                why,
+            )
             self.tally.ended("lost")
             handling.outcome = "lost"
             handling.lose()

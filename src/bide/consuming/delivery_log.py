@@ -33,12 +33,13 @@ def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[
             "lost": (logging.WARNING, f"handled, but its lease was over: {outcome}"),
             "dead": (logging.ERROR, f"it is dead now: {first}"),
             "retried": (
-                logging.WARNING, f"failed, again in {format_duration(verdict.delay)}: {first}"
+                logging.WARNING,
+                f"failed, again in {format_duration(verdict.delay)}: {first}",
             ),
             "discarded": (logging.DEBUG, f"discarded: {first}"),
             "released": (logging.DEBUG, "released"),
             "acked": (logging.DEBUG, f"done in {handling.took * 1000:.1f} ms"),
-        }[handling.outcome]  # fmt: skip
+        }[handling.outcome]
         fields = _fields(handling, handling.outcome) | (
             {"reason": verdict.reason} if verdict.reason else {}
         )
@@ -68,9 +69,13 @@ class Summary:
             return
         text = ", ".join(f"{count:,} {name}" for name, count in done.items())
         _log.info(
-            "%s: %s in %.0f s; %d running", self._queue, text, seconds, tally.running,
+            "%s: %s in %.0f s; %d running",
+            self._queue,
+            text,
+            seconds,
+            tally.running,
             extra={"queue": self._queue, "counts": done, "running": tally.running},
-        )  # fmt: skip
+        )
 
 
 def log(level: int, handling: Handling, outcome: str, text: str, *arguments: object) -> None:
@@ -88,8 +93,11 @@ def log(level: int, handling: Handling, outcome: str, text: str, *arguments: obj
 
 def _fields(handling: Handling, outcome: str) -> dict[str, Any]:
     return {
-        "queue": handling.message.queue, "id": handling.id, "attempt": handling.attempt,
+        "queue": handling.message.queue,
+        "id": handling.id,
+        "attempt": handling.attempt,
         "outcome": outcome,
-        "lateness": round(handling.lateness, 3), "duration": round(handling.took, 6),
+        "lateness": round(handling.lateness, 3),
+        "duration": round(handling.took, 6),
         "handler": handling.handler.name,
-    }  # fmt: skip
+    }

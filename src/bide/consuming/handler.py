@@ -179,9 +179,13 @@ def make_handler(
 
     waits = is_async and still_wanted is not None
     return Handler(
-        name, call_if_wanted if waits else call, is_async, seconds_of(timeout),
-        seconds_of(warn_after, "warn_after"), checked_retry(retry) or Backoff(),
-    )  # fmt: skip
+        name,
+        call_if_wanted if waits else call,
+        is_async,
+        seconds_of(timeout),
+        seconds_of(warn_after, "warn_after"),
+        checked_retry(retry) or Backoff(),
+    )
 
 
 def _arguments(order: str, body: Any, handling: Handling) -> tuple[Any, ...]:

@@ -23,10 +23,24 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "asked", "began", "expires", "freed", "given", "gone",
-        "handler", "outcome", "result", "returned", "state", "task",
-        "timed_out", "timers", "took",
-    )  # fmt: skip
+        "_event",
+        "arrived",
+        "asked",
+        "began",
+        "expires",
+        "freed",
+        "given",
+        "gone",
+        "handler",
+        "outcome",
+        "result",
+        "returned",
+        "state",
+        "task",
+        "timed_out",
+        "timers",
+        "took",
+    )
 
     def __init__(
         self, message: Message, token: int, claimed: int, handler: "Handler", state: SimpleNamespace

@@ -156,10 +156,14 @@ def _middleware(tracer: "Tracer") -> Middleware:
             "code.function.name": handling.handler.name,
         }
         with tracer.start_as_current_span(
-            f"handle {message.queue}", context=context, kind=SpanKind.CONSUMER,
-            attributes=attributes, links=[Link(origin)] if origin.is_valid else None,
-            record_exception=False, set_status_on_exception=False,
-        ) as span:  # fmt: skip
+            f"handle {message.queue}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=[Link(origin)] if origin.is_valid else None,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
             try:
                 await go_on()
             except BaseException as error:
@@ -221,9 +225,11 @@ class Run:
             return
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
         handling.task = asyncio.Task(
-            self._attend(handling, before), loop=self._loop, context=context,
+            self._attend(handling, before),
+            loop=self._loop,
+            context=context,
             name=f"{handling.handler.name} with {handling.id}",
-        )  # fmt: skip
+        )
         handling.task.add_done_callback(partial(self._finish, handling))
 
     async def _attend(

@@ -213,6 +213,10 @@ def _encode_result(handling: Handling) -> None:
         handling.result = encode_result(handling.returned)
     except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
         delivery_log.log(
-            logging.ERROR, handling, "result", "%s returned what cannot be kept as its result: %s",
-            handling.handler.name, text_of(error) or type(error).__name__,
-        )  # fmt: skip
+            logging.ERROR,
+            handling,
+            "result",
+            "%s returned what cannot be kept as its result: %s",
+            handling.handler.name,
+            text_of(error) or type(error).__name__,
+        )

@@ -29,10 +29,26 @@ from bide.observing.heartbeat import QUEUE, READ_MOST
 from bide.observing.workers import Workers, list_workers
 
 Reason = Literal[
-    "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
-    "busy", "failed", "ahead", "next", "leased", "lapsed", "dead", "acked", "expired",
-    "cancelled", "purged",
-]  # fmt: skip
+    "missing",
+    "delayed",
+    "retry",
+    "returned",
+    "paused",
+    "limit",
+    "subscription",
+    "no-worker",
+    "busy",
+    "failed",
+    "ahead",
+    "next",
+    "leased",
+    "lapsed",
+    "dead",
+    "acked",
+    "expired",
+    "cancelled",
+    "purged",
+]
 """One cause. A ready message may have several: the first one counts most."""
 
 
@@ -181,8 +197,10 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = self.facts
         assert facts.until is not None
         values: dict[str, Any] = {
-            "holder": facts.holder, "until": facts.until, "left": facts.until - facts.now,
-        }  # fmt: skip
+            "holder": facts.holder,
+            "until": facts.until,
+            "left": facts.until - facts.now,
+        }
         if facts.until <= facts.now:
             if facts.successor is None:
                 return "lapsed", "lapsed", values
@@ -266,9 +284,13 @@ class _Circuit(msgspec.Struct):
 
 
 def look_further(
-    queue: str, id: str | None, explained: Explained, *, around: bool,
+    queue: str,
+    id: str | None,
+    explained: Explained,
+    *,
+    around: bool,
     present: Mapping[str, Iterable[str]] | None = None,
-) -> Steps[Explained]:  # fmt: skip
+) -> Steps[Explained]:
     """Add what the store keeps elsewhere.
 
     That is how a message that is gone ended, and if `around`, who serves the queue of a ready

@@ -12,10 +12,29 @@ import msgspec
 from bide.engines.bounded_dict import BoundedDict
 
 FIELDS = (
-    "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "holder", "reason",
-    "count", "counts", "running", "subscription", "circuit",
-    "method", "path", "status", "operation", "client", "namespace", "token", "request",
-)  # fmt: skip
+    "queue",
+    "id",
+    "attempt",
+    "outcome",
+    "lateness",
+    "duration",
+    "handler",
+    "holder",
+    "reason",
+    "count",
+    "counts",
+    "running",
+    "subscription",
+    "circuit",
+    "method",
+    "path",
+    "status",
+    "operation",
+    "client",
+    "namespace",
+    "token",
+    "request",
+)
 
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"

@@ -64,19 +64,33 @@ class Family(NamedTuple):
 
 STORE_UP = Family("gauge", "bide_store_up", "Whether the store answers.")
 CHANGES_LOST = Family(
-    "counter", "bide_store_changes_lost",
-    "Confirmed changes that the store no longer has, as far as this process knows.", "queue",
-)  # fmt: skip
+    "counter",
+    "bide_store_changes_lost",
+    "Confirmed changes that the store no longer has, as far as this process knows.",
+    "queue",
+)
 OVERDUE = Family(
-    "gauge", "bide_queue_oldest_overdue_seconds",
-    "For how long the oldest due message has waited; 0 if none is due.", "queue",
-)  # fmt: skip
+    "gauge",
+    "bide_queue_oldest_overdue_seconds",
+    "For how long the oldest due message has waited; 0 if none is due.",
+    "queue",
+)
 QUEUES = (
-    Family("gauge", "bide_queue_messages", "Messages in the queue, by state.", "queue state",
-           lambda counts: msgspec.structs.asdict(counts.sizes)),
-    Family("gauge", "bide_queue_paused", "Whether the queue is paused.", "queue",
-           lambda counts: counts.paused),
-)  # fmt: skip
+    Family(
+        "gauge",
+        "bide_queue_messages",
+        "Messages in the queue, by state.",
+        "queue state",
+        lambda counts: msgspec.structs.asdict(counts.sizes),
+    ),
+    Family(
+        "gauge",
+        "bide_queue_paused",
+        "Whether the queue is paused.",
+        "queue",
+        lambda counts: counts.paused,
+    ),
+)
 FLOWS = tuple(
     Family("counter", f"bide_messages_{name}", text, "queue", attrgetter(f"flow.{name}"))
     for name, text in (
@@ -107,30 +121,73 @@ def by_outcome(tally: Tally) -> dict[str, int]:
 
 
 DELIVERIES = (
-    Family("counter", "bide_deliveries", "Deliveries that ended, by outcome.", "queue outcome",
-           by_outcome),
-    Family("gauge", "bide_deliveries_running", "Handlers that are running.", "queue",
-           lambda tally: tally.running),
-    Family("gauge", "bide_deliveries_waiting", "Messages claimed ahead of a free handler.", "queue",
-           lambda tally: tally.waiting),
-    Family("histogram", "bide_delivery_lateness_cause_seconds",
-           "How much of the lateness of a delivery has which cause.", "queue cause",
-           lambda tally: tally.causes),
-    Family("gauge", "bide_deliveries_longest_seconds",
-           "For how long the handler has run that was started first.", "queue",
-           lambda tally: tally.longest),
-    Family("histogram", "bide_delivery_duration_seconds", "How long handlers ran.", "queue",
-           lambda tally: tally.duration),
-)  # fmt: skip
+    Family(
+        "counter",
+        "bide_deliveries",
+        "Deliveries that ended, by outcome.",
+        "queue outcome",
+        by_outcome,
+    ),
+    Family(
+        "gauge",
+        "bide_deliveries_running",
+        "Handlers that are running.",
+        "queue",
+        lambda tally: tally.running,
+    ),
+    Family(
+        "gauge",
+        "bide_deliveries_waiting",
+        "Messages claimed ahead of a free handler.",
+        "queue",
+        lambda tally: tally.waiting,
+    ),
+    Family(
+        "histogram",
+        "bide_delivery_lateness_cause_seconds",
+        "How much of the lateness of a delivery has which cause.",
+        "queue cause",
+        lambda tally: tally.causes,
+    ),
+    Family(
+        "gauge",
+        "bide_deliveries_longest_seconds",
+        "For how long the handler has run that was started first.",
+        "queue",
+        lambda tally: tally.longest,
+    ),
+    Family(
+        "histogram",
+        "bide_delivery_duration_seconds",
+        "How long handlers ran.",
+        "queue",
+        lambda tally: tally.duration,
+    ),
+)
 CLAIMS = (
-    Family("counter", "bide_claims", "Claims that returned messages.", "queue",
-           lambda tally: tally.claims),
-    Family("counter", "bide_messages_claimed", "Messages that claims returned.", "queue",
-           lambda tally: tally.claimed),
-    Family("histogram", "bide_delivery_lateness_seconds", "From the due time of a message to the "
-           "start of its handler, or to the answer of a claim over HTTP.", "queue",
-           lambda tally: tally.lateness),
-)  # fmt: skip
+    Family(
+        "counter",
+        "bide_claims",
+        "Claims that returned messages.",
+        "queue",
+        lambda tally: tally.claims,
+    ),
+    Family(
+        "counter",
+        "bide_messages_claimed",
+        "Messages that claims returned.",
+        "queue",
+        lambda tally: tally.claimed,
+    ),
+    Family(
+        "histogram",
+        "bide_delivery_lateness_seconds",
+        "From the due time of a message to the "
+        "start of its handler, or to the answer of a claim over HTTP.",
+        "queue",
+        lambda tally: tally.lateness,
+    ),
+)
 
 _log = logger("bide.telemetry")
 

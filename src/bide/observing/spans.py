@@ -78,10 +78,11 @@ def stamped(command: Put, context: Mapping[str, str], mark: str) -> Put:
     A message that has the header `mark` keeps its own; no header of a message is replaced.
     """
     items = [
-        item if mark in (item.headers or {})
+        item
+        if mark in (item.headers or {})
         else msgspec.structs.replace(item, headers={**context, **(item.headers or {})})
         for item in command.items
-    ]  # fmt: skip
+    ]
     return msgspec.structs.replace(command, items=items)
 
 

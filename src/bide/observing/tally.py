@@ -8,9 +8,24 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 import msgspec
 
 BOUNDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    300.0, 1800.0,
-)  # fmt: skip
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    1800.0,
+)
 """Upper bounds of the buckets in seconds, for lateness and duration."""
 _LIMITS = (*BOUNDS, float("inf"))
 
@@ -154,9 +169,10 @@ class Tally(Stats, gc=False):
     def late_since(self, earlier: "Tally") -> "Tally":
         """Return the lateness that was added since an earlier state, and its causes."""
         causes = {
-            cause: added for cause, histogram in self.causes.items()
+            cause: added
+            for cause, histogram in self.causes.items()
             if (added := histogram.minus(earlier.causes.get(cause, Histogram()))).count
-        }  # fmt: skip
+        }
         return Tally(lateness=self.lateness.minus(earlier.lateness), causes=causes)
 
 

@@ -29,9 +29,13 @@ _log = logger("bide.server")
 
 
 async def answer(
-    service: Service, operations: Mapping[str, Operation], scope: Scope, path: str,
-    receive: Receive, send: Send,
-) -> None:  # fmt: skip
+    service: Service,
+    operations: Mapping[str, Operation],
+    scope: Scope,
+    path: str,
+    receive: Receive,
+    send: Send,
+) -> None:
     """Answer a request.
 
     Args:
@@ -48,9 +52,10 @@ async def answer(
     if operation is None:
         allowed = ", ".join(sorted({*operations, *(("HEAD",) if "GET" in operations else ())}))
         problem = Problem(
-            "method-not-allowed", f"{method} is not allowed here; use {allowed}",
+            "method-not-allowed",
+            f"{method} is not allowed here; use {allowed}",
             headers={"allow": allowed},
-        )  # fmt: skip
+        )
         await refuse_unrouted(service, scope, path, send, problem)
         return
     parts = zip(operation.path.split("/"), path.split("/"), strict=True)
@@ -99,9 +104,13 @@ async def answer(
                 acts = [Act(operation.name, queue, count_of(content), result, name)]
             who, token = caller.name or caller.token or "", caller.token or ""
             service.action_log.write(
-                acts, who=who, token=token, client=client, namespace=caller.namespace,
+                acts,
+                who=who,
+                token=token,
+                client=client,
+                namespace=caller.namespace,
                 request=request,
-            )  # fmt: skip
+            )
 
 
 async def _admit(call: Call) -> None:

@@ -222,9 +222,11 @@ class Call:
         """
         try:
             pairs = parse_qsl(
-                self.scope["query_string"].decode("ascii"), keep_blank_values=True,
-                errors="strict", max_num_fields=MAX_QUERY,
-            )  # fmt: skip
+                self.scope["query_string"].decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=MAX_QUERY,
+            )
             return msgspec.convert(dict(pairs), kind, strict=False)
         except msgspec.ValidationError as error:
             raise of_decoding(error, kind, "The query") from None
@@ -288,9 +290,12 @@ class Call:
         admission, token = self.service.admission, self.token
         with self.counted(self.service.waits):
             return await unless_gone(
-                self.receive, work(), admission.until_refused(token),
-                partial(admission.caller, token), undo,
-            )  # fmt: skip
+                self.receive,
+                work(),
+                admission.until_refused(token),
+                partial(admission.caller, token),
+                undo,
+            )
 
     async def find(self) -> Message | None:
         """Return the message in the path, `None` if it does not exist."""

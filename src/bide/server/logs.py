@@ -29,9 +29,15 @@ _log = logger("bide.server")
 
 
 def log_request(
-    method: str, path: str, status: int, took: float, operation: str, client: str, caller: Caller,
+    method: str,
+    path: str,
+    status: int,
+    took: float,
+    operation: str,
+    client: str,
+    caller: Caller,
     request: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """Log a request.
 
     Args:
@@ -49,14 +55,27 @@ def log_request(
     method, path = printable(method, MAX_LOGGED_METHOD), printable(path, MAX_LOGGED_PATH)
     namespace, token = caller.namespace or "", caller.token or ""
     _access_log.info(
-        "%s %s %d %.1f ms client=%s namespace=%s token=%s request=%s", method, path, status,
-        took * 1000, client or "-", namespace or "-", token or "-", request or "-",
+        "%s %s %d %.1f ms client=%s namespace=%s token=%s request=%s",
+        method,
+        path,
+        status,
+        took * 1000,
+        client or "-",
+        namespace or "-",
+        token or "-",
+        request or "-",
         extra={
-            "method": method, "path": path, "status": status, "duration": round(took, 6),
-            "operation": operation, "client": client, "namespace": namespace,
-            "token": token, "request": request,
+            "method": method,
+            "path": path,
+            "status": status,
+            "duration": round(took, 6),
+            "operation": operation,
+            "client": client,
+            "namespace": namespace,
+            "token": token,
+            "request": request,
         },
-    )  # fmt: skip
+    )
 
 
 def log_refused(client: str, status: int, detail: str) -> None:
@@ -126,9 +145,15 @@ class ActionLog:
         return self._file is not None
 
     def write(
-        self, acts: Sequence[Act], *, who: str, token: str, client: str, namespace: str | None,
+        self,
+        acts: Sequence[Act],
+        *,
+        who: str,
+        token: str,
+        client: str,
+        namespace: str | None,
         request: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Append a line for each act.
 
         Args:

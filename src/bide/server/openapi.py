@@ -192,9 +192,12 @@ def page() -> bytes:
         return Markup().join(code.format(part) if n % 2 else part for n, part in enumerate(parts))
 
     environment = Environment(
-        loader=PackageLoader("bide.server"), autoescape=True, undefined=ChainableUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("bide.server"),
+        autoescape=True,
+        undefined=ChainableUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     indented = partial(json.dumps, indent=2, ensure_ascii=False)
     environment.filters |= {"choices": _choices, "indented": indented, "words": words}
     template = environment.get_template("docs.html")

@@ -77,9 +77,14 @@ class Routes:
         self._tag = tag
 
     def __call__(
-        self, name: str, method: str, path: str, right: str | None,
-        answers: dict[int, Any] | None = None, **more: Any,
-    ) -> Callable[[Handle], Handle]:  # fmt: skip
+        self,
+        name: str,
+        method: str,
+        path: str,
+        right: str | None,
+        answers: dict[int, Any] | None = None,
+        **more: Any,
+    ) -> Callable[[Handle], Handle]:
         """Declare an operation, with the fields of `Operation`, that the function answers."""
 
         def declare(handle: Handle) -> Handle:
@@ -87,10 +92,16 @@ class Routes:
             types = {"takes": hints.get("asked"), "query": hints.get("query"), **more}
             self.operations.append(
                 Operation(
-                    name, method, path, right, handle, answers or {200: hints["return"]},
-                    tag=self._tag, **types,
+                    name,
+                    method,
+                    path,
+                    right,
+                    handle,
+                    answers or {200: hints["return"]},
+                    tag=self._tag,
+                    **types,
                 )
-            )  # fmt: skip
+            )
             return handle
 
         return declare

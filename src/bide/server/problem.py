@@ -186,9 +186,14 @@ class Problem(Exception):
         kind, texts = self.kind, (str(self), self.field or "")
         detail, field = (t if len(t) <= MAX_DETAIL else f"{t[:MAX_DETAIL]}..." for t in texts)
         return ProblemDocument(
-            f"/docs#problem-{kind.name}", kind.title, kind.status, detail, field or None,
-            kind.error, self.outcomes,
-        )  # fmt: skip
+            f"/docs#problem-{kind.name}",
+            kind.title,
+            kind.status,
+            detail,
+            field or None,
+            kind.error,
+            self.outcomes,
+        )
 
 
 def invalid(field: str, detail: str) -> Problem:

@@ -91,9 +91,12 @@ async def serve(settings: Settings) -> int:
             )
         shared = listening.fileno(), *files
         return await Supervisor(
-            command_of(child), settings.workers, grace=settings.grace, pass_fds=shared,
+            command_of(child),
+            settings.workers,
+            grace=settings.grace,
+            pass_fds=shared,
             stopped=refuse,
-        ).run()  # fmt: skip
+        ).run()
     finally:
         for file in files:
             os.close(file)
@@ -172,9 +175,12 @@ def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) 
 
 
 async def _serve(
-    settings: Settings, line_fd: int, socket_fd: int, shared: SharedState,
+    settings: Settings,
+    line_fd: int,
+    socket_fd: int,
+    shared: SharedState,
     pages: Callable[[Service], Pages] | None,
-) -> None:  # fmt: skip
+) -> None:
     loop = asyncio.get_running_loop()
     report = Report()
 

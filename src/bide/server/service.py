@@ -88,14 +88,21 @@ class Service:
         self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
         self.quotas = Quotas(
-            settings, self.lane, self.slow_reads, self.shared,
-            lambda: self.admission.asks, self.clock,
-        )  # fmt: skip
+            settings,
+            self.lane,
+            self.slow_reads,
+            self.shared,
+            lambda: self.admission.asks,
+            self.clock,
+        )
         self.gate = Gate(
-            self.lane, self.slow_reads,
+            self.lane,
+            self.slow_reads,
             LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads),
-            settings.max_body, self.quotas, lambda: self.admission.asks,
-        )  # fmt: skip
+            settings.max_body,
+            self.quotas,
+            lambda: self.admission.asks,
+        )
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
@@ -313,9 +320,12 @@ class Service:
         """Return the heartbeat that reports in the store who claims at this process."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
         return Heartbeat(
-            self.lane, SYSTEM_CLOCK, process, lambda: Report(self.claimers.listed()),
+            self.lane,
+            SYSTEM_CLOCK,
+            process,
+            lambda: Report(self.claimers.listed()),
             lambda: self.tallies,
-        )  # fmt: skip
+        )
 
     def stop(self, *, hurry: bool = False) -> None:
         """Answer waiting claims, end event streams, and push no more messages.

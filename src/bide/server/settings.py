@@ -25,11 +25,20 @@ CAP = (1, 1_000_000)
 """The range of settings that limit how many of something there may be at a time."""
 
 RANGES: dict[str, tuple[float, float]] = {
-    "port": (0, 65_535), "workers": (1, 256), "max_body": (1, 1 << 30),
-    "max_request": (1_024, 1 << 31), "max_connections": CAP, "connections_per_address": CAP,
-    "max_streams": CAP, "max_waiting": CAP, "max_slow_reads": CAP, "grace": (0, 3_600),
-    "push_lease": (1, 3_600), "longest_wait": (0, 3_600), "request_timeout": (0.01, 3_600),
-}  # fmt: skip
+    "port": (0, 65_535),
+    "workers": (1, 256),
+    "max_body": (1, 1 << 30),
+    "max_request": (1_024, 1 << 31),
+    "max_connections": CAP,
+    "connections_per_address": CAP,
+    "max_streams": CAP,
+    "max_waiting": CAP,
+    "max_slow_reads": CAP,
+    "grace": (0, 3_600),
+    "push_lease": (1, 3_600),
+    "longest_wait": (0, 3_600),
+    "request_timeout": (0.01, 3_600),
+}
 """The minimum and the maximum of each setting that is a number."""
 
 
@@ -79,9 +88,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 DEFAULTS = Quota(
-    pending=1_000_000, max_body=1024**2, stored=1024**3, byte_rate=100 * 1024**2, queues=1_000,
+    pending=1_000_000,
+    max_body=1024**2,
+    stored=1024**3,
+    byte_rate=100 * 1024**2,
+    queues=1_000,
     subscriptions=100,
-)  # fmt: skip
+)
 """How much a namespace may use on a server that requires tokens. If the settings allow larger
 bodies, `max_body` is theirs. A store has room for 10,000 subscriptions."""
 

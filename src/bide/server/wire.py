@@ -292,10 +292,12 @@ def shown(
     else:
         seen["raw"] = message.data
     return MessageOut(
-        **seen, queue=queue, token=token,
+        **seen,
+        queue=queue,
+        token=token,
         successor=None if message.successor is None else message.successor.due(0),
         failures=[FailureOut(*msgspec.structs.astuple(failure)) for failure in message.failures],
-    )  # fmt: skip
+    )
 
 
 _COMMON = [

@@ -75,10 +75,13 @@ class Address(NamedTuple):
     def url(self) -> str:
         """The whole URL, without the queue of the store."""
         query = {
-            "exchange": self.exchange, "key": self.key, "cafile": self.cafile,
-            "certfile": self.certfile, "keyfile": self.keyfile,
+            "exchange": self.exchange,
+            "key": self.key,
+            "cafile": self.cafile,
+            "certfile": self.certfile,
+            "keyfile": self.keyfile,
             "heartbeat": self.heartbeat if self.heartbeat != HEARTBEAT else None,
-        }  # fmt: skip
+        }
         return f"{self.broker}?{urlencode({k: v for k, v in query.items() if v})}"
 
     def __str__(self) -> str:
@@ -156,18 +159,22 @@ def parse(url: str) -> Address:
         "exchange)": exchange or key,
         f"exchange={exchange!r} must be up to {LONGEST_EXCHANGE} of A-Z a-z 0-9 - _ . : @ # , "
         "/ + and space": _EXCHANGE.fullmatch(exchange) and len(exchange) <= LONGEST_EXCHANGE,
-        f"key in url is longer than the {LONGEST} bytes of AMQP":
-            not fits or len(key.encode()) <= LONGEST,
-        f"url={safe!r} has options of TLS; write amqps://":
-            parts.scheme == "amqps" or not options.keys() & {"cafile", "certfile", "keyfile"},
-        f"heartbeat={heartbeat!r} must be 1 to 600 seconds":
-            heartbeat.isdecimal() and 1 <= int(heartbeat[:9]) <= 600,
-    }  # fmt: skip
+        f"key in url is longer than the {LONGEST} bytes of AMQP": not fits
+        or len(key.encode()) <= LONGEST,
+        f"url={safe!r} has options of TLS; write amqps://": parts.scheme == "amqps"
+        or not options.keys() & {"cafile", "certfile", "keyfile"},
+        f"heartbeat={heartbeat!r} must be 1 to 600 seconds": heartbeat.isdecimal()
+        and 1 <= int(heartbeat[:9]) <= 600,
+    }
     for text, holds in checks.items():
         if not holds:
             raise InvalidArgument(text)
     vhost = unquote(parts.path.removeprefix("/")) or "/"
     return Address(
-        parts._replace(path="/" + quote(vhost, safe=""), query="").geturl(), exchange, key,
-        options.get("queue"), int(heartbeat), *map(options.get, ("cafile", "certfile", "keyfile")),
-    )  # fmt: skip
+        parts._replace(path="/" + quote(vhost, safe=""), query="").geturl(),
+        exchange,
+        key,
+        options.get("queue"),
+        int(heartbeat),
+        *map(options.get, ("cafile", "certfile", "keyfile")),
+    )

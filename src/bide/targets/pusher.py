@@ -114,8 +114,9 @@ class Pusher:
         taken = total({intake.address.exchange: intake.taken} for intake in self.intakes)
         return PushStats(
             {name: worker.current() for name, worker in workers},
-            {name: worker.deliveries for name, worker in workers}, taken,
-        )  # fmt: skip
+            {name: worker.deliveries for name, worker in workers},
+            taken,
+        )
 
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
@@ -146,9 +147,12 @@ class Pusher:
         """
         lane = self.store_client.lane
         heartbeat = Heartbeat(  # by the system's clock: the report is for people
-            lane, SYSTEM_CLOCK, self.claimer,
-            lambda: Report({self.claimer: list(self._tallies())}), self._tallies,
-        )  # fmt: skip
+            lane,
+            SYSTEM_CLOCK,
+            self.claimer,
+            lambda: Report({self.claimer: list(self._tallies())}),
+            self._tallies,
+        )
         beats: list[asyncio.Task[None]] = []
         self._hurrying.clear()
         self.workers, self._seen = {}, float("-inf")
@@ -242,8 +246,9 @@ class Pusher:
             _log.warning(
                 "secrets, headers and URLs of subscriptions are stored in clear text; "
                 "bide subscription new-key makes a key for %s or %s",
-                KEY, KEY_FILE,
-            )  # fmt: skip
+                KEY,
+                KEY_FILE,
+            )
         worker = self.workers[name] = SubscriptionWorker(subscription, self)
         worker.open()
         return worker

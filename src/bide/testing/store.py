@@ -269,10 +269,16 @@ class ScratchStore:
         if expires is not ANY and expires is not None:
             expires = milliseconds(expires, "expires")
         expected = {
-            "body": body, "id": id, "delay": delay,
-            "due_at": at if at is ANY else to_datetime(unix(at)), "priority": priority,
-            "expires": expires, "attempts": attempts, "group": group, "headers": headers,
-        }  # fmt: skip
+            "body": body,
+            "id": id,
+            "delay": delay,
+            "due_at": at if at is ANY else to_datetime(unix(at)),
+            "priority": priority,
+            "expires": expires,
+            "attempts": attempts,
+            "group": group,
+            "headers": headers,
+        }
         records = self._matching(queue, expected)
         if not records or times not in (None, len(records)):
             what = f"no such message was put into {queue!r}"

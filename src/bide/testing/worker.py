@@ -314,9 +314,13 @@ Made = TypeVar("Made", covariant=True)
 
 class _Factory(Protocol[Made]):
     def __call__(
-        self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
+        self,
+        app: App,
+        *,
+        queues: Iterable[str] = (),
+        errors: Errors = "raise",
         patience: float = PATIENCE,
-    ) -> Made:  # fmt: skip
+    ) -> Made:
         """Return a worker for an app in `bide_store`."""
 
 

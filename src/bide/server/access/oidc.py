@@ -26,9 +26,17 @@ from bide.server.access.rights import (
 from bide.server.problem import Problem
 
 ALGORITHMS = {
-    "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
-    "ES256": "EC", "ES384": "EC", "ES512": "EC", "EdDSA": "OKP",
-}  # fmt: skip
+    "RS256": "RSA",
+    "RS384": "RSA",
+    "RS512": "RSA",
+    "PS256": "RSA",
+    "PS384": "RSA",
+    "PS512": "RSA",
+    "ES256": "EC",
+    "ES384": "EC",
+    "ES512": "EC",
+    "EdDSA": "OKP",
+}
 """The algorithms that a JWT may be signed with, all asymmetric, with their kinds of keys."""
 
 WHOLE_STORE = "*"
@@ -130,10 +138,14 @@ class Oidc:
             jwk = await self._keys.find(header.get("kid"), ALGORITHMS[algorithm])
             key = jwt.PyJWK(jwk, algorithm)
             claims: dict[str, Any] = jwt.decode(
-                text, key, algorithms=[algorithm], audience=settings.audience,
-                issuer=settings.issuer, leeway=settings.leeway,
+                text,
+                key,
+                algorithms=[algorithm],
+                audience=settings.audience,
+                issuer=settings.issuer,
+                leeway=settings.leeway,
                 options={"require": ["exp", "iss", "aud", "sub"]},
-            )  # fmt: skip
+            )
         except jwt.ExpiredSignatureError as error:
             raise Expired(str(error)) from None
         except jwt.PyJWTError as error:
@@ -241,9 +253,10 @@ def _keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
         raise ValueError(f"{url} has no list of up to {MAX_KEYS} keys")
     kinds = ALGORITHMS.values()
     return [
-        key for key in keys
+        key
+        for key in keys
         if isinstance(key, dict) and key.get("kty") in kinds and key.get("use", "sig") == "sig"
-    ]  # fmt: skip
+    ]
 
 
 def _get(url: str) -> dict[str, Any]:

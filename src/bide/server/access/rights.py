@@ -37,20 +37,37 @@ ALL_QUEUES = ("*",)
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 
 _OF_COMMAND: dict[type[cmd.Command], Right] = {
-    cmd.Put: "put", cmd.Cancel: "change", cmd.Reschedule: "change",
+    cmd.Put: "put",
+    cmd.Cancel: "change",
+    cmd.Reschedule: "change",
     cmd.Edit: "change",
-    cmd.Claim: "consume", cmd.Extend: "consume", cmd.Ack: "consume", cmd.Retry: "consume",
-    cmd.Bury: "consume", cmd.Find: "read", cmd.Scan: "read", cmd.Count: "read",
-    cmd.Forecast: "read", cmd.Explain: "read", cmd.History: "read", cmd.Queues: "read",
+    cmd.Claim: "consume",
+    cmd.Extend: "consume",
+    cmd.Ack: "consume",
+    cmd.Retry: "consume",
+    cmd.Bury: "consume",
+    cmd.Find: "read",
+    cmd.Scan: "read",
+    cmd.Count: "read",
+    cmd.Forecast: "read",
+    cmd.Explain: "read",
+    cmd.History: "read",
+    cmd.Queues: "read",
     cmd.Release: "admin",
-    cmd.Revive: "admin", cmd.Configure: "admin", cmd.Purge: "admin", cmd.Delete: "admin",
-}  # fmt: skip
+    cmd.Revive: "admin",
+    cmd.Configure: "admin",
+    cmd.Purge: "admin",
+    cmd.Delete: "admin",
+}
 """The right of each command, the same as that of its route."""
 
 
 RIGHT_OF_VERB: dict[str, Right] = {
-    "cancel": "change", "reschedule": "change", "purge": "admin", "revive": "admin",
-}  # fmt: skip
+    "cancel": "change",
+    "reschedule": "change",
+    "purge": "admin",
+    "revive": "admin",
+}
 """The right for a bulk change, and for taking it back."""
 
 

@@ -134,9 +134,15 @@ class Tokens:
         id, now = secrets.token_hex(6), self._clock.now()
         text, digest = _new_secret(id)
         token = Token(
-            id=id, namespace=namespace, rights=allowed, queues=patterns, hash=digest, name=name,
-            created=now, expires=None if expires_ms is None else now + expires_ms,
-        )  # fmt: skip
+            id=id,
+            namespace=namespace,
+            rights=allowed,
+            queues=patterns,
+            hash=digest,
+            name=name,
+            created=now,
+            expires=None if expires_ms is None else now + expires_ms,
+        )
         self._lane.call(Put(QUEUE, [_item(token)]))
         return text, token
 
@@ -167,9 +173,12 @@ class Tokens:
             until = ends if old.expires is None else min(ends, old.expires)
             former = [*old.former, Former(old.hash, until)] if overlap_ms else []
             new = msgspec.structs.replace(
-                old, hash=digest, created=now, expires=None if lasts is None else now + lasts,
+                old,
+                hash=digest,
+                created=now,
+                expires=None if lasts is None else now + lasts,
                 former=tuple(secret for secret in former if secret.until > now),
-            )  # fmt: skip
+            )
             put = Put(QUEUE, [_item(new)], "replace", message.version)
             # Not done: the last use of the token was written meanwhile.
             if expect(Outcomes, self._lane.call(put)).outcomes[0]:

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 _ONCE = frozenset(
     (
-        b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site",
+        b"host",
+        b"authorization",
+        b"content-type",
+        b"origin",
+        b"sec-fetch-site",
         b"transfer-encoding",
     )
-)  # fmt: skip
+)
 """Header fields that may occur once: proxies may use another one of two than this server."""
 
 Refusal = tuple[int, str]
@@ -98,12 +102,20 @@ class RequestHead:
             url = slash + rest
         path, _, query = url.partition(b"?")
         return {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": version, "method": method, "scheme": "http",
-            "path": path.decode("latin-1"), "raw_path": path, "query_string": query,
-            "root_path": "", "headers": self.fields, "client": client, "server": server,
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": version,
+            "method": method,
+            "scheme": "http",
+            "path": path.decode("latin-1"),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self.fields,
+            "client": client,
+            "server": server,
             "extensions": {},
-        }  # fmt: skip
+        }
 
 
 CLOSE = (b"connection", b"close")

@@ -216,9 +216,10 @@ class HttpServer:
         networks = {connection: network_of(connection.address) for connection in self.connections}
         of_most = [connection for connection, network in networks.items() if network == most]
         others = (
-            connection for connection, network in networks.items()
+            connection
+            for connection, network in networks.items()
             if network == newcomer or self._by_network[network] > own
-        )  # fmt: skip
+        )
         return any(connection.close_if_idle() for connection in (*of_most, *others))
 
     def _warn(self, text: str) -> None:
@@ -299,9 +300,12 @@ class Handshake:
             sock.close()
             return
         shake = asyncio.get_running_loop().connect_accepted_socket(
-            lambda: Connection(server, self), sock, ssl=context,
-            ssl_handshake_timeout=server.patience, ssl_shutdown_timeout=FAREWELL,
-        )  # fmt: skip
+            lambda: Connection(server, self),
+            sock,
+            ssl=context,
+            ssl_handshake_timeout=server.patience,
+            ssl_shutdown_timeout=FAREWELL,
+        )
         self._task = asyncio.ensure_future(shake)
         self._task.add_done_callback(self._over)
 

@@ -126,12 +126,20 @@ class Quotas:
         if not caller.of_all_queues:
             messages, stored = [await self._sum(what, names) for what in ("messages", "stored")]
         return Usage(
-            namespace=caller.namespace, messages=messages, max_messages=quota.pending,
-            stored_bytes=stored, max_stored_bytes=quota.stored, queues=len(names),
-            max_queues=quota.queues, max_message_bytes=quota.max_body, max_rate=quota.rate,
-            max_bytes_per_second=quota.byte_rate, longest_delay=quota.longest_delay,
-            max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
-        )  # fmt: skip
+            namespace=caller.namespace,
+            messages=messages,
+            max_messages=quota.pending,
+            stored_bytes=stored,
+            max_stored_bytes=quota.stored,
+            queues=len(names),
+            max_queues=quota.queues,
+            max_message_bytes=quota.max_body,
+            max_rate=quota.rate,
+            max_bytes_per_second=quota.byte_rate,
+            longest_delay=quota.longest_delay,
+            max_subscriptions=quota.subscriptions,
+            max_push_concurrency=quota.push_concurrency,
+        )
 
     async def admit(
         self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo]
@@ -165,9 +173,10 @@ class Quotas:
     async def _admit(self, namespace: str | None, admitted: Admitted) -> None:
         commands = admitted.commands
         makes = [
-            command for command in commands
+            command
+            for command in commands
             if isinstance(command, (cmd.Put, cmd.Configure)) and not _is_ours(command.queue)
-        ]  # fmt: skip
+        ]
         for command in commands:
             if isinstance(command, cmd.Put) and is_register(command.queue):
                 await self._let_report(command)
@@ -187,9 +196,13 @@ class Quotas:
                 self._bound(namespace, [_moved(command.ids, None, command.delay)])
             elif isinstance(command, cmd.Edit):
                 edited = Item(
-                    "", command.data or b"", at=command.at, delay=command.delay or 0,
-                    group=command.group or None, headers=command.headers or None,
-                )  # fmt: skip
+                    "",
+                    command.data or b"",
+                    at=command.at,
+                    delay=command.delay or 0,
+                    group=command.group or None,
+                    headers=command.headers or None,
+                )
                 if stored_size(edited):
                     await self._let(namespace, [edited] * len(command.ids), 0, admitted)
                 else:
@@ -484,9 +497,10 @@ class Quotas:
         """
         names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
         return [
-            name for name in names
+            name
+            for name in names
             if (records and is_records(name) if _is_ours(name) else caller.own(name) is not None)
-        ]  # fmt: skip
+        ]
 
     async def _sum(self, what: What, names: Sequence[str]) -> int:
         """Return how many messages, or bytes, are in queues."""

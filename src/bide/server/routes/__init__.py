@@ -13,10 +13,18 @@ from bide.server.routes import (
 )
 
 _ROUTES = (
-    messages.route, changes.route, undoing.route, deliveries.route, queues.route,
-    changes.dead_letters, subscriptions.route, batch.route, events.route, monitoring.workers,
+    messages.route,
+    changes.route,
+    undoing.route,
+    deliveries.route,
+    queues.route,
+    changes.dead_letters,
+    subscriptions.route,
+    batch.route,
+    events.route,
+    monitoring.workers,
     monitoring.route,
-)  # fmt: skip
+)
 
 OPERATIONS = tuple(operation for routes in _ROUTES for operation in routes.operations)
 """All operations, in the order of the description."""

@@ -45,9 +45,15 @@ class RuleQuery(CancelQuery, kw_only=True):
 
 
 @route(
-    "edit", "PATCH", MESSAGE, "change", {200: Outcome}, takes=given.Changed, headers=_IF_MATCH,
+    "edit",
+    "PATCH",
+    MESSAGE,
+    "change",
+    {200: Outcome},
+    takes=given.Changed,
+    headers=_IF_MATCH,
     problems=(404, 409, 412, 507),
-)  # fmt: skip
+)
 async def edit(call: Call) -> Answer:
     """Change fields of a message.
 
@@ -59,9 +65,14 @@ async def edit(call: Call) -> Answer:
     options: dict[str, Any] = {name: getattr(asked, name) for name in EDITED}
     options["headers"] = given.headers_of(asked.headers) if bytes(asked.headers) else UNSET
     command = call.arguments.edit(
-        [check_name(call.part("id"))], await given.body_of(call, asked), asked.delay,
-        wire.moment(asked.at, "at"), None, decoded=True, **options,
-    )  # fmt: skip
+        [check_name(call.part("id"))],
+        await given.body_of(call, asked),
+        asked.delay,
+        wire.moment(asked.at, "at"),
+        None,
+        decoded=True,
+        **options,
+    )
     seen, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     answer = given.changed(outcome, conditional=command.if_version is not None)
@@ -82,9 +93,14 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
 
 
 @route(
-    "cancel", "DELETE", MESSAGE, "change", {200: Outcome}, headers=_IF_MATCH,
+    "cancel",
+    "DELETE",
+    MESSAGE,
+    "change",
+    {200: Outcome},
+    headers=_IF_MATCH,
     problems=(404, 409, 412),
-)  # fmt: skip
+)
 async def cancel(call: Call) -> Answer:
     """Cancel a message.
 

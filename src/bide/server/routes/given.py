@@ -136,9 +136,15 @@ async def to_item(call: Call, given: wire.Given) -> Item:
     if body is UNSET:
         raise _not_one_body("neither is")
     message = NewMessage(
-        body, id=given.id, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
-        headers=headers_of(given.headers), latest=given.latest, **options_of(given),
-    )  # fmt: skip
+        body,
+        id=given.id,
+        delay=given.delay,
+        at=wire.moment(given.at, "at"),
+        expires=given.expires,
+        headers=headers_of(given.headers),
+        latest=given.latest,
+        **options_of(given),
+    )
     return call.arguments.item(message, decoded=True)
 
 

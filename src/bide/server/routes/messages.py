@@ -37,7 +37,12 @@ class ListQuery(wire.Selection):
 
 
 @route(
-    "putNamed", "PUT", MESSAGE, "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
+    "putNamed",
+    "PUT",
+    MESSAGE,
+    "put",
+    {200: Outcome, 201: Outcome},
+    takes=wire.Given,
     takes_bytes=True,
     headers={
         "if-none-match": "*: only if there is no message of this id.",
@@ -45,7 +50,7 @@ class ListQuery(wire.Selection):
         "afterwards, and stores nothing new.",
     },
     problems=(409, 412, 415, 507),
-)  # fmt: skip
+)
 async def put_named(call: Call, query: given.PutQuery) -> Answer:
     """Store a message under your own id.
 
@@ -64,9 +69,15 @@ async def put_named(call: Call, query: given.PutQuery) -> Answer:
 
 
 @route(
-    "put", "POST", f"{QUEUE}/messages", "put", {200: Outcome, 201: Outcome}, takes=wire.Given,
-    takes_bytes=True, problems=(409, 415, 507),
-)  # fmt: skip
+    "put",
+    "POST",
+    f"{QUEUE}/messages",
+    "put",
+    {200: Outcome, 201: Outcome},
+    takes=wire.Given,
+    takes_bytes=True,
+    problems=(409, 415, 507),
+)
 async def put_one(call: Call, query: given.PutQuery) -> Answer:
     """Store a message."""
     item = await given.item_of(call, query, None)
@@ -104,9 +115,14 @@ async def put_many(call: Call) -> wire.OutcomesOut:
 
 
 @route(
-    "getMessage", "GET", MESSAGE, "read", {200: wire.MessageOut, 304: None}, problems=(404,),
+    "getMessage",
+    "GET",
+    MESSAGE,
+    "read",
+    {200: wire.MessageOut, 304: None},
+    problems=(404,),
     headers={"if-none-match": "The etag that you have."},
-)  # fmt: skip
+)
 async def get(call: Call) -> Answer:
     """Get a message."""
     message, etag, known = await _look(call)
@@ -114,9 +130,15 @@ async def get(call: Call) -> Answer:
 
 
 @route(
-    "getBody", "GET", f"{MESSAGE}/body", "bodies", {200: bytes, 304: None}, problems=(404,),
-    kind=ANY, headers={"if-none-match": "The etag that you have."},
-)  # fmt: skip
+    "getBody",
+    "GET",
+    f"{MESSAGE}/body",
+    "bodies",
+    {200: bytes, 304: None},
+    problems=(404,),
+    kind=ANY,
+    headers={"if-none-match": "The etag that you have."},
+)
 async def get_body(call: Call) -> Answer:
     """Get the body of a message."""
     message, etag, known = await _look(call)
@@ -244,9 +266,13 @@ async def history(call: Call) -> HistoryOut:
 
 
 @route(
-    "result", "GET", f"{MESSAGE}/result", "bodies", {200: ResultOut, 202: ResultOut},
+    "result",
+    "GET",
+    f"{MESSAGE}/result",
+    "bodies",
+    {200: ResultOut, 202: ResultOut},
     problems=(404,),
-)  # fmt: skip
+)
 async def result(call: Call, query: ResultQuery) -> Answer:
     """Show how a message ended, and its result.
 

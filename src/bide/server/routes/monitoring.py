@@ -46,13 +46,17 @@ QUOTAS = {
 }
 """By the field of `Usage`: the metric of what is used, and of the quota."""
 REQUESTS = Family(
-    "counter", "bide_http_requests", "Requests answered, by operation and status.",
+    "counter",
+    "bide_http_requests",
+    "Requests answered, by operation and status.",
     "operation status",
-)  # fmt: skip
+)
 SECONDS = Family(
-    "counter", "bide_http_request_seconds", "How long answering them took, waiting included.",
+    "counter",
+    "bide_http_request_seconds",
+    "How long answering them took, waiting included.",
     "operation",
-)  # fmt: skip
+)
 WAITING = Family("gauge", "bide_http_claims_waiting", "Claims that wait for a message.")
 PROCESSES = Family("gauge", "bide_http_processes", "Processes of the server.")
 
@@ -87,9 +91,13 @@ async def workers_of(call: Call) -> Workers:
 
 
 @workers(
-    "stopWorker", "POST", "/v1/workers/{holder}/stop", "admin", {202: Requested},
+    "stopWorker",
+    "POST",
+    "/v1/workers/{holder}/stop",
+    "admin",
+    {202: Requested},
     problems=(404, 409),
-)  # fmt: skip
+)
 async def stop(call: Call, asked: wire.Empty) -> Answer:
     """Replace a worker process.
 

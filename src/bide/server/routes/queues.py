@@ -230,9 +230,13 @@ async def search(call: Call, query: SearchQuery) -> SearchOut:
         caller.need("bodies")
     names = [(name, caller.full(name)) for name in await call.names(query.queue)]
     steps = search_steps(
-        names, wanted, query.cursor, query.limit, query.read,
+        names,
+        wanted,
+        query.cursor,
+        query.limit,
+        query.read,
         ids_ordered=call.service.lane.capabilities.ids_ordered,
-    )  # fmt: skip
+    )
     await call.visit.hold(PAGE_BYTES)
     with call.visit.slowly():
         page = await arun_steps(steps, call.visit.execute)

@@ -33,9 +33,14 @@ T = TypeVar("T")
 def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
     """Declare an operation that changes a subscription."""
     return route(
-        name, "POST", f"{_ONE}/{verb}", "admin", {200: about.SubscriptionOut}, headers=_IF_MATCH,
+        name,
+        "POST",
+        f"{_ONE}/{verb}",
+        "admin",
+        {200: about.SubscriptionOut},
+        headers=_IF_MATCH,
         problems=(404, 412),
-    )  # fmt: skip
+    )
 
 
 @route("listSubscriptions", "GET", "/v1/subscriptions", "read")
@@ -56,10 +61,14 @@ async def list_subscriptions(call: Call) -> about.Subscriptions:
 
 
 @route(
-    "putSubscription", "PUT", _ONE, "admin",
-    {200: about.SubscriptionOut, 201: about.SubscriptionOut}, problems=(412, 507),
+    "putSubscription",
+    "PUT",
+    _ONE,
+    "admin",
+    {200: about.SubscriptionOut, 201: about.SubscriptionOut},
+    problems=(412, 507),
     headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
-)  # fmt: skip
+)
 async def put(call: Call, asked: about.SubscriptionIn) -> Answer:
     """Push a queue to a URL.
 
@@ -85,9 +94,15 @@ async def get(call: Call) -> Answer:
 
 
 @route(
-    "changeSubscription", "PATCH", _ONE, "admin", {200: about.SubscriptionOut},
-    takes=about.SubscriptionChange, headers=_IF_MATCH, problems=(404, 412, 507),
-)  # fmt: skip
+    "changeSubscription",
+    "PATCH",
+    _ONE,
+    "admin",
+    {200: about.SubscriptionOut},
+    takes=about.SubscriptionChange,
+    headers=_IF_MATCH,
+    problems=(404, 412, 507),
+)
 async def change(call: Call, asked: msgspec.Struct) -> Answer:
     """Change fields of a subscription.
 
@@ -101,9 +116,14 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
 
 
 @route(
-    "deleteSubscription", "DELETE", _ONE, "admin", {204: None}, headers=_IF_MATCH,
+    "deleteSubscription",
+    "DELETE",
+    _ONE,
+    "admin",
+    {204: None},
+    headers=_IF_MATCH,
     problems=(404, 412),
-)  # fmt: skip
+)
 async def delete(call: Call) -> Answer:
     """Delete a subscription.
 

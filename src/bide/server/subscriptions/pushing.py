@@ -33,9 +33,12 @@ class Pushing:
 
     def __init__(self, lane: Lane, clock: Clock, settings: Settings) -> None:
         self.pusher = Pusher(
-            lane, clock, gate=Gate(settings.push_networks), lease=settings.push_lease,
+            lane,
+            clock,
+            gate=Gate(settings.push_networks),
+            lease=settings.push_lease,
             intakes=intakes(settings.rabbitmq),
-        )  # fmt: skip
+        )
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._stopping = False

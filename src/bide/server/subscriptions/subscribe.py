@@ -66,9 +66,14 @@ def subscribe(
     namespace, slash, _ = queue.rpartition("/")
     spans = {"timeout": timeout, "first": first, "ceiling": ceiling, "probe": probe}
     given: dict[str, Any] = {
-        "queue": queue, "url": to, "headers": dict(headers), "rate": rate, "attempts": attempts,
-        "failures": failures, **{n: milliseconds(span, n) / 1000 for n, span in spans.items()},
-    }  # fmt: skip
+        "queue": queue,
+        "url": to,
+        "headers": dict(headers),
+        "rate": rate,
+        "attempts": attempts,
+        "failures": failures,
+        **{n: milliseconds(span, n) / 1000 for n, span in spans.items()},
+    }
     if concurrency is not None:
         given["concurrency"] = concurrency
     with _access(url) as access:

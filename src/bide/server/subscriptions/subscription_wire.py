@@ -38,37 +38,69 @@ class SubscriptionIn(Request):
 
     queue: str
     """The queue whose messages are sent."""
-    url: Annotated[str, Meta(
-        description="Where messages are sent: https:// (or http://), without a user; or a broker: "
-        "amqp:// (or amqps://), with exchange= and key= in the query.",
-        max_length=2_048, examples=["https://shop.example/hooks/bide"],
-    )]  # fmt: skip
-    headers: Annotated[dict[str, str], Meta(
-        description="Headers of every request, such as `authorization`. Their values are not "
-        "shown again.", max_length=MOST_HEADERS,
-    )] = msgspec.field(default_factory=dict)  # fmt: skip
-    concurrency: Annotated[int, Meta(
-        description="How many requests may be under way, on all servers together; by default 10, "
-        "or 500 messages for RabbitMQ.", ge=1, le=MOST_CONCURRENCY,
-    )] | UnsetType = UNSET  # fmt: skip
-    rate: Annotated[float, Meta(
-        description="How many requests may begin per second, on all servers together.",
-        ge=0.001, le=1_000_000,
-    )] | None = None  # fmt: skip
+    url: Annotated[
+        str,
+        Meta(
+            description="Where messages are sent: https:// (or http://), without a user; or a "
+            "broker: amqp:// (or amqps://), with exchange= and key= in the query.",
+            max_length=2_048,
+            examples=["https://shop.example/hooks/bide"],
+        ),
+    ]
+    headers: Annotated[
+        dict[str, str],
+        Meta(
+            description="Headers of every request, such as `authorization`. Their values are not "
+            "shown again.",
+            max_length=MOST_HEADERS,
+        ),
+    ] = msgspec.field(default_factory=dict)
+    concurrency: (
+        Annotated[
+            int,
+            Meta(
+                description="How many requests may be under way, on all servers together; by "
+                "default 10, or 500 messages for RabbitMQ.",
+                ge=1,
+                le=MOST_CONCURRENCY,
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    rate: (
+        Annotated[
+            float,
+            Meta(
+                description="How many requests may begin per second, on all servers together.",
+                ge=0.001,
+                le=1_000_000,
+            ),
+        ]
+        | None
+    ) = None
     timeout: Span = 15
     """How long the receiver may take to answer; up to 5 minutes."""
-    attempts: Annotated[int, Meta(
-        description="How often a message is sent at most; the message's own limit counts as well.",
-        ge=1, le=MAX_ATTEMPTS,
-    )] = ATTEMPTS  # fmt: skip
+    attempts: Annotated[
+        int,
+        Meta(
+            description="How often a message is sent at most; the message's own limit counts as "
+            "well.",
+            ge=1,
+            le=MAX_ATTEMPTS,
+        ),
+    ] = ATTEMPTS
     first: Span = 10
     """The delay after the first failed attempt; it doubles each time."""
     ceiling: Span = 3_600
     """The longest of these delays."""
-    failures: Annotated[int, Meta(
-        description="The number of failures in a row after which sending stops for a while.",
-        ge=1, le=10_000,
-    )] = 5  # fmt: skip
+    failures: Annotated[
+        int,
+        Meta(
+            description="The number of failures in a row after which sending stops for a while.",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 5
     probe: Span = 30
     """How long sending stops before one message is sent to probe the receiver."""
     secret: Secret | None = None

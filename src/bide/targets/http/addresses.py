@@ -20,15 +20,32 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 # Not by `is_global`, which differs between versions of Python.
 _NOT_PUBLIC = [
-    ipaddress.ip_network(network) for network in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
-        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
-        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/3",
         "168.63.129.16/32",  # public by its number, but the agent of a virtual machine on Azure
         # All of IPv6 but 2000::/3, and what is not public of that.
-        "::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "3fff::/20",
+        "::/3",
+        "4000::/2",
+        "8000::/1",
+        "2001::/23",
+        "2001:db8::/32",
+        "3fff::/20",
     )
-]  # fmt: skip
+]
 
 
 SERVERS = "the operator of the server may allow its network (--allow-network)"

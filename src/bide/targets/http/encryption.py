@@ -104,8 +104,10 @@ class SecretKeys:
         return msgspec.structs.replace(
             subscription,
             encrypted=self._fernet.encrypt(data).decode(),
-            url=masked(subscription.url), headers={}, secrets=(),
-        )  # fmt: skip
+            url=masked(subscription.url),
+            headers={},
+            secrets=(),
+        )
 
     def decrypt(self, stored: Subscription) -> Subscription:
         """Return a stored subscription as it works; without the key still encrypted, and paused."""

@@ -293,9 +293,11 @@ class Records(Shared):
                 before = last or wanted
                 changed = max(self._clock.now(), before.changed + 1)
                 wanted = replace(
-                    wanted, version=before.version + 1, changed=changed,
+                    wanted,
+                    version=before.version + 1,
+                    changed=changed,
                     created=before.created or changed,
-                )  # fmt: skip
+                )
                 item = Item(name, msgspec.json.encode(self.keys.encrypt(wanted)), at=LATEST)
                 mode = () if message is None else ("replace", message.version)
                 command = Put(SUBSCRIPTIONS, [item], *mode)

@@ -23,8 +23,10 @@ TRACE = ("traceparent", "tracestate")
 """Headers of a message that continue a trace: they are sent under their own names."""
 
 HEADERS = {
-    "user-agent": f"bide/{version('bide')}", "accept-encoding": "identity", "accept": "*/*",
-}  # fmt: skip
+    "user-agent": f"bide/{version('bide')}",
+    "accept-encoding": "identity",
+    "accept": "*/*",
+}
 
 _log = logger("bide.server.push")
 

@@ -41,15 +41,30 @@ class IntakeStats(Stats):
 
 
 FAMILIES = (
-    Family("counter", "bide_rabbitmq_messages", "Messages that came from RabbitMQ, by what became "
-           "of them: stored; repeated, known already; renamed, stored under an id of their own; "
-           "refused, published to the dead-letter exchange.", "exchange outcome",
-           lambda taken: {outcome: getattr(taken, outcome) for outcome in COUNTED}),
-    Family("gauge", "bide_rabbitmq_connected", "Intakes that are connected.", "exchange",
-           lambda taken: taken.connected),
-    Family("gauge", "bide_rabbitmq_waiting", "Intakes that wait for the store.", "exchange",
-           lambda taken: taken.waiting),
-)  # fmt: skip
+    Family(
+        "counter",
+        "bide_rabbitmq_messages",
+        "Messages that came from RabbitMQ, by what became "
+        "of them: stored; repeated, known already; renamed, stored under an id of their own; "
+        "refused, published to the dead-letter exchange.",
+        "exchange outcome",
+        lambda taken: {outcome: getattr(taken, outcome) for outcome in COUNTED},
+    ),
+    Family(
+        "gauge",
+        "bide_rabbitmq_connected",
+        "Intakes that are connected.",
+        "exchange",
+        lambda taken: taken.connected,
+    ),
+    Family(
+        "gauge",
+        "bide_rabbitmq_waiting",
+        "Intakes that wait for the store.",
+        "exchange",
+        lambda taken: taken.waiting,
+    ),
+)
 
 
 def intake_metrics(taken: Mapping[str, IntakeStats]) -> "Iterator[Metric]":
@@ -101,9 +116,11 @@ class Deliveries(Stats, omit_defaults=True):
         """Return the sum of both, with the last error."""
         last = max(self, other, key=lambda deliveries: deliveries.failed_at)
         return msgspec.structs.replace(
-            super().plus(other), taken_at=max(self.taken_at, other.taken_at),
-            failed_at=last.failed_at, error=last.error,
-        )  # fmt: skip
+            super().plus(other),
+            taken_at=max(self.taken_at, other.taken_at),
+            failed_at=last.failed_at,
+            error=last.error,
+        )
 
 
 class Known(NamedTuple):
@@ -125,25 +142,53 @@ class PushStats(Stats):
 
 
 DELIVERIES = (
-    Family("counter", "bide_push_deliveries", "Deliveries that have ended, by how.",
-           "subscription outcome", by_outcome),
-    Family("histogram", "bide_push_lateness_seconds", "From the due time of a message to the "
-           "start of its request.", "subscription", lambda tally: tally.lateness),
-    Family("histogram", "bide_push_duration_seconds", "How long requests took.", "subscription",
-           lambda tally: tally.duration),
-)  # fmt: skip
+    Family(
+        "counter",
+        "bide_push_deliveries",
+        "Deliveries that have ended, by how.",
+        "subscription outcome",
+        by_outcome,
+    ),
+    Family(
+        "histogram",
+        "bide_push_lateness_seconds",
+        "From the due time of a message to the start of its request.",
+        "subscription",
+        lambda tally: tally.lateness,
+    ),
+    Family(
+        "histogram",
+        "bide_push_duration_seconds",
+        "How long requests took.",
+        "subscription",
+        lambda tally: tally.duration,
+    ),
+)
 REQUESTS = (
-    Family("counter", "bide_push_requests", "Requests to receivers, by the first digit of the "
-           "answer's status; none: nothing that could be read came back.", "subscription answer",
-           lambda deliveries: dict.fromkeys(CLASSES, 0) | deliveries.answers),
-    Family("gauge", "bide_push_in_flight", "Requests under way.", "subscription",
-           lambda deliveries: deliveries.running),
-)  # fmt: skip
+    Family(
+        "counter",
+        "bide_push_requests",
+        "Requests to receivers, by the first digit of the "
+        "answer's status; none: nothing that could be read came back.",
+        "subscription answer",
+        lambda deliveries: dict.fromkeys(CLASSES, 0) | deliveries.answers,
+    ),
+    Family(
+        "gauge",
+        "bide_push_in_flight",
+        "Requests under way.",
+        "subscription",
+        lambda deliveries: deliveries.running,
+    ),
+)
 CIRCUIT = Family(
-    "gauge", "bide_push_circuit", "1 for the state that the circuit is in: open, and the receiver "
-    "is left alone; half-open, and it is probed.", "subscription state",
+    "gauge",
+    "bide_push_circuit",
+    "1 for the state that the circuit is in: open, and the receiver "
+    "is left alone; half-open, and it is probed.",
+    "subscription state",
     lambda current: {state: state == current for state in get_args(State)},
-)  # fmt: skip
+)
 PAUSED = Family("gauge", "bide_push_paused", "Whether nothing is sent.", "subscription")
 
 

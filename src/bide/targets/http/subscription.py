@@ -97,10 +97,21 @@ MOST_HEADERS = 50
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
 _OURS = {
-    "accept-encoding", "connection", "content-length", "content-type", "expect", "host",
-    "idempotency-key", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
-}  # fmt: skip
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "idempotency-key",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -239,16 +250,22 @@ def check_url(url: str) -> None:
         port, host = parts.port, parts.hostname
     except ValueError as error:
         raise InvalidArgument(f"url is not valid: {error}") from None
-    fits = len(url) <= 2_048 and url.isascii() and url.isprintable() and " " not in url
-    checks = {
-        "url must begin with https:// (or http://, amqp://, amqps://) and name a host":
-            parts.scheme in ("http", "https") and host,
-        "url has a user or password in it; send an authorization header instead (headers)":
-            parts.username is None and parts.password is None,
-        "url has a fragment (#...), which is never sent; take it out": not parts.fragment,
-        "url must be up to 2,048 printable ASCII characters, without spaces": fits and port != 0,
-    }  # fmt: skip
-    for text, holds in checks.items():
+    is_web = parts.scheme in ("http", "https") and bool(host)
+    is_anonymous = parts.username is None and parts.password is None
+    is_plain = len(url) <= 2_048 and url.isascii() and url.isprintable() and " " not in url
+    checks = [
+        (is_web, "url must begin with https:// (or http://, amqp://, amqps://) and name a host"),
+        (
+            is_anonymous,
+            "url has a user or password in it; send an authorization header instead (headers)",
+        ),
+        (not parts.fragment, "url has a fragment (#...), which is never sent; take it out"),
+        (
+            is_plain and port != 0,
+            "url must be up to 2,048 printable ASCII characters, without spaces",
+        ),
+    ]
+    for holds, text in checks:
         if not holds:
             raise InvalidArgument(text)
 

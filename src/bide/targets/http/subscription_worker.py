@@ -69,9 +69,12 @@ class SubscriptionWorker(Consumer):
 
     def __init__(self, subscription: Subscription, pusher: "Pusher") -> None:
         super().__init__(
-            QueueHandlers(subscription.queue, pusher.lease, subscription.concurrency), (),
-            SimpleNamespace(), pusher.store_client, pusher.claimer,
-        )  # fmt: skip
+            QueueHandlers(subscription.queue, pusher.lease, subscription.concurrency),
+            (),
+            SimpleNamespace(),
+            pusher.store_client,
+            pusher.claimer,
+        )
         self.circuit = Circuit()
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
@@ -105,9 +108,12 @@ class SubscriptionWorker(Consumer):
         self._pace.rate = None if subscription.rate is None else subscription.rate * part
         self.queue_handlers.concurrency = max(self._share, 1)
         self.queue_handlers.handlers[None] = Handler(
-            f"push {subscription.name}", self._push, is_async=True,
-            timeout=subscription.timeout / 1000, retry=subscription.backoff,
-        )  # fmt: skip
+            f"push {subscription.name}",
+            self._push,
+            is_async=True,
+            timeout=subscription.timeout / 1000,
+            retry=subscription.backoff,
+        )
         self.recall()
 
     def adopt_circuit(self, circuit: Circuit) -> None:
@@ -230,9 +236,11 @@ class SubscriptionWorker(Consumer):
         elif was is None:
             _log.error(
                 "%s: %d failures in a row, nothing is sent for now: %s",
-                to.name, circuit.failures, answer.text,
+                to.name,
+                circuit.failures,
+                answer.text,
                 extra=about | {"circuit": "open", "reason": answer.text},
-            )  # fmt: skip
+            )
         return probe
 
     async def _gone(self, to: Subscription) -> None:

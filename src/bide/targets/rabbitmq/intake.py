@@ -105,9 +105,11 @@ class Intake:
         """What publishes its messages to the target exchange when they are due."""
         namespace, slash, queue = self.queue.rpartition("/")
         return Subscription(
-            name=f"{namespace}{slash}rabbitmq:{queue}", queue=self.queue,
-            url=self.address.url, concurrency=usual_concurrency(self.address.url),
-        )  # fmt: skip
+            name=f"{namespace}{slash}rabbitmq:{queue}",
+            queue=self.queue,
+            url=self.address.url,
+            concurrency=usual_concurrency(self.address.url),
+        )
 
     async def declare(self) -> None:
         """Declare what it needs on the broker, unless that is away, so that errors show at once.
@@ -156,8 +158,9 @@ class Intake:
                         logged_at = now
                         _log.error(
                             "%s: nothing is taken for now: %s",
-                            self.address.exchange, reason_of(error),
-                        )  # fmt: skip
+                            self.address.exchange,
+                            reason_of(error),
+                        )
                 finally:
                     self.taken.connected = self.taken.waiting = 0
                 self._broker.drop()
@@ -275,8 +278,10 @@ class Intake:
                     arrived.append(arrival._replace(item=renamed(arrival.item)))
                     _log.warning(
                         "%s: the message_id %r is in use, its message is stored as %s",
-                        self.address.exchange, arrival.item.id, arrived[-1].item.id,
-                    )  # fmt: skip
+                        self.address.exchange,
+                        arrival.item.id,
+                        arrived[-1].item.id,
+                    )
 
     async def _put(self, channel: AbstractChannel, arrived: list[Arrived]) -> list[Arrived]:
         """Store messages; return those whose ids are in use."""
@@ -312,9 +317,10 @@ class Intake:
                 for retract in self._unacknowledged.retract(commands):
                     await self._access.lane.acall(retract)
             remaining = [
-                command for command, result in zip(commands, done, strict=True)
+                command
+                for command, result in zip(commands, done, strict=True)
                 if isinstance(result, BaseException)
-            ]  # fmt: skip
+            ]
         outcomes = storing.result().outcomes
         in_use = [arrival for arrival, out in zip(arrived, outcomes, strict=True) if not out.done]
         return in_use, remaining

@@ -225,9 +225,14 @@ def item_of(message: AbstractIncomingMessage) -> Item:
     headers = headers_of(message)
     id = message.message_id or new_id()
     item = Item(
-        id, message.body, _is_json(message), at, delay, min(message.priority or 0, 255),
+        id,
+        message.body,
+        _is_json(message),
+        at,
+        delay,
+        min(message.priority or 0, 255),
         headers=headers,
-    )  # fmt: skip
+    )
     try:
         check_name(id)
     except InvalidArgument:

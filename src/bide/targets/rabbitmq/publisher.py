@@ -33,8 +33,13 @@ BLOCKED = "the broker accepts no messages for now: its memory or disk is low"
 
 
 STATUS: dict[Outcome, int | None] = {
-    "confirmed": 200, "unroutable": 312, "unfit": 400, "refused": 503, "nacked": 506, "away": None,
-}  # fmt: skip
+    "confirmed": 200,
+    "unroutable": 312,
+    "unfit": 400,
+    "refused": 503,
+    "nacked": 506,
+    "away": None,
+}
 """Outcomes as reply codes, by whose first digit answers are counted. 312 and 506 are AMQP's. Unfit:
 AMQP cannot hold the message. Refused: the exchange does not exist, or the user may not. Away: no
 answer came."""
@@ -142,9 +147,13 @@ class Publisher:
         # says if it is missing.
         underlay = await channel.get_underlay_channel()
         await underlay.basic_publish(  # type: ignore[call-arg]  # knows no wait
-            body, exchange=self.address.exchange, routing_key=key, properties=properties,
-            mandatory=True, wait=len(body) > SMALL,
-        )  # fmt: skip
+            body,
+            exchange=self.address.exchange,
+            routing_key=key,
+            properties=properties,
+            mandatory=True,
+            wait=len(body) > SMALL,
+        )
 
     @asynccontextmanager
     async def _only(self, id: str | None) -> AsyncIterator[None]:

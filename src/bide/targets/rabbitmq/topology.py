@@ -8,8 +8,9 @@ DELAYED, DEAD = ".delayed", ".delayed.dead"
 """Behind the name of the target: the names of what an intake declares."""
 
 CONFIRMED: FieldTable = {
-    "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
-}  # fmt: skip
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
 """The broker keeps a rejected message of a quorum queue until the dead letters have confirmed it,
 and tries again if nobody takes it. That strategy needs this kind of overflow."""
 

@@ -33,10 +33,14 @@ class BatchCases:
         bad = cmd.Scan("q", "ready", cursor="nonsense")
         with pytest.raises(InvalidArgument):
             driver.batch(
-                cmd.Put("q", [Item("c", b"1")]), cmd.Put("new", [Item("c", b"1")]),
-                cmd.Cancel("q", ["a"]), cmd.Ack("q", [lease]), cmd.Configure("q", paused=True),
-                cmd.Claim("q", 1, 1, "w"), bad,
-            )  # fmt: skip
+                cmd.Put("q", [Item("c", b"1")]),
+                cmd.Put("new", [Item("c", b"1")]),
+                cmd.Cancel("q", ["a"]),
+                cmd.Ack("q", [lease]),
+                cmd.Configure("q", paused=True),
+                cmd.Claim("q", 1, 1, "w"),
+                bad,
+            )
         assert driver.counts() == before
         assert driver.queues() == ["q"]
         assert driver.ack(lease)[0]

@@ -14,11 +14,13 @@ ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "first": [("light", {"at": START - 9}), ("heavy", {"at": START, "priority": 1})],
     "tie": [("light", {"at": START}), ("heavy", {"at": START, "priority": 200})],
     "backlog": [
-        ("old", {"at": START - 50}), ("older", {"at": START - 90}),
-        ("heavy", {"at": START - 1, "priority": 1}), ("top", {"at": START, "priority": 255}),
+        ("old", {"at": START - 50}),
+        ("older", {"at": START - 90}),
+        ("heavy", {"at": START - 1, "priority": 1}),
+        ("top", {"at": START, "priority": 255}),
     ],
     "numbers": [(f"p{n}", {"at": START, "priority": n}) for n in (9, 100, 20, 255, 0)],
-}  # fmt: skip
+}
 """Messages that are due, in the order in which they are put."""
 
 

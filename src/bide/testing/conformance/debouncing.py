@@ -64,9 +64,13 @@ class DebounceCases:
         put(driver, b"2", group="g")
         seen, refused = driver.get("a"), [driver.refusal("a")]
         debounced = {"on_conflict": "replace", "latest": 5}
-        for more in ({"on_conflict": "keep"}, {"on_conflict": "replace"},
-                     {"on_conflict": "revive"}, {**debounced, "if_version": seen.version},
-                     {**debounced, "died": START}):  # fmt: skip
+        for more in (
+            {"on_conflict": "keep"},
+            {"on_conflict": "replace"},
+            {"on_conflict": "revive"},
+            {**debounced, "if_version": seen.version},
+            {**debounced, "died": START},
+        ):
             assert driver.put("a", data=b"9", **more) == refused
         assert driver.edit("a", data=b"3") == refused
         assert driver.reschedule("a", delay=5) == driver.set_aside("a") == refused

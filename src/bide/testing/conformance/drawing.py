@@ -126,7 +126,7 @@ VALUES: dict[str, Draw[Any]] = {
     "slots": some([0, 1, 2]),
     "stored": some([False]),  # engines may count some bytes more
     **{name: some([0, 1_500, 15_000] if "rate" in name else [0, 1, 2]) for name in LIMITS},
-}  # fmt: skip
+}
 # Which token a lease has, and how many were given after it: `Player` knows them.
 lease = struct(
     cmd.Lease, id=some(["right"] * 5 + ["stale", "another's"]), token=some([0, 0, 0, 1, 1, 2, 3, 4])
@@ -195,9 +195,15 @@ later = struct(
 )
 debounce = command(cmd.Put, on_conflict=some(["replace"]), items=several(later, 4, 1))
 OFTEN: dict[Any, int] = {
-    cmd.Put: 11, cmd.Claim: 11, cmd.Ack: 4, cmd.Cancel: 4, cmd.Retry: 4, cmd.Reschedule: 3,
-    cmd.Edit: 3, cmd.Purge: 3,
-}  # fmt: skip
+    cmd.Put: 11,
+    cmd.Claim: 11,
+    cmd.Ack: 4,
+    cmd.Cancel: 4,
+    cmd.Retry: 4,
+    cmd.Reschedule: 3,
+    cmd.Edit: 3,
+    cmd.Purge: 3,
+}
 """How many times more often than others these commands come."""
 
 

@@ -13,9 +13,14 @@ from bide.testing.conformance.watch import Watch, audit
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOUR = 3_600_000
 RICH: dict[str, Any] = {
-    "data": b'"x"', "json": False, "priority": 9, "expires": 50, "attempts": 3, "group": "g",
+    "data": b'"x"',
+    "json": False,
+    "priority": 9,
+    "expires": 50,
+    "attempts": 3,
+    "group": "g",
     "headers": {"a": "ü"},
-}  # fmt: skip
+}
 """All options of a message, and none as it is by default."""
 
 R = TypeVar("R", bound=rep.Reply)
@@ -87,8 +92,14 @@ class Driver:
         self.wake = reply.wake
         return reply.outcomes
 
-    def put(self, *ids: str, on_conflict: Any = "keep", if_version: str | None = None,
-            origin: cmd.Origin | None = None, **fields: Any) -> list[rep.Outcome]:  # fmt: skip
+    def put(
+        self,
+        *ids: str,
+        on_conflict: Any = "keep",
+        if_version: str | None = None,
+        origin: cmd.Origin | None = None,
+        **fields: Any,
+    ) -> list[rep.Outcome]:
         """Put messages that differ only in their id."""
         items = [Item(**{"id": id, "data": b"1", **fields}) for id in ids]
         return self.outcomes(cmd.Put(self.queue, items, on_conflict, if_version, origin))

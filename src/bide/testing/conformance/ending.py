@@ -80,8 +80,11 @@ class EndCases:
 
     def test_a_claim_tells_whether_the_queue_keeps_results(self, driver: Driver) -> None:
         driver.put("a", "b", "c")
-        for setting, keeps in (({"history": 1}, False), ({"result_ttl": 1}, True),
-                               ({"result_ttl": 0}, False)):  # fmt: skip
+        for setting, keeps in (
+            ({"history": 1}, False),
+            ({"result_ttl": 1}, True),
+            ({"result_ttl": 0}, False),
+        ):
             driver.configure(**setting)
             assert driver.claim(1).results == keeps
 

@@ -32,8 +32,13 @@ class ExplainCases:
         assert failure.reason == reason
 
     def test_ahead_is_the_order_of_delivery(self, driver: Driver) -> None:
-        for ids, delay, priority in (("c", 3, 0), ("a b", 2, 0), ("heavy", 4, 200), ("top", 4, 255),
-                                     ("later", HOUR, 255)):  # fmt: skip
+        for ids, delay, priority in (
+            ("c", 3, 0),
+            ("a b", 2, 0),
+            ("heavy", 4, 200),
+            ("top", 4, 255),
+            ("later", HOUR, 255),
+        ):
             driver.put(*ids.split(), delay=delay, priority=priority)
         other = driver.wait(5).apart("other")
         other.put("old", at=START - 9)

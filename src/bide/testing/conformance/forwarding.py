@@ -14,8 +14,15 @@ def origin(rows: str, outbox: str = "shop", before: str = "") -> cmd.Origin:
     return cmd.Origin(outbox, rows.split(), before)
 
 
-def put(driver: Driver, ids: str, rows: str, conflict: Any = "keep", outbox: str = "shop",
-        before: str = "", **fields: Any) -> list[Outcome]:  # fmt: skip
+def put(
+    driver: Driver,
+    ids: str,
+    rows: str,
+    conflict: Any = "keep",
+    outbox: str = "shop",
+    before: str = "",
+    **fields: Any,
+) -> list[Outcome]:
     """Put messages whose ids are the letters of `ids`."""
     of = origin(rows, outbox, before)
     return driver.put(*ids, on_conflict=conflict, origin=of, **fields)

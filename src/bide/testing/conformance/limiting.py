@@ -9,7 +9,7 @@ import pytest
 
 from bide.engines.port import Engine
 from bide.model.times import CREDIT, interval
-from bide.testing.conformance.driver import HOUR, Driver, leases, numbered  # fmt: skip
+from bide.testing.conformance.driver import HOUR, Driver, leases, numbered
 
 
 def put(driver: Driver, text: str, **fields: Any) -> None:

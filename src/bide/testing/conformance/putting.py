@@ -13,22 +13,79 @@ from bide.model.message import MAX_ATTEMPT, Failure, Item
 from bide.testing.conformance.driver import HOUR, RICH, START, Driver, leases
 
 GIVEN: dict[str, Any] = {
-    **RICH, "attempt": 2, "failures": (Failure(1, 2, "w", "no"), Failure(2, 5, "w2", "!", 3)),
-}  # fmt: skip
+    **RICH,
+    "attempt": 2,
+    "failures": (Failure(1, 2, "w", "no"), Failure(2, 5, "w2", "!", 3)),
+}
 """What can be given with a message beside its due time."""
 
 PLAIN: dict[str, Any] = {name: getattr(Item("a", b"1"), name) for name in GIVEN}
 
 ODD_IDS = [
-    "x" * 512, "ü" * 256, "雪", "🦉", "a b", " ", "'", '"', "';--", "%", "_", "a%", "\\", "/", "?",
-    "*", "[a]", "{}", "null", "true", "0", "-1", "1e1", "10", "9", "010", "1.0", "NaN", "0x1F",
-    "\u2028", "\u0301e", "é", "\ufeff", "A", "a", "id:a", "0.0.0", "\U0010ffff", "\ue000",
-]  # fmt: skip
+    "x" * 512,
+    "ü" * 256,
+    "雪",
+    "🦉",
+    "a b",
+    " ",
+    "'",
+    '"',
+    "';--",
+    "%",
+    "_",
+    "a%",
+    "\\",
+    "/",
+    "?",
+    "*",
+    "[a]",
+    "{}",
+    "null",
+    "true",
+    "0",
+    "-1",
+    "1e1",
+    "10",
+    "9",
+    "010",
+    "1.0",
+    "NaN",
+    "0x1F",
+    "\u2028",
+    "\u0301e",
+    "é",
+    "\ufeff",
+    "A",
+    "a",
+    "id:a",
+    "0.0.0",
+    "\U0010ffff",
+    "\ue000",
+]
 
 BODIES: list[Any] = [
-    None, True, False, 0, -1, 2**53, 1.5, 1e300, "", "text", "ünï 雪 🦉", "nul \0", "\u2028", [],
-    {}, [1, [2, [3]]], {"a": {"b": [None]}}, {"": 0}, "1", "1e1", "null",
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**53,
+    1.5,
+    1e300,
+    "",
+    "text",
+    "ünï 雪 🦉",
+    "nul \0",
+    "\u2028",
+    [],
+    {},
+    [1, [2, [3]]],
+    {"a": {"b": [None]}},
+    {"": 0},
+    "1",
+    "1e1",
+    "null",
+]
 
 HEADERS: list[dict[str, str] | None] = [None, {}, {"a": "1", "": "", "ü": "雪'\""}]
 

@@ -13,12 +13,17 @@ from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 FAR = 4_500_000_000_000  # 2112
 RULES: list[tuple[dict[str, Any], str]] = [
-    ({"group": "g"}, "bcd"), ({"group": "g", "after": START + 4}, "cd"),
-    ({"group": "g", "before": START + 4}, "b"), ({"group": "none"}, ""),
-    ({"after": START + 4, "before": START + 6}, "cd"), ({"before": START - 8}, "a"),
-    ({"after": START - 9, "before": START}, "a"), ({"after": FAR, "before": FAR + 1}, "f"),
-    ({"after": START}, "bcdefg"), ({"after": 0}, "abcdefg"),
-]  # fmt: skip
+    ({"group": "g"}, "bcd"),
+    ({"group": "g", "after": START + 4}, "cd"),
+    ({"group": "g", "before": START + 4}, "b"),
+    ({"group": "none"}, ""),
+    ({"after": START + 4, "before": START + 6}, "cd"),
+    ({"before": START - 8}, "a"),
+    ({"after": START - 9, "before": START}, "a"),
+    ({"after": FAR, "before": FAR + 1}, "f"),
+    ({"after": START}, "bcdefg"),
+    ({"after": 0}, "abcdefg"),
+]
 """Rules, and the messages that they match."""
 
 
@@ -91,12 +96,21 @@ class QueueCases:
         driver.ack(driver.lease("before"))
         driver.configure(keep=5)
         changes: list[Callable[[], object]] = [
-            lambda: driver.put("new"), lambda: driver.replace("new", data=b"2"),
-            driver.claim, driver.cancel, driver.reschedule, driver.revive, driver.configure,
-            driver.ack, driver.extend, driver.retry, driver.bury,
+            lambda: driver.put("new"),
+            lambda: driver.replace("new", data=b"2"),
+            driver.claim,
+            driver.cancel,
+            driver.reschedule,
+            driver.revive,
+            driver.configure,
+            driver.ack,
+            driver.extend,
+            driver.retry,
+            driver.bury,
             lambda: driver.cancel_where(group="nobody"),
-            lambda: driver.purge("dead"), driver.delete,
-        ]  # fmt: skip
+            lambda: driver.purge("dead"),
+            driver.delete,
+        ]
         for change in changes:
             driver.ack(driver.lease("a", priority=1))
             assert driver.wait(5).counts().kept

@@ -14,9 +14,20 @@ from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, numbere
 
 IDS = [f"m{number}" for number in range(10)]
 MOVES = (
-    "claim", "claim", "wait", "wait", "release", "reschedule", "edit", "replace", "follow", "die",
-    "revive", "extend", "retry",
-)  # fmt: skip
+    "claim",
+    "claim",
+    "wait",
+    "wait",
+    "release",
+    "reschedule",
+    "edit",
+    "replace",
+    "follow",
+    "die",
+    "revive",
+    "extend",
+    "retry",
+)
 TWO_HOURS = Where(after=START - HOUR, before=START + HOUR)
 
 

@@ -250,14 +250,20 @@ class BurstCases:
     def test_many_groups_go_ahead_in_the_order_of_their_due_times(self, bare: Driver) -> None:
         burst(bare, at=START - 999, limit=1_000)
         names = [f"g{number * 7 % 300:03}" for number in range(300)]
-        bare.put_items(Item(name, b"1", group=name, at=START - 300 + number // 3)
-                       for number, name in enumerate(names))  # fmt: skip
+        bare.put_items(
+            Item(name, b"1", group=name, at=START - 300 + number // 3)
+            for number, name in enumerate(names)
+        )
         assert bare.take(301) == ["a00000", *names]
 
     def test_a_look_ahead_is_continued_by_the_next_claim(self, bare: Driver) -> None:
         burst(bare, 0, BURST + 2 * PROMOTE, limit=100)
-        bare.put_items([Item(f"g{number}", b"1", group=f"g{number:05}", delay=HOUR)
-                        for number in range(LOOK_GROUPS)])  # fmt: skip
+        bare.put_items(
+            [
+                Item(f"g{number}", b"1", group=f"g{number:05}", delay=HOUR)
+                for number in range(LOOK_GROUPS)
+            ]
+        )
         put(bare, "0 z")
         assert bare.take(1) == ["a00000"]  # it looked at 0, a and all but two of the others
         assert bare.take(2) == ["0", "z"]
@@ -268,8 +274,10 @@ class BurstCases:
     def test_a_group_with_very_many_messages_waits_for_its_line(self, bare: Driver) -> None:
         burst(bare, limit=100)
         for group, count in (("b", LOOK_MOST), ("c", LOOK_MOST + 1)):
-            items = [Item(f"{group}{number}", b"1", group=group, delay=HOUR - number)
-                     for number in range(1, count)]  # fmt: skip
+            items = [
+                Item(f"{group}{number}", b"1", group=group, delay=HOUR - number)
+                for number in range(1, count)
+            ]
             bare.put_items([*items[1:], Item(group, b"1", group=group, at=START), *items[:1]])
         assert bare.take(3) == ["a00000", "b", "a00001"]
         line_up(bare)

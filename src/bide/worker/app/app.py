@@ -321,9 +321,13 @@ class App(Periodic):
         return InProcessWorker(self, queues, grace=milliseconds(grace, "grace") / 1000)
 
     def _add(
-        self, queue: str, job: str | None, handler: Handler, lease: Duration,
+        self,
+        queue: str,
+        job: str | None,
+        handler: Handler,
+        lease: Duration,
         concurrency: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Register a handler with the settings of its queue, which all its jobs must share."""
         ms = lease_of(lease)
         known = self._queue_handlers.get(check_queue(queue))

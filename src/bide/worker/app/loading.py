@@ -12,11 +12,18 @@ from bide.model.errors import InvalidArgument
 from bide.worker.app.app import App
 
 EXTRAS = {
-    "alembic": "sqlalchemy", "celery": "celery", "cronsim": "schedules", "flask": "flask",
-    "h11": "server", "httptools": "server", "opentelemetry": "otel",
-    "prometheus_client": "metrics", "redis": "redis", "sentry_sdk": "sentry",
+    "alembic": "sqlalchemy",
+    "celery": "celery",
+    "cronsim": "schedules",
+    "flask": "flask",
+    "h11": "server",
+    "httptools": "server",
+    "opentelemetry": "otel",
+    "prometheus_client": "metrics",
+    "redis": "redis",
+    "sentry_sdk": "sentry",
     "starlette": "fastapi",
-}  # fmt: skip
+}
 """The extra of bide that installs a module. The package of other modules may have another name:
 that of `yaml` is PyYAML."""
 

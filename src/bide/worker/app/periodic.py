@@ -119,9 +119,13 @@ class Periodic:
                 name_of(function), source.run, is_async, timeout=seconds_of(timeout), retry=pauses
             )
             self._queue_handlers[source.home] = QueueHandlers(
-                source.home, lease_of(lease), 1, {None: handler}, partial(SourceWindows, source),
+                source.home,
+                lease_of(lease),
+                1,
+                {None: handler},
+                partial(SourceWindows, source),
                 fills=queue,
-            )  # fmt: skip
+            )
             self.sources[source.home] = source
             return function
 
@@ -180,9 +184,13 @@ class Periodic:
 
         def register(function: F) -> F:
             handler = make_handler(
-                function, timeout, retry, signatures=TAKEN, optional=True,
+                function,
+                timeout,
+                retry,
+                signatures=TAKEN,
+                optional=True,
                 decode=attrgetter("given"),
-            )  # fmt: skip
+            )
             self._check_free(check_queue(queue), "a schedule needs its own queue")
             schedule = Schedule(queue, handler.name, rule, missed, late, handler.retry.attempts)
             self._queue_handlers[queue] = QueueHandlers(

@@ -39,9 +39,13 @@ def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
 
 
 def schedule_facts(
-    queue: str, rule: Recurrence, first: int, count: int, links: Sequence[Message] = (),
+    queue: str,
+    rule: Recurrence,
+    first: int,
+    count: int,
+    links: Sequence[Message] = (),
     dead: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the facts about a schedule: times are Unix milliseconds.
 
     Args:
@@ -56,11 +60,14 @@ def schedule_facts(
     while len(ticks) < count:
         ticks.append(rule.after(ticks[-1]))
     facts: dict[str, Any] = {
-        "queue": queue, "when": rule.text, "timezone": rule.zone.key, "ticks": ticks,
+        "queue": queue,
+        "when": rule.text,
+        "timezone": rule.zone.key,
+        "ticks": ticks,
         "running": sum(link.state == "leased" for link in links),
         "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
         "dead": dead,
-    }  # fmt: skip
+    }
     if errors := [link.error for link in links if link.error is not None]:
         facts["error"] = errors[-1]
     return facts
@@ -81,9 +88,15 @@ def source_progress(home: str) -> Steps[dict[str, Any] | None]:
     window = first[0]
     body = read_window(window)
     facts: dict[str, Any] = {
-        "queue": named[0], "name": named[1], "state": window.state, "next": window.due,
-        "every": body.every, "window": body.window, "put": body.put, "attempt": window.attempt,
-    }  # fmt: skip
+        "queue": named[0],
+        "name": named[1],
+        "state": window.state,
+        "next": window.due,
+        "every": body.every,
+        "window": body.window,
+        "put": body.put,
+        "attempt": window.attempt,
+    }
     last = None if body.last is None else msgspec.structs.asdict(body.last)
     more = {"last": last, "holder": window.holder, "error": window.error}
     return facts | {name: fact for name, fact in more.items() if fact is not None}

@@ -13,10 +13,14 @@ SHORTEST = 100
 """The shortest period, in milliseconds."""
 
 ALIASES = {
-    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *",
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
-}  # fmt: skip
+}
 
 
 class Every:

@@ -118,10 +118,12 @@ class ScheduleTicks(Links):
         self._started = self._started or now
         following = rule.after(now)
         wrong = {
-            link.id: tick for link, tick in ticks
-            if link.state == "delayed" and not link.attempt
+            link.id: tick
+            for link, tick in ticks
+            if link.state == "delayed"
+            and not link.attempt
             and (tick.due > following if tick.spec == rule.spec else newest)
-        }  # fmt: skip
+        }
         if ticks and not wrong:
             return
         before = [tick.previous for tick in wrong.values() if tick.previous is not None]

@@ -297,9 +297,14 @@ class SourceWindows(Links):
             return
         ended = asked + round((store_client.clock.monotonic() - began) * 1000)
         _log.info(
-            "source %s of %s: found %d, put %d, for %s to %s", source.name,
-            source.queue, window.found, window.put, id_of(window.after), id_of(window.before),
-        )  # fmt: skip
+            "source %s of %s: found %d, put %d, for %s to %s",
+            source.name,
+            source.queue,
+            window.found,
+            window.put,
+            id_of(window.after),
+            id_of(window.before),
+        )
         done = Asked(window.after, window.before, ended, window.found, window.put)
         body = self._body(asked, done, progress.put + window.put)
         await self.put(source.after(max(moment, ended)), source.after, lambda _: body)

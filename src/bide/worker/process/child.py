@@ -222,8 +222,9 @@ def _check_store(app: App, processes: int) -> None:
         )
     _log.warning(
         "%s lives in this process: no other process can put messages into it, and it is lost when "
-        "this process ends; to share it name another store, such as sqlite:///bide.db", app.url,
-    )  # fmt: skip
+        "this process ends; to share it name another store, such as sqlite:///bide.db",
+        app.url,
+    )
 
 
 if __name__ == "__main__":

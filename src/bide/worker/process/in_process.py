@@ -107,9 +107,11 @@ class InProcessWorker:
                 seconds = AGAIN.delay(failures, random.random()) / 1000
                 self._failed = f"the worker has failed ({type(error).__name__}), and begins again"
                 _log.error(
-                    "the worker has failed: %s; it begins again in %.1f s", error, seconds,
+                    "the worker has failed: %s; it begins again in %.1f s",
+                    error,
+                    seconds,
                     exc_info=None if isinstance(error, BideError) else error,
-                )  # fmt: skip
+                )
                 await sleep(self._runner.app.clock, seconds)
 
     def _began(self) -> None:

@@ -174,9 +174,11 @@ class Process:
             with theirs:
                 descriptors = theirs.fileno(), *self.pass_fds
                 self._child = child = await asyncio.create_subprocess_exec(
-                    *self.command, *map(str, descriptors), pass_fds=descriptors,
+                    *self.command,
+                    *map(str, descriptors),
+                    pass_fds=descriptors,
                     process_group=0,  # so that only the supervisor gets Ctrl-C
-                )  # fmt: skip
+                )
         except OSError as error:  # no memory for another process, no descriptor left
             if ours is not None:
                 ours.close()

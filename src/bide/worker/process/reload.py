@@ -23,11 +23,13 @@ class Sources:
     def _look(self) -> Iterator[tuple[Path, int]]:
         for folder, folders, files in os.walk(self._folder):
             folders[:] = [
-                name for name in folders
-                if name not in LEFT_OUT and not name.startswith(".")
+                name
+                for name in folders
+                if name not in LEFT_OUT
+                and not name.startswith(".")
                 # Unlike `Path.exists` this is false, not an error, where one may not enter.
                 and not os.path.exists(f"{folder}/{name}/pyvenv.cfg")  # noqa: PTH110
-            ]  # fmt: skip
+            ]
             for name in files:
                 if name.endswith(".py"):
                     path = Path(folder, name)

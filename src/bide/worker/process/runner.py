@@ -67,8 +67,12 @@ class Watch:
         _log.warning(
             "%s has held up the event loop for %.1f s at %s:%d (%s); nothing else moves meanwhile. "
             "Make it a plain function, which gets a thread, or await what takes long",
-            name, seconds, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name,
-        )  # fmt: skip
+            name,
+            seconds,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+            frame.f_code.co_name,
+        )
 
 
 _log = logger("bide.worker")
@@ -186,9 +190,13 @@ class Runner:
                 if chain is not None:
                     beside.append(asyncio.create_task(chain.keep()))
                 self.consumers[queue] = Consumer(
-                    queue_handlers, traced(around), self.app.state, store_client, holder,
+                    queue_handlers,
+                    traced(around),
+                    self.app.state,
+                    store_client,
+                    holder,
                     crash_isolation,
-                )  # fmt: skip
+                )
             consumers = list(self.consumers.values())
             if store_client.lane.capabilities.shared:
                 gaps |= await read_gaps(store_client.lane, self._queues, began)
@@ -229,6 +237,7 @@ def chosen(app: App, queues: list[str]) -> list[str]:
             known = ", ".join(handlers)
             raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
     return [
-        queue for queue, queue_handlers in handlers.items()
+        queue
+        for queue, queue_handlers in handlers.items()
         if not queues or queue in queues or queue_handlers.fills in queues
-    ]  # fmt: skip
+    ]

@@ -315,8 +315,11 @@ class Supervisor:
         self.totals.restarts += 1
         _log.error(
             "process %d has died (%s) after %.1f s; another takes its place in %g s",
-            slot.number, process.cause(), lived, pause,
-        )  # fmt: skip
+            slot.number,
+            process.cause(),
+            lived,
+            pause,
+        )
 
     def _failed(self, fresh: Process) -> None:
         """Keep the processes at work: what replaces them does not begin."""
@@ -325,8 +328,9 @@ class Supervisor:
         _log.error(
             "the new process %d has ended (%s) before it was ready; those that work go on with the "
             "code they have",
-            fresh.number, fresh.cause(),
-        )  # fmt: skip
+            fresh.number,
+            fresh.cause(),
+        )
 
     def _start(self, number: int) -> Process:
         process = Process(number, self.command, self.pass_fds, self._news.set)
