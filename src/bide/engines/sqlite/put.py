@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -107,22 +107,21 @@ def _store_new(queue: QueueState, items: Sequence[Item], base: int) -> dict[int,
         The outcome of each item that was stored, by its sequence number.
     """
     row, now = queue.row, queue.now
-    seqs: Collection[int] = range(base + 1, base + 1 + len(items))
+    seqs = range(base + 1, base + 1 + len(items))
     item_dues = [item.due(now) for item in items]
     columns = seqs, repeat(row.id), items, item_dues, repeat(now)
     if _have_extras(items):
         count = queue.run_many(SQL.insert_message, map(row_of, *columns)).rowcount
     else:
         count = queue.run_many(SQL.insert_plain, map(plain_row_of, *columns)).rowcount
-    stored = seqs
+    new: Iterable[tuple[int, Item, int]] = zip(seqs, items, item_dues, strict=True)
     if count < len(items):
         stored = {seq for (seq,) in queue.run(SQL.seqs_after, (base,))}
+        new = [each for each in new if each[0] in stored]
     outcomes: dict[int, Outcome] = {}
     dues: list[int] = []
     weighted = 0
-    for seq, item, due in zip(seqs, items, item_dues, strict=True):
-        if seq not in stored:
-            continue
+    for seq, item, due in new:
         weighted |= item.priority
         if item.died is not None:
             queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
