@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
 from bide.model.forks import in_child, notice_fork
-from bide.model.limits import MAX_ACTOR, MAX_NAME
+from bide.model.limits import MAX_ACTOR, MAX_NAME, MAX_QUEUE
 
 OWN = "bide:"
 """The prefix of queues that bide uses itself; a namespace may precede it."""
@@ -16,7 +16,8 @@ OWN = "bide:"
 RESERVED = "bide.server"
 """The namespace of the queues that servers use themselves."""
 
-_QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_PART = rf"[A-Za-z0-9][A-Za-z0-9_.:-]{{0,{MAX_QUEUE - 1}}}"
+_QUEUE = re.compile(rf"(?:{_PART}/)?{_PART}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -78,8 +79,8 @@ def check_subscription(name: str) -> str:
 def _match(what: str, name: str, valid: bool = True, field: str | None = None) -> str:
     if not valid or not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"{field or what}={_shown(name)} is not a valid name of a {what}: 1 to 128 of A-Z a-z "
-            "0-9 _ . : -, beginning with a letter or digit"
+            f"{field or what}={_shown(name)} is not a valid name of a {what}: 1 to {MAX_QUEUE} "
+            "of A-Z a-z 0-9 _ . : -, beginning with a letter or digit"
         )
     return plain_text(name)
 

@@ -13,6 +13,9 @@ MAX_BODY = 1024 * 1024
 MAX_DEPTH = 500
 """The maximum depth of lists and objects in a body: every supported Python can decode it."""
 
+MAX_QUEUE = 128
+"""The longest name of a queue, and of the namespace before it, in characters."""
+
 MAX_NAME = 512
 """The longest id, group or name of a holder, in bytes."""
 

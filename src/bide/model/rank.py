@@ -10,8 +10,13 @@ Every rank is below 2**53, so a store that keeps numbers as doubles keeps it exa
 | dead, acked, expired | when the message entered this state |
 """
 
+from bide.model.times import HOUR_MS
+
 PRIORITIES = 256
 """How many priorities there are, from 0 on."""
+
+MAX_PRIORITY = PRIORITIES - 1
+"""The highest priority, which goes first."""
 
 STRIPE = 1 << 42
 """The ranks of ready messages of one priority: 2**42 ms is the year 2109."""
@@ -27,7 +32,7 @@ EVERYTHING = 1 << 53
 
 
 def _backwards(priority: int) -> int:
-    return PRIORITIES - 1 - priority
+    return MAX_PRIORITY - priority
 
 
 def delayed_rank(due: int, priority: int) -> int:
@@ -64,7 +69,7 @@ def forecast_start(now: int, bucket: int) -> int:
         >>> forecast_start(7_200_005, 60_000), forecast_start(7_200_005, 3_600_000)
         (7200005, 7200000)
     """
-    return now if bucket < 3_600_000 else now - now % 3_600_000
+    return now if bucket < HOUR_MS else now - now % HOUR_MS
 
 
 # Turns: the numbers by which the groups of a limited queue are ordered. The smallest goes first.

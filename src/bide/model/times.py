@@ -12,11 +12,23 @@ from msgspec import Meta
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DURATION_TEXT
 
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+"""Units in milliseconds."""
+
+MICROSECONDS = 1_000
+"""Of a millisecond."""
+
+MAX_YEARS = 130
+"""No duration is longer: such a delay would end after `LATEST`."""
+
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: a later time is taken for a mistake
 EARLIEST = 978_307_200
 """2001-01-01 00:00 UTC in Unix seconds. A smaller number is no time, but a year or a delay; a delay
 that is not smaller is a time."""
-_FAR = 20 * 365 * 86_400_000
+_FAR = 20 * 365 * DAY_MS
 """Delays up to this length, in milliseconds, end before 2100; longer ones are checked."""
 
 Duration = float | timedelta | str
@@ -29,7 +41,7 @@ UnixMs = Annotated[int, Meta(ge=0, le=2 * LATEST)]
 Ms = Annotated[int, Meta(ge=0, le=LATEST)]
 """A time and a duration in milliseconds, as commands have them."""
 
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNITS = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 _US = timedelta(microseconds=1)
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])\s*")
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
@@ -76,7 +88,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         hint = "; for now give 0, for a time in the past use at=" if what == "delay" else ""
         raise InvalidArgument(f"{what}={duration!r} is negative{hint}")
     hint = "" if isinstance(duration, str) else "; are those seconds?"
-    raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
+    raise InvalidArgument(f"{what}={duration!r} is longer than {MAX_YEARS} years{hint}")
 
 
 def check_length(seconds: float, what: str, weeks: str = "'2000w'") -> None:

@@ -17,6 +17,7 @@ from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.postgres.batch import NEVER, Batch, Floors
 from bide.engines.postgres.calls import replies
 from bide.engines.postgres.connection import Caller, Witness
+from bide.engines.postgres.constants import LOOK_AGAIN
 from bide.engines.postgres.faults import CHANGED, RETRIED, first_line, lasts, translate
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.reading import is_awaited
@@ -54,10 +55,6 @@ SOON, SELDOM = 0.02, 1.0
 
 MANY_DELTAS = 1_000
 """If a count had to add up more changes of the counters than this, they are folded."""
-
-LOOK_AGAIN = 5_000
-"""Milliseconds within which each waiting process asks again by itself, which it does every second
-or every `CALM` seconds: a put for a later time wakes none."""
 
 PATIENCE = 1.0
 """Seconds that the commands of a batch may wait for locks one after the other: all callers of this

@@ -9,7 +9,9 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
+from bide.engines.constants import with_constants
 from bide.engines.postgres.bounded_connection import BoundedConnection, patient
+from bide.engines.postgres.constants import CONSTANTS
 from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew, StoreError
 
 _FILES = files(__package__).joinpath("schema")
@@ -32,6 +34,14 @@ SET LOCAL standard_conforming_strings = on; SET LOCAL plpgsql.extra_errors = non
 """Lets the files mean the same whatever the user's settings are."""
 
 _NAME = re.compile(r"(?<!')\bbide(?=\.|, pg_temp| FROM PUBLIC)")
+
+
+def function_texts() -> list[str]:
+    """Return the files of functions, with numbers in place of the names of constants.
+
+    Migrations have their numbers in them: what they did stays, whatever becomes of a constant.
+    """
+    return [with_constants(file.read_text(), CONSTANTS) for file in _FUNCTIONS]
 
 
 @contextmanager
@@ -89,8 +99,8 @@ def _make(connection: BoundedConnection, schema: str) -> None:
         connection.execute(sql.SQL(_AS_WRITTEN).format(name))
         quoted = name.as_string(connection)
         newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (found or 0)]
-        for file in [*newer, *_FUNCTIONS]:
-            connection.execute(_NAME.sub(lambda _: quoted, file.read_text()).encode())
+        for text in [*(file.read_text() for file in newer), *function_texts()]:
+            connection.execute(_NAME.sub(lambda _: quoted, text).encode())
         connection.execute("DELETE FROM store")
         connection.execute("INSERT INTO store VALUES (%s)", (VERSION,))
 

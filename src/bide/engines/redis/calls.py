@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bide.engines.redis.constants import with_constants
+from bide.engines.constants import with_constants
+from bide.engines.redis.constants import CONSTANTS
 from bide.engines.redis.layout import Arg
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
@@ -135,4 +136,4 @@ def load_library() -> Library:
     texts = [(folder / f"{name}.lua").read_text("utf-8") for name in _SHARED]
     # A function has room for so many local variables: those of a file are its own.
     texts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in _VERBS]
-    return as_library(with_constants("".join(texts)))
+    return as_library(with_constants("".join(texts), CONSTANTS))

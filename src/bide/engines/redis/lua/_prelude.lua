@@ -85,7 +85,7 @@ end
 -- Lets the keys of a queue that does not exist expire after a week. Until then the number of changes goes
 -- on, so clients see that a deleted queue was not lost; and a put finds the lanes that wait.
 local function expire_keys()
-  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 7 * 24 * HOUR / SECOND) end
+  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 7 * 24 * HOUR_MS / SECOND_MS) end
 end
 
 -- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
@@ -151,7 +151,7 @@ end
 
 -- Commands that their senders may send again: the rules, and the reasons of these limits, are in
 -- bide.engines.repetition. What cannot be told is refused with REPETITION.
-local NOTE = 60 * SECOND  -- a sender stays so long where it is among those of its owner, which are costly to keep
+local NOTE = MINUTE_MS  -- a sender stays so long where it is among those of its owner, which are costly to keep
 local KEEP = SENDER_KEEP + NOTE
 local SENDERS
 local batch, last, place, kept_size  -- numbers of this batch and of the last one; nil: no such command
@@ -169,7 +169,7 @@ local function recall(words)
   if batch < last then return nil, {err = 'REPETITION late'} end
   if batch > last then return end
   kept_size = tonumber(kept[2])
-  if reply then call('EXPIRE', TRY, KEEP / SECOND) end
+  if reply then call('EXPIRE', TRY, KEEP / SECOND_MS) end
   if reply == '' then return nil, {err = 'REPETITION large'} end
   return reply or nil
 end
@@ -178,7 +178,7 @@ end
 local function note_sender()
   call('ZREMRANGEBYSCORE', SENDERS, '-inf', int(now - KEEP))
   call('ZADD', SENDERS, int(now), TRY)
-  call('EXPIRE', SENDERS, KEEP / SECOND)
+  call('EXPIRE', SENDERS, KEEP / SECOND_MS)
   if call('ZCARD', SENDERS) <= MAX_SENDERS then return end
   local oldest = call('ZRANGE', SENDERS, 0, 0)[1]
   call('ZREM', SENDERS, oldest)
@@ -192,7 +192,7 @@ local function keep(reply)
   if not stays then call('DEL', TRY) end
   if not fresh then noted = now end
   call('HSET', TRY, 'batch', int(batch), 'size', int(kept_size + #reply), 'noted', int(noted), place, reply)
-  if not (stays and fresh) then call('EXPIRE', TRY, KEEP / SECOND) end
+  if not (stays and fresh) then call('EXPIRE', TRY, KEEP / SECOND_MS) end
   if not fresh then note_sender() end
 end
 
@@ -234,7 +234,7 @@ local function read_clock()
   if given then return end
   local time = call('TIME')
   local micro = tonumber(time[2])
-  now, part = time[1] * SECOND + floor(micro / MICROSECONDS), micro % MICROSECONDS / MICROSECONDS
+  now, part = time[1] * SECOND_MS + floor(micro / MICROSECONDS), micro % MICROSECONDS / MICROSECONDS
 end
 
 -- Reads META; returns an error if the call ends here.

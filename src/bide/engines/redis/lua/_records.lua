@@ -200,7 +200,7 @@ end
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   table.insert(r.failures, {r.attempt, moment, r.holder or '', reason, counted and r.since or nil})
-  while #r.failures > 20 do table.remove(r.failures, 1) end
+  while #r.failures > KEPT_FAILURES do table.remove(r.failures, 1) end
   if not final and r.attempt < r.attempts then return true end
   remember_end(r, 'dead', counted and (r.holder or '') or actor)
   if r.successor then
@@ -236,7 +236,7 @@ local function locate(id, text)
   if not r then
     if not lease then return nil, true end
     r = {id = id, order = lease.order, member = lease.order .. id, due = now, priority = 0, attempt = 0,
-      attempts = 10, created = 0, group = ''}
+      attempts = DEFAULT_ATTEMPTS, created = 0, group = ''}
   end
   if lease and lease.order == r.order then
     for name, value in pairs(lease) do r[name] = value end
@@ -299,7 +299,7 @@ end
 
 -- Deletes messages that were kept for long enough: every change of a queue begins with this.
 function forget()
-  local day, keep = 24 * HOUR, tonumber(call('HGET', META, 'keep') or 0)
+  local day, keep = 24 * HOUR_MS, tonumber(call('HGET', META, 'keep') or 0)
   if not keep then _G.error(redis.error_reply('CORRUPT ' .. META)) end
   for state, lasts in pairs({acked = keep, expired = max(keep, day)}) do
     local members = call('ZRANGEBYSCORE', KEPT, int(BASE[state]), int(BASE[state] + now - lasts),

@@ -102,7 +102,7 @@ end)
 -- Reply: [now, change, start, due before it, [how many in each], due after]
 -- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
 define('forecast', {'no-writes'}, {}, function(bucket, buckets)
-  local start = bucket < HOUR and now or now - now % HOUR
+  local start = bucket < HOUR_MS and now or now - now % HOUR_MS
   local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(delayed_reach(moment))) end
   local first = by(now)
   local last, counts = first, {}
@@ -168,7 +168,7 @@ define('ahead', {'no-writes'}, {}, function(rank, order) return answer(before(ra
 -- history: look at how messages with an id have ended.
 -- watch: the same; and for a minute, tell the calling lane of every end in this queue.
 -- Reply: [head, ends or nothing]; head is [now, change, state or null, history, result_ttl]
-local WATCHED = 60 * SECOND
+local WATCHED = MINUTE_MS
 
 local function look(id)
   local state = null

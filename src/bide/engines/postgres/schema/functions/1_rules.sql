@@ -2,24 +2,26 @@
 --
 -- Here and elsewhere a function that commands call and that reads or changes tables is in plpgsql: up to
 -- version 17 one in SQL plans its statements again in each transaction.
+--
+-- Names in capitals that are no words of SQL, such as PROMOTE, are those of constants.py.
 
 -- The time of a command in Unix milliseconds: the caller's in tests, else the server's.
 CREATE FUNCTION bide._exactly(p_now bigint) RETURNS double precision LANGUAGE sql VOLATILE AS $$
-  SELECT coalesce(p_now, extract(epoch FROM clock_timestamp()) * 1000)::double precision
+  SELECT coalesce(p_now, extract(epoch FROM clock_timestamp()) * SECOND_MS)::double precision
 $$;
 
 CREATE FUNCTION bide._moment(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
-  SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+  SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * SECOND_MS)::bigint)
 $$;
 
 CREATE FUNCTION bide._rank(p_state bigint, p_due bigint, p_priority bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE p_state WHEN 0 THEN p_due * 256 + 255 - p_priority
-                      ELSE (255 - p_priority) * 4398046511104 + p_due END
+  SELECT CASE p_state WHEN 0 THEN p_due * PRIORITIES + MAX_PRIORITY - p_priority
+                      ELSE (MAX_PRIORITY - p_priority) * STRIPE + p_due END
 $$;
 
 CREATE FUNCTION bide._hour(p_due bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
-  SELECT ((p_due + 3599999) / 3600000)::integer
+  SELECT ((p_due + UP_TO_HOUR) / HOUR_MS)::integer
 $$;
 
 -- How many bytes a message takes that has not failed.
@@ -28,7 +30,7 @@ RETURNS integer LANGUAGE sql IMMUTABLE AS $$
   SELECT char_length(p_id) + octet_length(p_data) + coalesce(octet_length(p_headers), 0)
 $$;
 
--- The failures with one more; of more than twenty the oldest are dropped. The reason is JSON. `p_since`:
+-- The failures with one more; of more than KEPT_FAILURES the oldest are dropped. The reason is JSON. `p_since`:
 -- when the attempt began, if that is known.
 CREATE FUNCTION bide._failed(p_failures text, p_attempt integer, p_moment bigint, p_holder text,
                              p_reason text, p_since bigint)
@@ -46,10 +48,10 @@ BEGIN
   EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
     RETURN '[' || failure || ']';  -- something else has written to it
   END;
-  IF known >= 20 THEN
+  IF known >= KEPT_FAILURES THEN
     SELECT '[' || string_agg(value::text, ',' ORDER BY n) || ']' INTO p_failures
     FROM json_array_elements(p_failures::json) WITH ORDINALITY AS f(value, n)
-    WHERE n > known - 19;
+    WHERE n > known - OLDER_FAILURES;
   END IF;
   RETURN left(p_failures, -1) || ',' || failure || ']';
 END $$;
@@ -119,9 +121,9 @@ END $$;
 -- Refuse what is not the name of a queue: the rule of `check_queue` in bide.model.names.
 CREATE FUNCTION bide._check_queue(p_queue text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-  IF p_queue COLLATE "C" ~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' IS NOT TRUE THEN
-    RAISE EXCEPTION 'queue % must have 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first',
-      to_json(left(p_queue, 200))
+  IF p_queue COLLATE "C" ~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,QUEUE_REST}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,QUEUE_REST}$' IS NOT TRUE THEN
+    RAISE EXCEPTION 'queue % must have 1 to MAX_QUEUE of A-Z a-z 0-9 _ . : -, a letter or digit first',
+      to_json(left(p_queue, SHOWN_NAME))
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
 END $$;
@@ -177,20 +179,20 @@ BEGIN
     DELETE FROM ended WHERE seq IN (
       SELECT seq FROM ended
       WHERE queue = q.id AND moment <= p_now - greatest(q.history, q.result_ttl)
-      ORDER BY moment LIMIT 1000 FOR UPDATE SKIP LOCKED);
+      ORDER BY moment LIMIT FORGET FOR UPDATE SKIP LOCKED);
   END IF;
   RETURN q;
 END $$;
 
--- Delete what was remembered for long enough, at most 1,000 messages of each kind.
+-- Delete what was remembered for long enough, at most FORGET messages of each kind.
 CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
   WITH acked AS (
     SELECT ctid FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
-    ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ORDER BY rank, seq LIMIT FORGET FOR UPDATE SKIP LOCKED
   ), expired AS (
     SELECT ctid FROM message
-    WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, 86400000)
-    ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
+    WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, EXPIRED_KEEP)
+    ORDER BY rank, seq LIMIT FORGET FOR UPDATE SKIP LOCKED
   ), old AS (
     SELECT * FROM acked UNION ALL SELECT * FROM expired
   ), removed AS (
@@ -204,7 +206,7 @@ $$;
 CREATE FUNCTION bide._lower(p_queue integer, p_moment bigint, p_dues bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  INSERT INTO lowered SELECT p_queue, d.due * 256 FROM (
+  INSERT INTO lowered SELECT p_queue, d.due * PRIORITIES FROM (
     SELECT min(due) AS first, max(due) AS last FROM unnest(p_dues) AS due WHERE due < p_moment
   ) AS past, LATERAL (SELECT first UNION SELECT last) AS d(due) WHERE d.due IS NOT NULL;
 END $$;
@@ -264,7 +266,7 @@ BEGIN
   p_message.failures := NULL;
   p_message.successor := NULL;
   -- A claim reads the clock before its transaction has a number, so it may be behind by its duration.
-  PERFORM _lower(p_message.queue, p_now + 10000, ARRAY[p_message.due]);
+  PERFORM _lower(p_message.queue, p_now + LONGEST_CLAIM, ARRAY[p_message.due]);
   RETURN p_message;
 END $$;
 

@@ -9,7 +9,7 @@ CREATE FUNCTION bide._begin(p_sender text, p_number bigint, p_answers text DEFAU
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   INSERT INTO answer
-  SELECT p_sender, p_number, floor(extract(epoch FROM clock_timestamp()) * 1000), p_answers
+  SELECT p_sender, p_number, floor(extract(epoch FROM clock_timestamp()) * SECOND_MS), p_answers
   WHERE NOT EXISTS (SELECT FROM answer WHERE sender = p_sender AND number > p_number)
   ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
@@ -41,14 +41,14 @@ RETURNS json LANGUAGE sql STABLE AS $$
 $$;
 
 -- Remember the answer of the only command of a batch, or of several puts that were joined: then `p_place`
--- has the place and the number of messages of each. What is too long is not kept (MAX_KEPT).
+-- has the place and the number of messages of each. What is longer than MAX_KEPT is not kept.
 CREATE FUNCTION bide._remember(p_sender text, p_number bigint, p_place text, p_outcomes json[])
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   outcomes CONSTANT text := array_to_json(p_outcomes);
 BEGIN
   UPDATE answer SET answers = '{"' || p_place || '":' || CASE
-    WHEN octet_length(outcomes) <= 65536 THEN outcomes ELSE '{"type":"not_kept"}' END || '}'
+    WHEN octet_length(outcomes) <= MAX_KEPT THEN outcomes ELSE '{"type":"not_kept"}' END || '}'
   WHERE sender = p_sender AND number = p_number;
 END $$;
 
@@ -124,13 +124,13 @@ END $$;
 
 -- Forget the batches that were followed by another one of the same sender, but not those of the last two
 -- seconds: no statement that does not see the later batch yet runs for so long. And forget senders that
--- were not seen for 15 minutes (SENDER_KEEP), and those beyond 1,000 of one owner (MAX_SENDERS).
+-- were not seen for SENDER_KEEP, and those beyond MAX_SENDERS of one owner.
 CREATE FUNCTION bide._forget_answers() RETURNS void LANGUAGE sql VOLATILE AS $$
   DELETE FROM answer AS a USING (
     SELECT sender, max(number) AS number, max(seen) AS seen,
            row_number() OVER (PARTITION BY split_part(sender, ':', 1) ORDER BY max(seen) DESC) AS n
     FROM answer GROUP BY sender
   ) AS s
-  WHERE a.sender = s.sender AND (s.n > 1000 OR s.seen < _moment(NULL) - 900000
-    OR a.number < s.number AND a.seen < _moment(NULL) - 2000)
+  WHERE a.sender = s.sender AND (s.n > MAX_SENDERS OR s.seen < _moment(NULL) - SENDER_KEEP
+    OR a.number < s.number AND a.seen < _moment(NULL) - BATCH_KEEP)
 $$;

@@ -50,7 +50,7 @@ BEGIN
     forgot := true;
   END LOOP;
   IF p_at < moment THEN
-    INSERT INTO lowered SELECT id, p_at * 256 FROM queue WHERE name = p_queue;
+    INSERT INTO lowered SELECT id, p_at * PRIORITIES FROM queue WHERE name = p_queue;
   END IF;
   RETURN moment;
 END $$;
@@ -64,7 +64,7 @@ CREATE FUNCTION bide._rows(
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
   SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0))), d.due,
          coalesce(i.created, p_moment), i.expires, NULL::bigint, NULL::bigint, NULL::bigint,
-         NULL::bigint, p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
+         NULL::bigint, p_queue, coalesce(i.attempts, DEFAULT_ATTEMPTS)::integer, coalesce(i.attempt, 0)::integer,
          _size(i.id, i.data, i.headers), NULL::integer, NULL::integer,
          (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint, coalesce(i.priority, 0)::smallint,
          coalesce(i.is_json, true), i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.headers,
@@ -161,7 +161,7 @@ BEGIN
       LOOP  -- until it is stored, or the one that is there is locked
         was := _locked(q.id, new.id, moment);
         IF was.state > 3 AND NOT _may_forget() AND was.rank <= moment
-           - greatest(q.keep, (CASE was.state WHEN 5 THEN 86400000 END)) THEN
+           - greatest(q.keep, (CASE was.state WHEN 5 THEN EXPIRED_KEEP END)) THEN
           DELETE FROM message WHERE queue = q.id AND id = new.id;
           moves := moves || _moved(was, NULL, NULL);
           CONTINUE;

@@ -31,7 +31,7 @@ DECLARE
   moment CONSTANT bigint := floor(clock);
   q queue := _open(p_queue, moment);
   leased bigint;
-  reach CONSTANT integer := greatest(1024, p_count);
+  reach CONSTANT integer := greatest(PROMOTE, p_count);
   source smallint;
   first_rank bigint;
   last_rank bigint;
@@ -71,7 +71,7 @@ BEGIN
   WHILE taken < p_count AND examined < reach LOOP
     source := 0;
     first_rank := _first_rank(q.id, floors[1]);
-    last_rank := moment * 256 + 255;
+    last_rank := moment * PRIORITIES + MAX_PRIORITY;
     IF q.weighted OR _is_ready(q.id) THEN
       IF NOT promoted THEN
         PERFORM _promote(q.id, first_rank, last_rank, reach);
@@ -79,7 +79,7 @@ BEGIN
       END IF;
       source := 1;
       first_rank := 0;
-      last_rank := 9007199254740992;
+      last_rank := EVERYTHING;
     END IF;
     SELECT array_agg(p.ctid) AS places, array_agg(p.due) AS dues, array_agg(p.bytes) AS sizes,
            array_agg(p.too_late) AS lates, sum(p.bytes) AS bytes, bool_or(p.too_late) AS any_late,
@@ -137,10 +137,10 @@ BEGIN
   END LOOP;
   IF taken = 0 THEN
     PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;
-    due := _next(q, NULL, floors, NULL) / 1000;
+    due := _next(q, NULL, floors, NULL) / MICROSECONDS;
     IF due <= moment AND p_count > 0 AND examined = 0
        AND NOT _may_collect(q.id, moment, floors[2]) THEN
-      due := moment + 10;  -- another claim has locked what is due: look again, but do not spin
+      due := moment + CLAIM_AGAIN;  -- another claim has locked what is due: look again, but do not spin
     END IF;
     until := _asleep(p_process, p_queue, moment);
   END IF;
@@ -238,16 +238,16 @@ DECLARE
   bound CONSTANT bigint := floors[3];
   first_lapse CONSTANT bigint := bound + coalesce(q.lease, 0);
 BEGIN
-  IF p_moment < greatest(bound, floors[1] / 256) THEN
+  IF p_moment < greatest(bound, floors[1] / PRIORITIES) THEN
     RETURN ARRAY[0, 0, NULL, NULL, q.lease];  -- the clock was set back
   END IF;
   floors[6] := 0;
   IF bound IS NULL OR pg_snapshot_xmin(pg_current_snapshot())::text::bigint < floors[4] THEN
     RETURN floors;  -- a transaction is open that may still put a message before that time
   END IF;
-  floors[1] := least(bound * 256, (  -- by a later snapshot, which sees all that these have done
+  floors[1] := least(bound * PRIORITIES, (  -- by a later snapshot, which sees all that these have done
     SELECT rank FROM message WHERE queue = q.id AND state = 0
-      AND rank >= floors[1] AND rank < bound * 256
+      AND rank >= floors[1] AND rank < bound * PRIORITIES
     ORDER BY rank LIMIT 1));
   floors[2] := least(first_lapse, (
     SELECT rank FROM message WHERE queue = q.id AND state = 2
@@ -322,5 +322,5 @@ BEGIN
     RETURN 0;
   END IF;
   RETURN least(CASE WHEN q.limited IS NOT NULL THEN _opens(l, p_us) END,
-               1000 * _first_lapse(q.id, p_floor[2]), 1000 * _first_due(q.id, p_floor[1]));
+               MICROSECONDS * _first_lapse(q.id, p_floor[2]), MICROSECONDS * _first_due(q.id, p_floor[1]));
 END $$;

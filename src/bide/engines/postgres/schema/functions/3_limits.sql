@@ -62,14 +62,14 @@ $$;
 -- were not used.
 CREATE FUNCTION bide._allowed(p_last bigint, p_rate bigint, p_us bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN p_rate = 0 THEN 9007199254740992 WHEN p_last + p_rate > p_us THEN 0
-              ELSE (p_us - greatest(p_last + p_rate, p_us - 10000)) / p_rate + 1 END
+  SELECT CASE WHEN p_rate = 0 THEN EVERYTHING WHEN p_last + p_rate > p_us THEN 0
+              ELSE (p_us - greatest(p_last + p_rate, p_us - CREDIT)) / p_rate + 1 END
 $$;
 
 -- When the last of some messages counts as served that are served now.
 CREATE FUNCTION bide._served(p_last bigint, p_rate bigint, p_us bigint, p_count bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT greatest(p_last + p_rate, p_us - 10000) + (p_count - 1) * p_rate
+  SELECT greatest(p_last + p_rate, p_us - CREDIT) + (p_count - 1) * p_rate
 $$;
 
 -- From when a rate allows the message of this number of those that are served now.
@@ -113,7 +113,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   was CONSTANT integer := q.limited;
-  us CONSTANT bigint := p_now * 1000;
+  us CONSTANT bigint := p_now * MICROSECONDS;
   wanted bigint[];
   old limited;
   l limited;
@@ -183,9 +183,9 @@ BEGIN
     WHEN _is_full(l, group_name, running) THEN
       json_build_object('by', 'group_limit', 'value', l.group_limit, 'running', running, 'until', NULL)
     WHEN opens > greatest(p_us, group_opens) THEN
-      json_build_object('by', 'rate', 'value', l.rate, 'running', l.running, 'until', (opens + 999) / 1000)
+      json_build_object('by', 'rate', 'value', l.rate, 'running', l.running, 'until', (opens + UP_TO_MS) / MICROSECONDS)
     WHEN group_opens > p_us THEN
-      json_build_object('by', 'group_rate', 'value', l.group_rate, 'running', running, 'until', (group_opens + 999) / 1000)
+      json_build_object('by', 'group_rate', 'value', l.group_rate, 'running', running, 'until', (group_opens + UP_TO_MS) / MICROSECONDS)
   END;
 END $$;
 

@@ -56,11 +56,11 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   names CONSTANT text[] := ARRAY(
     SELECT name FROM turn WHERE limited = l.id AND standing = 2 AND last <= p_us - l.group_rate
-    ORDER BY last, name LIMIT 1024);
+    ORDER BY last, name LIMIT PROMOTE);
 BEGIN
   IF cardinality(names) > 0 THEN
     DELETE FROM turn WHERE limited = l.id AND name = ANY (names) AND running = 0
-      AND NOT _has_line(l.id, name) AND _opens_for(l, name, last) + 10000 <= p_us;
+      AND NOT _has_line(l.id, name) AND _opens_for(l, name, last) + CREDIT <= p_us;
     PERFORM _stand(l, names, p_us);
   END IF;
 END $$;
@@ -127,7 +127,7 @@ BEGIN
   ON CONFLICT (limited, name) DO UPDATE SET (turn, last, freed, standing) = (
     SELECT excluded.turn, CASE WHEN idle THEN 0 ELSE t.last END, CASE WHEN idle THEN 0 ELSE t.freed END,
            _standing(l, t.name, t.running, t.last, true, p_us)
-    FROM (SELECT t.running <= 0 AND _opens_for(l, t.name, t.last) + 10000 <= p_us AS idle) AS i);
+    FROM (SELECT t.running <= 0 AND _opens_for(l, t.name, t.last) + CREDIT <= p_us AS idle) AS i);
   l.turn := l.turn + coalesce(cardinality(entering), 0);
 END $$;
 
@@ -145,19 +145,19 @@ BEGIN
       SELECT "group" AS name FROM message WHERE queue = q.id AND "group" > look.name
       ORDER BY "group" LIMIT 1
     ) AS g CROSS JOIN LATERAL (
-      SELECT count(*) AS seen, CASE WHEN count(*) <= 1000 THEN (
-               array_agg(m.ctid ORDER BY 255 - m.priority, m.due, m.seq)
+      SELECT count(*) AS seen, CASE WHEN count(*) <= LOOK_MOST THEN (
+               array_agg(m.ctid ORDER BY MAX_PRIORITY - m.priority, m.due, m.seq)
                  FILTER (WHERE m.state = 0 AND m.rank <= p_reach))[1] END AS place
       FROM (
         SELECT ctid, seq, state, rank, due, priority FROM message
         WHERE queue = q.id AND "group" = g.name AND NOT _has_line(l.id, g.name)
-        ORDER BY seq LIMIT 1001
+        ORDER BY seq LIMIT BEYOND_LOOK_MOST
       ) AS m
     ) AS e
-    WHERE look.n < 512 AND look.seen < 2048
+    WHERE look.n < LOOK_GROUPS AND look.seen < LOOK_MESSAGES
   )
   SELECT array_agg(place) FILTER (WHERE place IS NOT NULL) AS places,
-         CASE WHEN max(n) = 512 OR max(look.seen) >= 2048 THEN max(name) ELSE '' END AS last
+         CASE WHEN max(n) = LOOK_GROUPS OR max(look.seen) >= LOOK_MESSAGES THEN max(name) ELSE '' END AS last
   INTO seen FROM look;
   l.looked := seen.last;
   l := _into_lines(l, ARRAY(
@@ -201,7 +201,7 @@ BEGIN
   INTO seen FROM (
     SELECT ctid, limited, rank, seq FROM message
     WHERE queue = q.id AND state = 1 AND state >= 0 AND (rank, seq) > (l.lined[1], l.lined[2])
-    ORDER BY rank, seq LIMIT 1024
+    ORDER BY rank, seq LIMIT PROMOTE
   ) AS s;
   places := ARRAY(
     SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
@@ -213,6 +213,6 @@ BEGIN
     l.horizon := pg_current_xact_id()::text::bigint;
     l.settled := false;
   END IF;
-  p_more := seen.n = 1024;
+  p_more := seen.n = PROMOTE;
   l.lined := CASE WHEN p_more THEN seen.last WHEN NOT l.settled THEN '{-1,-1}' END;
 END $$;

@@ -39,7 +39,7 @@ BEGIN
     RETURN NULL;
   END IF;
   SELECT * INTO l FROM limited WHERE id = q.limited;
-  RETURN (_opens(l, p_now * 1000) + 999) / 1000;
+  RETURN (_opens(l, p_now * MICROSECONDS) + UP_TO_MS) / MICROSECONDS;
 END $$;
 
 -- Claim from a limited queue, as `_claim` does and with the same answer. The `floor` of a message is its
@@ -60,8 +60,8 @@ DECLARE
   before CONSTANT limited := _lock_limits(q.limited);
   clock CONSTANT double precision := _exactly(p_now);  -- it may have waited for others
   moment CONSTANT bigint := floor(clock);
-  us CONSTANT bigint := floor(clock * 1000);
-  reach CONSTANT integer := greatest(1024, p_count);
+  us CONSTANT bigint := floor(clock * MICROSECONDS);
+  reach CONSTANT integer := greatest(PROMOTE, p_count);
   l limited := before;
   claim bigint;
   room bigint := least(p_count, p_slots);
@@ -97,7 +97,7 @@ BEGIN
   SELECT array_agg(d.ctid) INTO places FROM (
     SELECT ctid FROM message
     WHERE queue = q.id AND state = 0 AND state >= 0
-      AND rank BETWEEN _first_rank(q.id, p_floor[1]) AND moment * 256 + 255
+      AND rank BETWEEN _first_rank(q.id, p_floor[1]) AND moment * PRIORITIES + MAX_PRIORITY
     ORDER BY rank, seq LIMIT reach FOR UPDATE SKIP LOCKED
   ) AS d;
   IF places IS NOT NULL THEN
@@ -110,7 +110,7 @@ BEGIN
   END IF;
   room := least(room, _allowed(l.last, l.rate, us));
   IF is_more AND room > 0 THEN
-    l := _look_ahead(q, l, moment * 256 + 255, us);
+    l := _look_ahead(q, l, moment * PRIORITIES + MAX_PRIORITY, us);
   END IF;
   WHILE room > 0 AND examined < reach AND NOT is_full LOOP
     late_name := NULL;
@@ -152,7 +152,7 @@ BEGIN
         FROM (
           SELECT place, taken + nth AS nth, greatest(l.freed, s.freed, (greatest(
                    _opened(l.last, l.rate, us, nth), CASE WHEN s.name <> '' THEN
-                     _opened(s.last, l.group_rate, us, s.round) END) + 999) / 1000) AS freed
+                     _opened(s.last, l.group_rate, us, s.round) END) + UP_TO_MS) / MICROSECONDS) AS freed
           FROM unnest(heads) WITH ORDINALITY AS s(place, name, round, freed, last, due, nth)
         ) AS s WHERE m.ctid = s.place
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
@@ -160,8 +160,8 @@ BEGIN
                   clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
       INSERT INTO tally
       SELECT q.id, 'pending', _hour(h.due), -count(*) FROM unnest(heads) AS h GROUP BY 3;
-      l.turn := (l.turn / 4096 + 1) * 4096;
-      UPDATE turn AS t SET turn = l.turn + s.nth * 4096, running = t.running + s.n,
+      l.turn := (l.turn / GAP + 1) * GAP;
+      UPDATE turn AS t SET turn = l.turn + s.nth * GAP, running = t.running + s.n,
         last = _served(t.last, l.group_rate, us, s.n),
         standing = _standing(l, t.name, t.running + s.n, _served(t.last, l.group_rate, us, s.n),
                              _has_line(l.id, t.name), us)
@@ -169,7 +169,7 @@ BEGIN
             FROM unnest(heads) WITH ORDINALITY AS h(place, name, round, freed, last, due, nth)
             GROUP BY name) AS s
       WHERE t.limited = l.id AND t.name = s.name;
-      l.turn := l.turn + (serving - 1) * 4096;
+      l.turn := l.turn + (serving - 1) * GAP;
       l.running := l.running + serving;
       l.last := _served(l.last, l.rate, us, serving);
       taken := taken + serving;
@@ -197,9 +197,9 @@ BEGIN
     IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
        AND NOT _may_collect(q.id, moment, p_floor[2])
        AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN
-      planned := us + 10000;  -- another claim has locked what is due: look again, but do not spin
+      planned := us + CLAIM_AGAIN_US;  -- another claim has locked what is due: look again, but do not spin
     END IF;
-    due := -((-planned) / 1000);
+    due := -((-planned) / MICROSECONDS);
     until := _asleep(p_process, q.name, moment);
   END IF;
   attempt := behind::integer;

@@ -280,12 +280,12 @@ BEGIN
     UNION ALL
     (SELECT * FROM message
      WHERE p_group IS NULL AND queue = p_queue AND state = 0
-       AND rank >= p_after * 256 AND rank < p_before * 256
+       AND rank >= p_after * PRIORITIES AND rank < p_before * PRIORITIES
      ORDER BY rank, seq LIMIT p_limit)
     LIMIT p_limit;
 END $$;
 
--- Delete up to 1,000 messages and count why. Answers how many, and whether more are left. Each is looked
+-- Delete up to BULK messages and count why. Answers how many, and whether more are left. Each is looked
 -- at again when it is locked: it may have been claimed, moved or changed meanwhile.
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state bigint, p_group text, p_after bigint,
@@ -296,7 +296,7 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment);
   first_due bigint := coalesce(p_after, 0);
-  last_due bigint := coalesce(p_before, 9007199254740992);
+  last_due bigint := coalesce(p_before, EVERYTHING);
   moves tally[] := '{}';
   ids text[];
   wanted text;
@@ -307,20 +307,20 @@ BEGIN
     WHEN 1 THEN last_due := least(last_due, moment + 1);
     ELSE NULL;
   END CASE;
-  SELECT coalesce(array_agg(id ORDER BY id COLLATE "C") FILTER (WHERE n <= 1000), '{}'), count(*) > 1000
+  SELECT coalesce(array_agg(id ORDER BY id COLLATE "C") FILTER (WHERE n <= BULK), '{}'), count(*) > BULK
   INTO ids, more FROM (
     SELECT id, row_number() OVER () AS n FROM (
       (SELECT id FROM message
        WHERE p_state >= 3 AND queue = q.id AND state = p_state AND state >= 0
-         AND rank < coalesce(p_before, 9007199254740992) ORDER BY rank, seq LIMIT 1001)
+         AND rank < coalesce(p_before, EVERYTHING) ORDER BY rank, seq LIMIT BEYOND_BULK)
       UNION ALL
-      SELECT id FROM _unheld(q.id, p_group, first_due, last_due, 1001) WHERE coalesce(p_state, 0) < 2
+      SELECT id FROM _unheld(q.id, p_group, first_due, last_due, BEYOND_BULK) WHERE coalesce(p_state, 0) < 2
     ) AS there
   ) AS numbered;
   count := 0;
   FOREACH wanted IN ARRAY ids LOOP
     DELETE FROM message WHERE queue = q.id AND id = wanted AND CASE
-      WHEN p_state >= 3 THEN state = p_state AND rank < coalesce(p_before, 9007199254740992)
+      WHEN p_state >= 3 THEN state = p_state AND rank < coalesce(p_before, EVERYTHING)
       ELSE state < 2 AND due >= first_due AND due < last_due AND (p_group IS NULL OR "group" = p_group)
     END RETURNING * INTO was;
     CONTINUE WHEN was.seq IS NULL;

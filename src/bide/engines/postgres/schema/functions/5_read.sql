@@ -54,7 +54,7 @@ BEGIN
     UNION ALL
     (SELECT v.* FROM (
        SELECT DISTINCT id FROM returned
-       WHERE queue = q.id AND number > p_since % 17592186044416 AND id > p_id ORDER BY id
+       WHERE queue = q.id AND number > p_since % HISTORY_RETURNS AND id > p_id ORDER BY id
      ) AS r, LATERAL (  -- `OFFSET 0`: one look-up each
        SELECT * FROM _message WHERE queue = q.id AND id = r.id OFFSET 0
      ) AS v WHERE v.due >= p_after AND v.due < p_before ORDER BY r.id LIMIT p_limit)
@@ -85,7 +85,7 @@ END $$;
 -- was restored. A multiple of 2^44.
 CREATE FUNCTION bide._history() RETURNS bigint LANGUAGE sql STABLE AS $$
   SELECT abs(hashtext('returned'::regclass::oid || CASE WHEN pg_is_in_recovery() THEN '' ELSE
-    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END) % 131072)::bigint << 44
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END) % HISTORIES)::bigint << HISTORY_BITS
 $$;
 
 -- The last return that is behind all transactions, with `_history`: what returns from now on has a higher
@@ -99,8 +99,8 @@ $$;
 -- Whether all returns since `_last_return` are remembered, and nothing was lost.
 CREATE FUNCTION bide._remembers(p_since bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT p_since - p_since % 17592186044416 = _history()
-    AND EXISTS (SELECT FROM returned WHERE number = p_since % 17592186044416)
+  SELECT p_since - p_since % HISTORY_RETURNS = _history()
+    AND EXISTS (SELECT FROM returned WHERE number = p_since % HISTORY_RETURNS)
 $$;
 
 -- How many messages are in each state, and what has become of the others, as JSON of `Counts`. `deltas`:
@@ -149,9 +149,9 @@ $$;
 CREATE FUNCTION bide._due_now(p_queue integer, p_moment bigint, OUT n bigint, OUT oldest bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  this_hour CONSTANT bigint := p_moment / 3600000 + 1;
-  reach CONSTANT bigint := p_moment * 256 + 255;
-  most bigint := 1000;
+  this_hour CONSTANT bigint := p_moment / HOUR_MS + 1;
+  reach CONSTANT bigint := p_moment * PRIORITIES + MAX_PRIORITY;
+  most bigint := COUNTED_SINGLY;
   coming bigint;
 BEGIN
   LOOP
@@ -164,7 +164,7 @@ BEGIN
     EXIT WHEN n < most;
     SELECT count(*) INTO coming FROM (
       SELECT FROM message WHERE queue = p_queue AND state = 0
-        AND rank > reach AND rank <= this_hour * 3600000 * 256 + 255
+        AND rank > reach AND rank <= this_hour * HOUR_MS * PRIORITIES + MAX_PRIORITY
       ORDER BY rank LIMIT most
     ) AS soon;
     IF coming < most THEN
@@ -185,7 +185,7 @@ CREATE FUNCTION bide._oldest_ready(p_queue integer) RETURNS bigint LANGUAGE sql 
     UNION ALL
     SELECT f.rank, f.due FROM first, LATERAL (
       SELECT m.rank, m.due FROM message AS m
-      WHERE m.queue = p_queue AND m.state = 1 AND m.rank >= (first.rank / 4398046511104 + 1) * 4398046511104
+      WHERE m.queue = p_queue AND m.state = 1 AND m.rank >= (first.rank / STRIPE + 1) * STRIPE
       ORDER BY m.rank LIMIT 1
     ) AS f
   )
@@ -240,7 +240,7 @@ BEGIN
         SELECT FROM message WHERE queue = q.id AND state = 1 AND (rank, seq) < (mine, m.seq)
         ORDER BY rank, seq LIMIT p_most) AS before;
     ELSE
-      limiting := _limiting(q, m, floor(_exactly(p_now) * 1000)::bigint);
+      limiting := _limiting(q, m, floor(_exactly(p_now) * MICROSECONDS)::bigint);
       SELECT count(*) INTO ahead FROM (
         SELECT FROM message WHERE limited = q.limited AND state = 1
           AND coalesce("group", '') = coalesce(m."group", '') AND (rank, seq) < (mine, m.seq)
@@ -250,7 +250,7 @@ BEGIN
              AND (q.limited IS NULL OR d."group" IS NOT DISTINCT FROM m."group")) AS before, bool_or(d.seq = m.seq) AS here
     INTO due FROM (
       SELECT message.due, priority, seq, "group" FROM message
-      WHERE queue = q.id AND state = 0 AND rank <= moment * 256 + 255
+      WHERE queue = q.id AND state = 0 AND rank <= moment * PRIORITIES + MAX_PRIORITY
       ORDER BY rank, seq LIMIT p_promote) AS d;
     ahead := CASE WHEN m.state = 0 AND due.n = p_promote AND NOT due.here THEN p_most
                   ELSE least(p_most, ahead + due.before) END;
@@ -274,9 +274,9 @@ SET enable_seqscan = on SET enable_bitmapscan = on AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
                       + coalesce(octet_length(failures), 0)
                       + coalesce(octet_length(successor::json ->> 'data') / 2 - 1
-                                 + coalesce(octet_length(successor::json ->> 'headers'), 0) + 100, 0)),
+                                 + coalesce(octet_length(successor::json ->> 'headers'), 0) + ROW_BYTES, 0)),
                   0)::bigint
-       + (SELECT coalesce(sum(100 + coalesce(octet_length(by), 0) + coalesce(octet_length(failures), 0)
+       + (SELECT coalesce(sum(ROW_BYTES + coalesce(octet_length(by), 0) + coalesce(octet_length(failures), 0)
                               + coalesce(octet_length(result), 0)), 0)
           FROM ended WHERE queue = p_queue)::bigint
   FROM message WHERE queue = p_queue
@@ -310,11 +310,11 @@ CREATE FUNCTION bide._forecast(p_queue text, p_now bigint, p_bucket bigint, p_bu
 RETURNS json LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
-  first CONSTANT bigint := moment - CASE WHEN p_bucket < 3600000 THEN 0 ELSE moment % 3600000 END;
+  first CONSTANT bigint := moment - CASE WHEN p_bucket < HOUR_MS THEN 0 ELSE moment % HOUR_MS END;
   q CONSTANT queue := _queue(p_queue);
-  by_hour CONSTANT boolean := p_bucket % 3600000 = 0;
-  first_hour CONSTANT bigint := first / 3600000 + 1;
-  reach CONSTANT bigint := CASE WHEN by_hour THEN first_hour * 3600000
+  by_hour CONSTANT boolean := p_bucket % HOUR_MS = 0;
+  first_hour CONSTANT bigint := first / HOUR_MS + 1;
+  reach CONSTANT bigint := CASE WHEN by_hour THEN first_hour * HOUR_MS
                                 ELSE first + p_bucket * p_buckets END;
   pending bigint := coalesce((
     SELECT sum(n) FROM _counter WHERE queue = q.id AND what = 'pending'), 0);
@@ -323,13 +323,13 @@ DECLARE
   overdue bigint;
 BEGIN
   WITH counted AS (
-    SELECT (rank / 256 - first - 1) / p_bucket AS number, count(*) AS n FROM (
+    SELECT (rank / PRIORITIES - first - 1) / p_bucket AS number, count(*) AS n FROM (
       SELECT rank FROM message
-      WHERE queue = q.id AND state = 0 AND rank > moment * 256 + 255 AND rank <= reach * 256 + 255
+      WHERE queue = q.id AND state = 0 AND rank > moment * PRIORITIES + MAX_PRIORITY AND rank <= reach * PRIORITIES + MAX_PRIORITY
       ORDER BY rank
     ) AS m GROUP BY 1
     UNION ALL
-    SELECT (hour - first_hour) * 3600000 / p_bucket, n FROM _counter
+    SELECT (hour - first_hour) * HOUR_MS / p_bucket, n FROM _counter
     WHERE by_hour AND queue = q.id AND what = 'pending' AND hour > first_hour
   )
   SELECT coalesce(array_agg(c.n ORDER BY b), '{}'),

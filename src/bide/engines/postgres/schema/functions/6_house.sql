@@ -2,9 +2,8 @@
 
 -- Add up the changes of the counters, unless another process does; and forget processes that are gone. A
 -- commit that is lost with the power loses nothing: the changes are there again, and not added up. Of the
--- returns of messages `p_returned` are kept (MAX_RETURNED of bide.model.limits); those of transactions to
--- come are from another server.
-CREATE FUNCTION bide._fold(p_returned bigint DEFAULT 10000) RETURNS void
+-- returns of messages `p_returned` are kept; those of transactions to come are from another server.
+CREATE FUNCTION bide._fold(p_returned bigint DEFAULT MAX_RETURNED) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -21,30 +20,30 @@ BEGIN
   FROM changes LEFT JOIN _part ON whole = what GROUP BY 1, 2, 3
   ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
   DELETE FROM total WHERE hour >= 0 AND count = 0;
-  -- A rank in `lowered` is that of the highest priority there is, 255 below the one of the lowest. The
-  -- first message that is left takes the place of those below it.
+  -- A rank in `lowered` is that of the highest priority, MAX_PRIORITY below the one of the lowest. The first
+  -- message that is left takes the place of those below it.
   WITH left_over AS (
     SELECT o.queue, (
       SELECT m.rank FROM message AS m
-      WHERE m.queue = o.queue AND m.state = 0 AND m.rank BETWEEN o.first AND o.last + 255
+      WHERE m.queue = o.queue AND m.state = 0 AND m.rank BETWEEN o.first AND o.last + MAX_PRIORITY
       ORDER BY m.rank LIMIT 1) AS first
     FROM (SELECT queue, min(rank) AS first, max(rank) AS last FROM lowered GROUP BY queue) AS o
   ), gone AS (
     DELETE FROM lowered AS l USING left_over AS f
-    WHERE f.queue = l.queue AND coalesce(l.rank + 255 < f.first, true)
+    WHERE f.queue = l.queue AND coalesce(l.rank + MAX_PRIORITY < f.first, true)
     RETURNING f.queue, f.first
   )
-  INSERT INTO lowered SELECT DISTINCT queue, first / 256 * 256 FROM gone
+  INSERT INTO lowered SELECT DISTINCT queue, first / PRIORITIES * PRIORITIES FROM gone
   WHERE first IS NOT NULL AND NOT EXISTS (
     SELECT FROM lowered AS l
-    WHERE l.queue = gone.queue AND l.rank BETWEEN gone.first - 255 AND gone.first);
+    WHERE l.queue = gone.queue AND l.rank BETWEEN gone.first - MAX_PRIORITY AND gone.first);
   DELETE FROM returned WHERE number > greatest(
     _number(pg_current_xact_id()), _number(pg_snapshot_xmax(pg_current_snapshot())));
   DELETE FROM returned WHERE number < (
     SELECT number FROM returned ORDER BY number DESC OFFSET p_returned LIMIT 1);
   INSERT INTO returned SELECT _number(pg_current_xact_id()), 0, '' WHERE NOT EXISTS (SELECT FROM returned);
-  DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
-  UPDATE store SET forgot = _moment(NULL) WHERE forgot < _moment(NULL) - 1000;
+  DELETE FROM sleeper WHERE seen < _moment(NULL) - SLEEPER_KEEP;
+  UPDATE store SET forgot = _moment(NULL) WHERE forgot < _moment(NULL) - FORGET_EVERY;
   IF FOUND THEN
     PERFORM _forget_answers();
   END IF;
@@ -66,7 +65,7 @@ BEGIN
   ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
   SELECT * INTO q FROM queue WHERE name = p_queue;
   SELECT * INTO l FROM limited WHERE id = q.limited;
-  sooner := (_next(q, l, _holds(q, p_floor), floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
+  sooner := (_next(q, l, _holds(q, p_floor), floor(_exactly(NULL) * MICROSECONDS)::bigint) + UP_TO_MS) / MICROSECONDS;
   tag := _tag(p_queue);
 END $$;
 
@@ -76,7 +75,7 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN CASE WHEN p_process IS NOT NULL THEN (
     SELECT until FROM sleeper
-    WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000) END;
+    WHERE queue = p_queue AND process = p_process AND seen > p_now - ASLEEP_FOR) END;
 END $$;
 
 -- Store that a process waits for the end of a message: for a minute, unless it is stored again. Answers what
@@ -86,7 +85,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
   PERFORM _check_access(p_queue);
   PERFORM set_config('synchronous_commit', 'off', true);
-  INSERT INTO sleeper VALUES (p_process, p_queue || ' ' || p_id, 9007199254740992, _moment(NULL))
+  INSERT INTO sleeper VALUES (p_process, p_queue || ' ' || p_id, EVERYTHING, _moment(NULL))
   ON CONFLICT (queue, process) DO UPDATE SET seen = excluded.seen;
   RETURN _tag(p_queue || ' ' || p_id);
 END $$;
@@ -107,7 +106,7 @@ BEGIN
   LIMIT 1;
   IF woken THEN
     PERFORM set_config('synchronous_commit', 'off', true);  -- a hint may be lost with the power
-    IF p_most < 1000 THEN
+    IF p_most < WAKE_ALL THEN
       chosen := ARRAY(
         SELECT process FROM sleeper
         WHERE queue = p_queue AND until > p_moment AND process <> p_process
@@ -129,7 +128,7 @@ END $$;
 CREATE FUNCTION bide._wake_at_commit(p_queue text, p_due bigint, p_now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF p_due < _moment(p_now) + 5000
+  IF p_due < _moment(p_now) + LOOK_AGAIN
      AND EXISTS (SELECT FROM sleeper WHERE queue = p_queue AND until > p_due) THEN
     PERFORM pg_notify(_channel(), p_due || ' ' || _tag(p_queue));
   END IF;

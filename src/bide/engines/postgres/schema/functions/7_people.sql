@@ -3,7 +3,7 @@
 -- been committed; a delay counts from the call. Arguments may be columns of any collation: what is
 -- called with one that says `COLLATE "C"` compares all texts by that.
 
--- 1 to 512 bytes without control characters. In SQL_ASCII a byte counts as a character, and those from
+-- 1 to MAX_NAME bytes without control characters. In SQL_ASCII a byte counts as a character, and those from
 -- U+0080 to U+009F have two.
 CREATE FUNCTION bide._check_name(p_what text, p_value text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,14 +11,14 @@ DECLARE
     WHEN 'SQL_ASCII' THEN '[\u0001-\u001f\u007f]|\u00c2[\u0080-\u009f]'
     ELSE '[\u0001-\u001f\u007f-\u009f]' END;
 BEGIN
-  IF octet_length(p_value) NOT BETWEEN 1 AND 512 OR p_value ~ control THEN
-    RAISE EXCEPTION '% must have 1 to 512 bytes and no control characters', p_what
+  IF octet_length(p_value) NOT BETWEEN 1 AND MAX_NAME OR p_value ~ control THEN
+    RAISE EXCEPTION '% must have 1 to MAX_NAME bytes and no control characters', p_what
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
 END $$;
 
 -- Refuse JSON that other programs cannot read, though it is `json` here: halves of pairs of UTF-16, numbers
--- beyond 1.8e308, integers of more than 4,300 digits, and more than 500 levels (MAX_DEPTH): what
+-- beyond 1.8e308, integers of more than MAX_DIGITS digits, and more than MAX_DEPTH levels: what
 -- `check_json` of bide.model.body refuses.
 CREATE FUNCTION bide._check_json(p_what text, p_json text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -29,21 +29,21 @@ BEGIN
        replace(p_json, '\\', ''), '\\u[dD][89abAB]..\\u[dD][c-fC-F]..', '', 'g') ~ '\\u[dD][89a-fA-F]' THEN
     why := 'is not JSON: invalid utf-16 surrogate pair';
   END IF;
-  IF p_json ~ '[0-9]{200}|[eE][+]?[0-9]{3}' AND EXISTS (
+  IF p_json ~ '[0-9]{LONG_NUMBER}|[eE][+]?[0-9]{3}' AND EXISTS (
     SELECT FROM regexp_matches(_outside_strings(p_json), '[0-9]+(?:[.][0-9]+)?(?:[eE][+]?[0-9]+)?', 'g') AS m(n)
-    WHERE CASE WHEN n[1] ~ '[.eE]' THEN _exceeds_double(n[1]) ELSE length(n[1]) > 4300 END
+    WHERE CASE WHEN n[1] ~ '[.eE]' THEN _exceeds_double(n[1]) ELSE length(n[1]) > MAX_DIGITS END
   ) THEN
     why := 'is not JSON: Number out of range';
   END IF;
-  IF length(p_json) - length(translate(p_json, '[{', '')) > 500 THEN
+  IF length(p_json) - length(translate(p_json, '[{', '')) > MAX_DEPTH THEN
     plain := translate(regexp_replace(_outside_strings(p_json), '[^][{}]+', '', 'g'), '{}', '[]');
-    FOR level IN 1 .. 500 LOOP  -- the innermost pairs
+    FOR level IN 1 .. MAX_DEPTH LOOP  -- the innermost pairs
       EXIT WHEN plain = '';
       plain := replace(plain, '[]', ' ');
       plain := replace(plain, ' ', '');
     END LOOP;
     IF plain <> '' THEN
-      why := 'is nested too deeply: the limit is 500 levels';
+      why := 'is nested too deeply: the limit is MAX_DEPTH levels';
     END IF;
   END IF;
   IF why IS NOT NULL THEN
@@ -76,15 +76,15 @@ BEGIN
     RAISE EXCEPTION 'a message cannot be due at %: that is before 1970 or after 2099', due
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  RETURN ceil(extract(epoch FROM due) * 1000);
+  RETURN ceil(extract(epoch FROM due) * SECOND_MS);
 END $$;
 
 -- A new unique id: the microsecond, so that ids of one time are together in the index; the
 -- process, so that two that use `setseed` differ; and a random number, for other stores. A UUID takes
 -- ten times as long, more where the server was built without OpenSSL: it reads a file for each.
 CREATE FUNCTION bide._new_id() RETURNS text LANGUAGE sql VOLATILE AS $$
-  SELECT to_hex((date_part('epoch', clock_timestamp()) * 1000000)::bigint) || '-'
-         || to_hex(pg_backend_pid()) || '-' || to_hex((random() * 4503599627370496)::bigint)
+  SELECT to_hex((date_part('epoch', clock_timestamp()) * SECOND_US)::bigint) || '-'
+         || to_hex(pg_backend_pid()) || '-' || to_hex((random() * RANDOM_IDS)::bigint)
 $$;
 
 -- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
@@ -92,7 +92,7 @@ $$;
 -- so long after the first; done and leased: it was stored as the successor, and this is its due time.
 CREATE OR REPLACE FUNCTION bide.put(
   queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
-  id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
+  id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT DEFAULT_ATTEMPTS,
   expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
   on_conflict text DEFAULT 'keep', latest interval DEFAULT NULL
 ) RETURNS bide.outcome
@@ -101,8 +101,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 DECLARE
   data CONSTANT bytea := convert_to(body::text, 'UTF8');
   due bigint := _due(delay, at);
-  late CONSTANT bigint := ceil(extract(epoch FROM expires) * 1000);
-  longest CONSTANT bigint := ceil(extract(epoch FROM latest) * 1000);
+  late CONSTANT bigint := ceil(extract(epoch FROM expires) * SECOND_MS);
+  longest CONSTANT bigint := ceil(extract(epoch FROM latest) * SECOND_MS);
   put_at bigint;
   is_state smallint;
   result outcome;
@@ -111,10 +111,10 @@ BEGIN
   PERFORM _check_queue(queue);
   PERFORM _check_name('id', id);
   PERFORM _check_name('group', "group");
-  IF priority NOT BETWEEN 0 AND 255 OR attempts NOT BETWEEN 1 AND 10000 OR expires NOT BETWEEN '0' AND '130 years'
-     OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > 1048576 THEN
-    RAISE EXCEPTION 'priority is 0 to 255, attempts 1 to 10000, expires 0 to 130 years, '
-      'on_conflict keep or replace, and the body has at most 1048576 bytes'
+  IF priority NOT BETWEEN 0 AND MAX_PRIORITY OR attempts NOT BETWEEN 1 AND MAX_ATTEMPTS OR expires NOT BETWEEN '0' AND 'MAX_YEARS years'
+     OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > MAX_BODY THEN
+    RAISE EXCEPTION 'priority is 0 to MAX_PRIORITY, attempts 1 to MAX_ATTEMPTS, expires 0 to MAX_YEARS years, '
+      'on_conflict keep or replace, and the body has at most MAX_BODY bytes'
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF data IS NULL THEN
@@ -129,15 +129,15 @@ BEGIN
     RAISE EXCEPTION 'headers must be a JSON object of texts'
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  IF latest NOT BETWEEN '0' AND '130 years' OR latest IS NOT NULL
+  IF latest NOT BETWEEN '0' AND 'MAX_YEARS years' OR latest IS NOT NULL
      AND (id IS NULL OR delay IS NULL OR on_conflict IS DISTINCT FROM 'replace') THEN
-    RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is 0 to 130 years, and '
+    RAISE EXCEPTION 'latest bounds how long puts of one id delay it: it is 0 to MAX_YEARS years, and '
       'needs id, delay and on_conflict => ''replace''' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   result.done := true;
   IF on_conflict IS DISTINCT FROM 'replace' THEN
     put_at := _put_one(queue COLLATE "C", NULL, result.id, true, data, due, 0, coalesce(priority, 0),
-                       coalesce(attempts, 10), late, "group", headers::text);
+                       coalesce(attempts, DEFAULT_ATTEMPTS), late, "group", headers::text);
   END IF;
   IF put_at IS NULL THEN
     SELECT p.done, p.state, coalesce(p.successor, p.due) INTO result.done, is_state, put_at
@@ -149,7 +149,7 @@ BEGIN
   END IF;
   PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE result.done AND is_state IS DISTINCT FROM 2;
   result.state := _name(coalesce(is_state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
-  result.due := to_timestamp(due / 1000.0);
+  result.due := to_timestamp(due / SECOND_MS.0);
   RETURN result;
 END $$;
 
@@ -160,7 +160,7 @@ $$;
 -- Cancel a message that no worker holds. Done: it will not be delivered.
 CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome
+  SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / SECOND_MS.0))::outcome
   FROM (SELECT 1) AS one LEFT JOIN _change(
     'cancel', queue COLLATE "C", NULL, ARRAY[id], p_actor => session_user::text) AS c ON true
 $$;
@@ -176,7 +176,7 @@ DECLARE
 BEGIN
   SELECT * INTO c FROM _change('reschedule', queue COLLATE "C", NULL, ARRAY[id], p_at => due);
   PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE c.done;
-  RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome;
+  RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / SECOND_MS.0))::outcome;
 END $$;
 
 -- Look at a message: no row if there is none. A body that is not JSON is in `bytes`. `successor`: when
@@ -187,15 +187,15 @@ RETURNS TABLE (state text, due timestamptz, body json, bytes bytea, priority int
                holder text, until timestamptz, created timestamptz, successor timestamptz)
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT _name((CASE WHEN f.state = 0 AND f.due <= _moment(NULL) THEN 1 ELSE f.state END)::smallint),
-         to_timestamp(f.due / 1000.0),
+         to_timestamp(f.due / SECOND_MS.0),
          CASE WHEN f.is_json THEN convert_from(f.data, 'UTF8')::json END,
          CASE WHEN NOT f.is_json THEN f.data END,
          f.priority::integer, f.attempt + (f.state = 2)::integer, f.attempts, f."group",
          f.headers::json, f.failures::json, f.holder,
-         CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / 1000.0) END,
-         to_timestamp(nullif(f.created, 0) / 1000.0),
-         to_timestamp((f.successor::json ->> 'due')::bigint / 1000.0)
-  FROM _find(queue COLLATE "C", ARRAY[id], 9007199254740992, false) AS f
+         CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / SECOND_MS.0) END,
+         to_timestamp(nullif(f.created, 0) / SECOND_MS.0),
+         to_timestamp((f.successor::json ->> 'due')::bigint / SECOND_MS.0)
+  FROM _find(queue COLLATE "C", ARRAY[id], EVERYTHING, false) AS f
 $$;
 
 -- Let a role use the store, by these functions alone: `queues` are patterns as for LIKE.

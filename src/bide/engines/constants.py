@@ -1,0 +1,69 @@
+"""Numbers that the rules in Lua and SQL share with Python, where each is declared."""
+
+import re
+from collections.abc import Mapping
+
+from bide.engines.repetition import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
+from bide.model.limits import BULK, MAX_FORWARDED, MAX_RETURNED
+from bide.model.message import ATTEMPTS, EXPIRED_KEEP, FORGET, KEPT_FAILURES
+from bide.model.rank import (
+    EVERYTHING,
+    GAP,
+    LOOK_GROUPS,
+    LOOK_MESSAGES,
+    LOOK_MOST,
+    MAX_PRIORITY,
+    PRIORITIES,
+    PROMOTE,
+    STRIPE,
+)
+from bide.model.times import CREDIT, HOUR_MS, MICROSECONDS, MINUTE_MS, SECOND_MS
+
+COUNTED_SINGLY = 1_000
+"""How many due messages are counted one by one before the counters of hours are asked."""
+
+ROW_BYTES = 100
+"""What a row takes besides its texts, roughly, where the bytes of a queue are added up."""
+
+SHARED = {
+    "BULK": BULK,
+    "COUNTED_SINGLY": COUNTED_SINGLY,
+    "CREDIT": CREDIT,
+    "DEFAULT_ATTEMPTS": ATTEMPTS,
+    "EVERYTHING": EVERYTHING,
+    "EXPIRED_KEEP": EXPIRED_KEEP,
+    "FORGET": FORGET,
+    "GAP": GAP,
+    "HOUR_MS": HOUR_MS,
+    "KEPT_FAILURES": KEPT_FAILURES,
+    "LOOK_GROUPS": LOOK_GROUPS,
+    "LOOK_MESSAGES": LOOK_MESSAGES,
+    "LOOK_MOST": LOOK_MOST,
+    "MAX_FORWARDED": MAX_FORWARDED,
+    "MAX_KEPT": MAX_KEPT,
+    "MAX_PRIORITY": MAX_PRIORITY,
+    "MAX_RETURNED": MAX_RETURNED,
+    "MAX_SENDERS": MAX_SENDERS,
+    "MICROSECONDS": MICROSECONDS,
+    "MINUTE_MS": MINUTE_MS,
+    "PRIORITIES": PRIORITIES,
+    "PROMOTE": PROMOTE,
+    "ROW_BYTES": ROW_BYTES,
+    "SECOND_MS": SECOND_MS,
+    "SENDER_KEEP": SENDER_KEEP,
+    "STRIPE": STRIPE,
+}
+"""By the names that they have in Lua and SQL, which no word of SQL has, in capitals or not."""
+
+
+def with_constants(text: str, constants: Mapping[str, int]) -> str:
+    """Return Lua or SQL with the numbers in place of their names, which are in capitals.
+
+    Also in quoted text, so that a message can say a limit.
+
+    Example:
+        >>> with_constants("LIMIT BULK -- not BULK_LOAD, not bulk", {"BULK": 500})
+        'LIMIT 500 -- not BULK_LOAD, not bulk'
+    """
+    names = re.compile(rf"\b(?:{'|'.join(constants)})\b")
+    return names.sub(lambda name: str(constants[name[0]]), text)

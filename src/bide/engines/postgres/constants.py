@@ -1,0 +1,86 @@
+"""Numbers that the functions on the server share with Python, where each is declared."""
+
+from bide.engines.constants import SHARED
+from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
+from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS
+from bide.model.rank import LOOK_MOST
+from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
+
+LOOK_AGAIN = 5_000
+"""Milliseconds within which each waiting process asks again by itself, which it does every second
+or every `CALM` seconds: a put for a later time wakes none."""
+
+ASLEEP_FOR = 30_000
+"""Milliseconds for which others believe what a process has stored of its sleep."""
+
+SLEEPER_KEEP = MINUTE_MS
+"""How long, in milliseconds, a process is remembered that has not stored again that it sleeps."""
+
+WAKE_ALL = 1_000
+"""Who wants to wake so many processes or more wakes all that wait."""
+
+CLAIM_AGAIN = 10
+"""Milliseconds after which a claim looks again if another one has locked what is due."""
+
+LONGEST_CLAIM = 10_000
+"""Milliseconds by which a claim that commits may be behind the clock."""
+
+BATCH_KEEP = 2_000
+"""How long, in milliseconds, a batch is remembered that another one of its sender followed."""
+
+FORGET_EVERY = SECOND_MS
+"""Senders are forgotten after so many milliseconds at the earliest."""
+
+HISTORY_BITS = 44
+"""Of the number of a return. Those above them tell in which history of the store it was."""
+
+HISTORIES = 1 << 17
+"""How many histories have a number of their own."""
+
+MAX_DIGITS = 4_300
+"""The longest integer in JSON, as Python decodes it."""
+
+LONG_NUMBER = 200
+"""A number of fewer digits in a row is in range without a closer look."""
+
+SHOWN_NAME = 200
+"""How many characters of a wrong name an error shows."""
+
+RANDOM_IDS = 1 << 52
+"""How many random numbers the end of an id is one of: a double has each of them exactly."""
+
+CONSTANTS = {
+    **SHARED,
+    "ASLEEP_FOR": ASLEEP_FOR,
+    "BATCH_KEEP": BATCH_KEEP,
+    "BEYOND_BULK": BULK + 1,
+    "BEYOND_LOOK_MOST": LOOK_MOST + 1,
+    "CLAIM_AGAIN": CLAIM_AGAIN,
+    "CLAIM_AGAIN_US": CLAIM_AGAIN * MICROSECONDS,
+    "FORGET_EVERY": FORGET_EVERY,
+    "HISTORIES": HISTORIES,
+    "HISTORY_BITS": HISTORY_BITS,
+    "HISTORY_RETURNS": 1 << HISTORY_BITS,
+    "LONGEST_CLAIM": LONGEST_CLAIM,
+    "LONG_NUMBER": LONG_NUMBER,
+    "LOOK_AGAIN": LOOK_AGAIN,
+    "MAX_ATTEMPTS": MAX_ATTEMPTS,
+    "MAX_BODY": MAX_BODY,
+    "MAX_DEPTH": MAX_DEPTH,
+    "MAX_DIGITS": MAX_DIGITS,
+    "MAX_NAME": MAX_NAME,
+    "MAX_QUEUE": MAX_QUEUE,
+    "MAX_YEARS": MAX_YEARS,
+    "OLDER_FAILURES": KEPT_FAILURES - 1,
+    "QUEUE_REST": MAX_QUEUE - 1,
+    "RANDOM_IDS": RANDOM_IDS,
+    "SECOND_US": SECOND_MS * MICROSECONDS,
+    "SHOWN_NAME": SHOWN_NAME,
+    "SLEEPER_KEEP": SLEEPER_KEEP,
+    "UP_TO_HOUR": HOUR_MS - 1,
+    "UP_TO_MS": MICROSECONDS - 1,
+    "WAKE_ALL": WAKE_ALL,
+}
+"""By the names that they have in SQL.
+
+`UP_TO_HOUR` and `UP_TO_MS`, added to a number that is divided, round it up."""
