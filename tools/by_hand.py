@@ -316,7 +316,7 @@ MUTANTS = [
         "name LIKE :prefix || '%'",
     ),
     Mutant(
-        "a forecast starts a tick late", READING, "rank >> 8) - :start - 1)", "rank >> 8) - :start)"
+        "a forecast starts a tick late", READING, "PRIORITIES - :start - 1)", "PRIORITIES - :start)"
     ),
     Mutant(
         "bytes that are text come back as JSON",
@@ -325,7 +325,7 @@ MUTANTS = [
         'if item.failures else "",\n'
         '        item.data.decode() if item.json or item.data == b"1" else',
     ),
-    Mutant("oldest is the weightiest", READ, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
+    Mutant("oldest is the weightiest", READ, "rank = (row[0] // STRIPE + 1) * STRIPE", "break"),
     Mutant(
         "a page begins on its cursor",
         READING,

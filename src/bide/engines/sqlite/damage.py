@@ -23,9 +23,14 @@ from bide.engines.sqlite.tables import (
 from bide.logs import logger
 from bide.model.errors import BideError
 from bide.model.message import UNREADABLE, Failure
-from bide.model.rank import EVERYTHING, PROMOTE, delayed_reach
-
-_STRIPE = 1 << 42
+from bide.model.rank import (
+    EVERYTHING,
+    MAX_PRIORITY,
+    PRIORITIES,
+    PROMOTE,
+    STRIPE,
+    delayed_reach,
+)
 
 _log = logger("bide.sqlite")
 
@@ -49,10 +54,10 @@ def repair(session: Session, name: str) -> None:
     most = -1 if queue.is_limited else PROMOTE  # the first message of any line may be taken
     for state, reach in ((READY, EVERYTHING), (DELAYED, delayed_reach(session.now))):
         for row, record in _unreadable(run(SQL.pick, (id, state, reach, most))):
-            due, behind = record.rank >> 8, record.rank & 255
+            due, behind = record.rank // PRIORITIES, record.rank % PRIORITIES
             if state == READY:
-                due, behind = record.rank % _STRIPE, record.rank // _STRIPE
-            _bury(queue, row, record, due, 255 - behind)
+                due, behind = record.rank % STRIPE, record.rank // STRIPE
+            _bury(queue, row, record, due, MAX_PRIORITY - behind)
     for row, record in _unreadable(run(SQL.lapsed_whole, (id, session.now, PROMOTE))):
         queue.row.lapsed += 1
         _bury(queue, row, record, session.now, 0)

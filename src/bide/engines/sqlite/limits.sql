@@ -65,7 +65,7 @@ FROM named WHERE "group" IS NOT NULL;
 -- The messages of a group; a rank have those that are delayed.
 SELECT p.rank, m.seq, m."group" FROM bide_message m
 LEFT JOIN bide_pending p ON p.queue = m.queue AND p.state = 0
-  AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq
+  AND p.rank = m.due * PRIORITIES + MAX_PRIORITY - m.priority AND p.seq = m.seq
 WHERE m.queue = ? AND m."group" = ? LIMIT ?;
 
 -- name: leased_by_group

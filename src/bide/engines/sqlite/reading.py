@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from bide.engines.constants import COUNTED_SINGLY
 from bide.engines.cursor import (
     BEGIN,
     Phase,
@@ -37,16 +38,12 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME, MAX_RETURNED
 from bide.model.message import STATES, State, stored_size
-from bide.model.rank import EVERYTHING, delayed_reach
+from bide.model.rank import EVERYTHING, STRIPE, delayed_reach
 from bide.model.replies import AHEAD, FLOW, Flow, Pause, Sizes
+from bide.model.times import HOUR_MS
 
 if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
-
-HOUR = 3_600_000
-
-COUNTED = 1_000
-"""How many due messages are counted one by one before the counters of hours are asked."""
 
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
@@ -55,7 +52,6 @@ _SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
     "leased": SQL.scan_leased, "returned": SQL.scan_returned, "rest": SQL.scan_rest,
 }  # fmt: skip
 _NOTHING_HAPPENED = (0,) * len(FLOW)
-_WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
 
 class QueueReader:
@@ -218,9 +214,9 @@ class QueueReader:
         """
         if not self.row.delayed:
             return 0
-        hour = self.now // HOUR + 1
-        reach, hour_end = delayed_reach(self.now), delayed_reach(hour * HOUR)
-        most = COUNTED
+        hour = self.now // HOUR_MS + 1
+        reach, hour_end = delayed_reach(self.now), delayed_reach(hour * HOUR_MS)
+        most = COUNTED_SINGLY
         while (due := self._between(-1, reach, most)) == most:
             coming = self._between(reach, hour_end, most)
             if coming < most:
@@ -241,7 +237,7 @@ class QueueReader:
 
     def count_hour(self, due: int, count: int) -> None:
         """Count delayed and ready messages in the hour they are due: `count` more, or fewer."""
-        hour = -(-due // HOUR)
+        hour = -(-due // HOUR_MS)
         self.changed_hours[hour] = self.changed_hours.get(hour, 0) + count
 
     def count_hours(self, dues: Iterable[int], sign: int) -> None:
@@ -252,11 +248,11 @@ class QueueReader:
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""
         counted: Counter[int] = Counter()
-        if bucket % HOUR == 0:  # by the counters of hours, but for the hour that has begun
-            hours, first = self._hours(), start // HOUR + 1
-            hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR))
+        if bucket % HOUR_MS == 0:  # by the counters of hours, but for the hour that has begun
+            hours, first = self._hours(), start // HOUR_MS + 1
+            hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR_MS))
             for hour, count in hours.items():
-                counted[(hour - first) * HOUR // bucket] += count
+                counted[(hour - first) * HOUR_MS // bucket] += count
             later = sum(count for number, count in counted.items() if number >= buckets)
         else:
             bounds = {
@@ -272,8 +268,8 @@ class QueueReader:
         moments = [self.number(SQL.next_due, self.row.id)] if due else []
         rank = 0
         while row := self.run(SQL.oldest_ready, (self.row.id, rank)).fetchone():
-            moments.append(row[0] % _WEIGHT)
-            rank = (row[0] // _WEIGHT + 1) * _WEIGHT
+            moments.append(row[0] % STRIPE)
+            rank = (row[0] // STRIPE + 1) * STRIPE
         return min(moments, default=None)
 
     def recount(self, due: int) -> tuple[Sizes, int]:

@@ -57,7 +57,7 @@ SELECT coalesce(max(number), 0) FROM bide_return;
 SELECT {message}, p.state, p.rank
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
-  AND CASE p.state WHEN 0 THEN p.rank >> 8 ELSE p.rank & 4398046511103 END BETWEEN :after AND :before - 1
+  AND CASE p.state WHEN 0 THEN p.rank / PRIORITIES ELSE p.rank % STRIPE END BETWEEN :after AND :before - 1
   AND (:group IS NULL OR m."group" = :group)
 ORDER BY p.rank, p.seq LIMIT :limit;
 
@@ -82,7 +82,7 @@ SELECT rank FROM bide_pending WHERE queue = ? AND state = 1 AND rank >= ?
 ORDER BY rank LIMIT 1;
 
 -- name: forecast
-SELECT ((rank >> 8) - :start - 1) / :bucket AS number, count(*) FROM bide_pending
+SELECT (rank / PRIORITIES - :start - 1) / :bucket AS number, count(*) FROM bide_pending
 WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
 GROUP BY number;
 
@@ -105,7 +105,7 @@ FROM bide_message WHERE queue = ?;
 
 -- name: stored_ends
 SELECT coalesce(sum(
-  100 + coalesce(length(CAST("by" AS BLOB)), 0) + coalesce(length(CAST(failures AS BLOB)), 0)
+  ROW_BYTES + coalesce(length(CAST("by" AS BLOB)), 0) + coalesce(length(CAST(failures AS BLOB)), 0)
   + coalesce(length(CAST(result AS BLOB)), 0)), 0)
 FROM bide_ended WHERE queue = ?;
 
@@ -119,8 +119,8 @@ SELECT count(*), coalesce(sum(
   (SELECT count(*) FROM bide_lease l WHERE l.seq = m.seq)
   + (SELECT count(*) FROM bide_aside a WHERE a.seq = m.seq)
   + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 0
-     AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq)
+     AND p.rank = m.due * PRIORITIES + MAX_PRIORITY - m.priority AND p.seq = m.seq)
   + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
-     AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq)
+     AND p.rank = (MAX_PRIORITY - m.priority) * STRIPE + m.due AND p.seq = m.seq)
   <> 1), 0)
 FROM bide_message m WHERE m.queue = ?;

@@ -38,7 +38,7 @@ UPDATE bide_queue SET {set_queue} WHERE id = ?;
 
 -- name: uncounted
 -- What single puts have added since the counters of the queues were written.
-SELECT queue, (due + 3599999) / 3600000, count(*) FROM bide_message NOT INDEXED
+SELECT queue, (due + HOUR_MS - 1) / HOUR_MS, count(*) FROM bide_message NOT INDEXED
 WHERE seq > (SELECT counted FROM bide_store) GROUP BY 1, 2;
 
 -- name: hours
@@ -53,7 +53,7 @@ DELETE FROM bide_due_hour WHERE queue = ? AND hour = ? AND count = 0;
 
 -- name: recount_hours
 -- Counted by the caller: to group millions of rows SQLite would sort them, in memory.
-SELECT (CASE state WHEN 0 THEN rank >> 8 ELSE rank & 4398046511103 END + 3599999) / 3600000
+SELECT (CASE state WHEN 0 THEN rank / PRIORITIES ELSE rank % STRIPE END + HOUR_MS - 1) / HOUR_MS
 FROM bide_pending WHERE queue = ?;
 
 -- name: count_delayed
@@ -98,7 +98,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 
 -- name: put_one_trigger
 -- Puts one message. It fails for a queue that is new or has to forget messages first, for the first
--- message with a priority, and after 1,000 messages that no counter includes.
+-- message with a priority, and after UNCOUNTED messages that no counter includes.
 CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
   INSERT INTO bide_message
     (seq, queue, id, due, priority, attempt, attempts, expires, "group", data, created)
@@ -108,10 +108,10 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
            WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
           NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, nullif(NEW.expires, -1),
           nullif(NEW."group", ''), NEW.data, NEW.created);
-  SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + 1000;
+  SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + UNCOUNTED;
   INSERT INTO bide_pending (queue, state, rank, seq)
   VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), 0,
-          NEW.due * 256 + 255 - NEW.priority, last_insert_rowid());
+          NEW.due * PRIORITIES + MAX_PRIORITY - NEW.priority, last_insert_rowid());
 END;
 
 -- name: put_one
@@ -125,7 +125,7 @@ SELECT seq FROM bide_message WHERE seq > ?;
 -- name: delay_after
 -- The messages just inserted, but for dead letters.
 INSERT INTO bide_pending (queue, state, rank, seq)
-SELECT queue, 0, due * 256 + 255 - priority, seq FROM bide_message
+SELECT queue, 0, due * PRIORITIES + MAX_PRIORITY - priority, seq FROM bide_message
 WHERE seq > ?1 AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > ?1);
 
 -- name: insert_pending
@@ -142,7 +142,7 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 SELECT {perhaps_body},
        coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 WHEN NOT ?2 THEN 0 ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
-         AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq) END),
+         AND p.rank = (MAX_PRIORITY - m.priority) * STRIPE + m.due AND p.seq = m.seq) END),
        0, {lease}, a.ended, s.item
 FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.value
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
@@ -177,7 +177,7 @@ WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 -- name: rewrite
 -- A message whose row cannot be read: its old content becomes its body.
 UPDATE bide_message SET id = ?, due = ?, priority = ?, data = ?, failures = ?, attempt = 0,
-  attempts = 10, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = 0,
+  attempts = DEFAULT_ATTEMPTS, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = 0,
   asked = NULL
 WHERE seq = ?;
 
@@ -195,7 +195,7 @@ ORDER BY rank, seq LIMIT 1 OFFSET ?;
 -- name: promote
 -- Delayed to ready: the rank of the one is made of the rank of the other.
 INSERT INTO bide_pending (queue, state, rank, seq)
-SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM bide_pending
+SELECT queue, 1, rank % PRIORITIES * STRIPE + rank / PRIORITIES, seq FROM bide_pending
 WHERE queue = :queue AND state = 0 AND (rank, seq) <= (:rank, :seq);
 
 -- name: drop_first
@@ -208,7 +208,7 @@ INSERT INTO bide_lease (seq, queue, token, since, until, holder)
 SELECT value, :queue, :token, :since, :until, :holder FROM json_each(:seqs);
 
 -- name: next_due
-SELECT rank >> 8 FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
+SELECT rank / PRIORITIES FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
 
 -- name: next_lapse
 SELECT min(until) FROM bide_lease WHERE queue = ?;
@@ -285,13 +285,13 @@ ORDER BY m.seq LIMIT :limit;
 
 -- name: delayed_between
 SELECT seq FROM bide_pending
-WHERE queue = :queue AND state = 0 AND rank >= :after * 256 AND rank < :before * 256
+WHERE queue = :queue AND state = 0 AND rank >= :after * PRIORITIES AND rank < :before * PRIORITIES
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: ready_between
 SELECT seq FROM bide_pending
 WHERE queue = :queue AND state = 1
-  AND rank & 4398046511103 >= :after AND rank & 4398046511103 < :before
+  AND rank % STRIPE >= :after AND rank % STRIPE < :before
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: aside_before

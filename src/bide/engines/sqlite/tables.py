@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.constants import with_constants
 from bide.engines.limiter import Limits
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
+from bide.engines.sqlite.constants import CONSTANTS
 from bide.model.commands import Where
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
 from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
@@ -168,7 +170,7 @@ def empty(run: Callable[..., Any], queue: int, *tables: str) -> None:
 class _Statements:
     """The statements of the SQL files in this folder as attributes, such as `SQL.pick`.
 
-    Names in braces are replaced by the columns of a row.
+    Names in braces are replaced by the columns of a row, those of constants by their numbers.
     """
 
     def __init__(self, *files: str) -> None:
@@ -189,6 +191,7 @@ class _Statements:
         }
         folder = resources.files("bide.engines.sqlite")
         text = "".join(folder.joinpath(file).read_text("utf-8") for file in files)
+        text = with_constants(text, CONSTANTS)
         parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             statement = " ".join(re.sub(r"--.*", "", body).split()).rstrip("; ")
