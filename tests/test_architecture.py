@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide.consuming": {
         "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing", "bide.logs",
+        "bide.tasks",
     },
     "bide.worker": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
@@ -48,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
-        "bide.dashboard", "bide.outbox", "bide.transfer", "bide.logs", "bide.threads",
+        "bide.dashboard", "bide.outbox", "bide.transfer", "bide.logs", "bide.tasks",
+        "bide.threads",
     },
     "bide.dashboard": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
@@ -63,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
-        "bide.observing", "bide.consuming", "bide.worker", "bide.logs",
+        "bide.observing", "bide.consuming", "bide.worker", "bide.logs", "bide.tasks",
     },
     "bide": {
         "bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.consuming", "bide.worker",

@@ -28,7 +28,7 @@ The others do one thing. Who waits for them gets what they raise, or they log it
 
 | what it does | where |
 |---|---|
-| waits for one of several | `bide.consuming.graceful_stop` |
+| waits for one of several | `bide.tasks` |
 | asks for messages | `bide.consuming.claiming` |
 | runs an app within another program, and again if it fails | `bide.worker.process.in_process` |
 | waits for the thread of a forwarder | `bide.worker.process.child` |
@@ -48,7 +48,8 @@ The others do one thing. Who waits for them gets what they raise, or they log it
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from bide.logs import logger
 from bide.threads import PAUSE, deaths
@@ -87,3 +88,24 @@ async def _keep_running(name: str, run: Callable[[], Awaitable[object]]) -> None
             died = time.monotonic()
         else:
             return
+
+
+async def first_of(*waits: Awaitable[Any]) -> None:
+    """Wait until one of them is done, and raise what it raised; coroutines are cancelled then."""
+    futures = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel(
+            future for future, wait in zip(futures, waits, strict=True) if future is not wait
+        )
+    for future in done:
+        future.result()
+
+
+async def cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
+    """Cancel tasks, and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,7 +11,7 @@ import bide
 from bide.consuming import settling
 from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
-from bide.consuming.settling import ACK, Verdict
+from bide.consuming.verdict import ACK, Verdict
 from bide.model.commands import Ack, Bury, Retry
 from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message

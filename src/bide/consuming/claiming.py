@@ -5,13 +5,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 from bide.clock import sleep
-from bide.consuming.graceful_stop import first_of
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.store_client import StoreClient
 from bide.lane.inbox import FOREVER
 from bide.model.commands import Claim
 from bide.model.replies import Claimed
+from bide.tasks import first_of
 
 CLAIM_MOST = 1_000
 """The maximum of one claim: more would delay the other queues of the store."""

@@ -12,21 +12,22 @@ from types import SimpleNamespace
 from bide.clock import Timer, sleep
 from bide.consuming import delivery_log, settling
 from bide.consuming.claiming import Claimer
-from bide.consuming.graceful_stop import cancel
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.isolation import CrashIsolation, is_suspect
 from bide.consuming.late_causes import LateCauses
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.run import Run
-from bide.consuming.settling import Pairs, Settling, Verdict
+from bide.consuming.settling import Settling
 from bide.consuming.store_client import StoreClient
+from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict
 from bide.model.commands import Extend
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.heartbeat import Busy
 from bide.observing.tally import Tally
+from bide.tasks import cancel
 
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
@@ -215,7 +216,7 @@ class Consumer(Claimer):
                 handling.cancel()
             else:
                 handling.lose()
-                self._settling.add(handling, settling.RELEASE)
+                self._settling.add(handling, RELEASE)
         self._changed.set()
 
     # One delivery.
@@ -223,7 +224,7 @@ class Consumer(Claimer):
     def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message whose handler raised."""
         if self._leaving and isinstance(error, asyncio.CancelledError) and not handling.timed_out:
-            return settling.RELEASE
+            return RELEASE
         return settling.judge_delivery(handling, error, self._chance())
 
     def start(self, reply: Claimed) -> None:
@@ -274,7 +275,7 @@ class Consumer(Claimer):
             )
             return True
         delay = self._crash_isolation.release(handling, now, self._chance())
-        self._settling.add(handling, settling.RELEASE._replace(delay=delay))
+        self._settling.add(handling, RELEASE._replace(delay=delay))
         return False
 
     def release_claimed(self, reply: Claimed) -> None:
@@ -320,7 +321,7 @@ class Consumer(Claimer):
     def _release(self, unstarted: Sequence[Handling]) -> None:
         for handling in unstarted:
             self._crash_isolation.left(handling)
-            self._settling.add(handling, settling.RELEASE)
+            self._settling.add(handling, RELEASE)
         self._changed.set()
 
     def _ended(self, handling: Handling, error: BaseException | None) -> None:
@@ -341,7 +342,7 @@ class Consumer(Claimer):
             text = "%s has ended (%s), which no longer counts"
             delivery_log.log(logging.INFO, handling, "late", text, *how)
         else:
-            verdict = settling.ACK if error is None else self.judge(handling, error)
+            verdict = ACK if error is None else self.judge(handling, error)
             self._settling.add(handling, verdict)
         self._changed.set()
 

@@ -2,16 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bide.consuming.handling import Handling
+from bide.consuming.verdict import Verdict
 from bide.logs import logger
 from bide.model.replies import Outcome
 from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
-
-if TYPE_CHECKING:
-    from bide.consuming.settling import Verdict
 
 SUMMARY = 10.0
 """Seconds between two summaries of a queue."""
@@ -22,7 +20,7 @@ QUIET = frozenset({"acked", "discarded", "released"})
 _log = logger("bide.worker.delivery")
 
 
-def log_settled(pairs: Sequence[tuple[Handling, "Verdict"]], outcomes: Sequence[Outcome]) -> None:
+def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome]) -> None:
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
     for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):

@@ -1,14 +1,13 @@
 """Stop consumers: let handlers finish, interrupt the others, release their messages."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from bide.clock import Clock, sleep
+from bide.consuming.consumer import Consumer
 from bide.logs import logger
-
-if TYPE_CHECKING:
-    from bide.consuming.consumer import Consumer
+from bide.tasks import cancel, first_of
 
 INTERRUPTED = 1.0
 """Seconds that handlers get to clean up after they were interrupted."""
@@ -20,7 +19,7 @@ _log = logger("bide.worker")
 
 
 async def stop(
-    consumers: "Sequence[Consumer]",
+    consumers: Sequence[Consumer],
     clock: Clock,
     grace: float | None,
     hurry: asyncio.Event,
@@ -54,24 +53,3 @@ async def stop(
         await cancel([quiet])
         for consumer in consumers:
             await consumer.close()
-
-
-async def first_of(*waits: Awaitable[Any]) -> None:
-    """Wait until one of them is done, and raise what it raised; coroutines are cancelled then."""
-    futures = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await cancel(
-            future for future, wait in zip(futures, waits, strict=True) if future is not wait
-        )
-    for future in done:
-        future.result()
-
-
-async def cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
-    """Cancel tasks, and wait until they have ended."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -8,7 +8,6 @@ import logging
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from bide.consuming import delivery_log
 from bide.consuming import outcomes as signals
@@ -16,6 +15,7 @@ from bide.consuming.handler import UNWANTED, Handler, NotAwaited, Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
+from bide.consuming.verdict import ACK, Pairs, Verdict
 from bide.model.backoff import Backoff
 from bide.model.commands import Ack, Bury, Command, Retry
 from bide.model.ended import encode_result
@@ -31,23 +31,6 @@ RESULTS_MOST = MAX_BYTES // MAX_RESULT
 """The maximum number of acks with results in one command: a server takes it in one request."""
 
 HERE = str(Path(__file__).parent)
-
-
-class Verdict(NamedTuple):
-    """How to settle a message."""
-
-    outcome: Result
-    """"discarded": acked without the work, which was no longer wanted."""
-    delay: int = 0
-    """For a retry or a release, in milliseconds."""
-    reason: str = ""
-
-
-Pairs = list[tuple[Handling, Verdict]]
-"""Deliveries, and how to settle their messages."""
-
-ACK = Verdict("acked")
-RELEASE = Verdict("released")
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:

@@ -7,7 +7,6 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from bide.clock import SYSTEM_CLOCK
-from bide.consuming.graceful_stop import first_of
 from bide.engines.registry import mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -18,6 +17,7 @@ from bide.targets.amqp import Address
 from bide.targets.http.addresses import Gate
 from bide.targets.http.stats import push_metrics
 from bide.targets.pusher import Pusher
+from bide.tasks import first_of
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
-from bide.consuming.graceful_stop import cancel, first_of, stop
+from bide.consuming.graceful_stop import stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.logs import logger
@@ -26,7 +26,7 @@ from bide.targets.http.sender import Busy, Sender
 from bide.targets.http.stats import Known, PushStats
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker, Target
-from bide.tasks import background
+from bide.tasks import background, cancel, first_of
 
 if TYPE_CHECKING:
     from bide.targets.rabbitmq.intake import Intake

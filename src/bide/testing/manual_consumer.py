@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from bide.consuming.consumer import Consumer
-from bide.consuming.graceful_stop import first_of
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Signal
 from bide.consuming.queue_handlers import QueueHandlers
-from bide.consuming.settling import Pairs, overtime, result
+from bide.consuming.settling import overtime, result
 from bide.consuming.store_client import StoreClient
+from bide.consuming.verdict import Pairs
 from bide.model.commands import Claim, Scan
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Page
 from bide.observing.tally import Result
+from bide.tasks import first_of
 
 HOLDER = "test"
 

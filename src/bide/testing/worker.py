@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
-from bide.consuming.graceful_stop import first_of
 from bide.consuming.queue_handlers import QueueHandlers, chained
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
+from bide.tasks import first_of
 from bide.testing.manual_consumer import Handled, ManualConsumer
 from bide.testing.store import ScratchStore
 from bide.worker.app.app import App

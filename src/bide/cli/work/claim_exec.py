@@ -14,15 +14,16 @@ from bide.cli.output import Output
 from bide.cli.times import iso
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.consumer import Consumer
-from bide.consuming.graceful_stop import FAREWELL, first_of
+from bide.consuming.graceful_stop import FAREWELL
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
-from bide.consuming.settling import RELEASE, Verdict
 from bide.consuming.store_client import StoreClient
+from bide.consuming.verdict import RELEASE, Verdict
 from bide.lane.lane import Lane
 from bide.model.commands import Claim
 from bide.model.replies import Claimed
+from bide.tasks import first_of
 
 PATIENCE, PAUSE = 5.0, 0.02
 """Seconds that a stopped command may take to end, and between two checks whether it has."""

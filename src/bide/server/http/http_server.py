@@ -12,7 +12,6 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from bide.consuming.graceful_stop import first_of
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HEADS, MAX_UNREAD, SMALL_HEAD
@@ -23,6 +22,7 @@ from bide.server.http.exchange import CLOSE, head
 from bide.server.logs import log_refused
 from bide.server.problem import Problem, as_json
 from bide.server.settings import Settings
+from bide.tasks import first_of
 
 QUIET = 1.0
 """While stopping, a connection is closed when it was idle for so many seconds."""

@@ -17,7 +17,6 @@ from math import ceil
 from typing import Any, Literal
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.graceful_stop import cancel
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model import commands as cmd
@@ -32,6 +31,7 @@ from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
 from bide.server.settings import Quota, Settings
 from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage, SharedState
+from bide.tasks import cancel
 
 COUNT_EVERY = 10.0
 """Seconds between two counts of the messages of a namespace that has room."""

@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from bide.consuming.graceful_stop import cancel, first_of
 from bide.model import limits
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
+from bide.tasks import cancel, first_of
 
 LARGE = 64 * 1024
 """Bytes from which on decoding a body blocks the event loop for milliseconds."""

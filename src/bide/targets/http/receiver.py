@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from bide.consuming.settling import ACK, RELEASE, Verdict
+from bide.consuming.verdict import ACK, RELEASE, Verdict
 from bide.model.backoff import Backoff
 from bide.model.message import Message
 

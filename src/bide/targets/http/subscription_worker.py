@@ -11,7 +11,7 @@ from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
-from bide.consuming.settling import RELEASE, Verdict
+from bide.consuming.verdict import RELEASE, Verdict
 from bide.logs import logger
 from bide.model.errors import StoreError
 from bide.model.message import Message

@@ -13,7 +13,6 @@ from datetime import datetime
 from functools import partial
 
 from bide.clock import sleep
-from bide.consuming.graceful_stop import first_of
 from bide.consuming.store_client import StoreClient
 from bide.engines.losses import listening
 from bide.lane.steps import Steps, arun_steps
@@ -21,6 +20,7 @@ from bide.model.commands import Configure, Forecast, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Forecasted, Outcomes, Page, Settings
 from bide.model.times import iso, unix
+from bide.tasks import first_of
 
 POLL = 60.0
 """Seconds between two checks of each process whether the chain is broken, as by a purge."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from bide.consuming.graceful_stop import cancel
 from bide.engines.registry import lives_alone
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -24,7 +23,7 @@ from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.targets.amqp import intakes
-from bide.tasks import background
+from bide.tasks import background, cancel
 from bide.threads import deaths
 from bide.worker.app.app import App
 from bide.worker.app.loading import load

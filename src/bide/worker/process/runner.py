@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 
 from bide.consuming.consumer import Consumer
-from bide.consuming.graceful_stop import cancel, first_of, stop
+from bide.consuming.graceful_stop import stop
 from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import chained
 from bide.consuming.run import traced
@@ -24,7 +24,7 @@ from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
-from bide.tasks import background
+from bide.tasks import background, cancel, first_of
 from bide.threads import Background
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan

@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 
-from bide.consuming.graceful_stop import cancel, first_of
 from bide.lane.steps import arun_steps
 from bide.logs import logger
 from bide.model.backoff import Backoff
@@ -24,7 +23,7 @@ from bide.model.limits import MAX_ACTOR
 from bide.observing.logs import printable
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.workers import take_requests
-from bide.tasks import background
+from bide.tasks import background, cancel, first_of
 from bide.worker.process.health import notify, serve_health, update_health_file, watchdog_seconds
 from bide.worker.process.orphans import Orphans
 from bide.worker.process.processes import BEAT, FAILED, WRONG_USAGE, Process

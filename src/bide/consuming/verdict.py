@@ -1,0 +1,23 @@
+"""How to settle a message after its handler has run."""
+
+from typing import NamedTuple
+
+from bide.consuming.handling import Handling
+from bide.observing.tally import Result
+
+
+class Verdict(NamedTuple):
+    """How to settle a message."""
+
+    outcome: Result
+    """"discarded": acked without the work, which was no longer wanted."""
+    delay: int = 0
+    """For a retry or a release, in milliseconds."""
+    reason: str = ""
+
+
+ACK = Verdict("acked")
+RELEASE = Verdict("released")
+
+Pairs = list[tuple[Handling, Verdict]]
+"""Deliveries, and how to settle their messages."""
