@@ -63,8 +63,10 @@ MUTANTS = [
         "now > self.due + self.expires",
         "now >= self.due + self.expires",
     ),
-    Mutant("the token does not count", DECIDE, "name.token != record.token", "False"),
-    Mutant("a version does not count", DECIDE, "return not versions or", "return True or"),
+    Mutant("the token does not count", DECIDE, "name.token == record.token", "True"),
+    Mutant(
+        "a version does not count", DECIDE, "version is None or record.is_still(version)", "True"
+    ),
     Mutant("tokens do not grow", CLAIMING, "row.token += 1", "row.token += 0"),
     Mutant(
         "one attempt too many",
@@ -207,12 +209,12 @@ MUTANTS = [
         "row.weighted or record.priority > 0",
         "row.weighted",
     ),
-    Mutant("a body that is wanted is not read", QUEUE, '"bodies": bodies', '"bodies": False'),
+    Mutant("a body that is wanted is not read", QUEUE, "(int(bodies), row.ready", "(0, row.ready"),
     Mutant(
         "ids are numbers",
         SQL,
-        "m.queue = :queue AND m.id = j.value\n  LEFT",
-        "m.queue = :queue AND CAST(m.id AS REAL) = CAST(j.value AS REAL)\n  LEFT",
+        "m.queue = ?4 AND m.id = j.value\n  LEFT",
+        "m.queue = ?4 AND CAST(m.id AS REAL) = CAST(j.value AS REAL)\n  LEFT",
     ),
     Mutant(
         "ranks are text",
@@ -241,15 +243,15 @@ MUTANTS = [
     Mutant(
         "weights of many are not remembered",
         PUT,
-        "any(item.priority for _, item, _ in rows)",
-        "False",
+        "weighted |= item.priority",
+        "pass",
     ),
     Mutant("weights of one are not remembered", SQL, " AND weighted >= (NEW.priority > 0)", ""),
     Mutant(
         "a single put knows no version",
         PUT,
-        "more = command.if_version, command.origin",
-        "more = None, command.origin",
+        "if command.if_version is not None or command.origin is not None:",
+        "if command.origin is not None:",
     ),
     Mutant("a single put is not counted", READ, "row.put += sum(single_puts.values())", "pass"),
     Mutant(
@@ -261,8 +263,8 @@ MUTANTS = [
     Mutant(
         "a single put loses failures",
         PUT,
-        " or item.attempt or item.failures:",
-        " or item.attempt:",
+        "if item.attempt or item.failures:",
+        "if item.attempt:",
     ),
     Mutant(
         "a single put does not see what is kept",
@@ -273,21 +275,21 @@ MUTANTS = [
     Mutant(
         "single puts of other queues are forgotten",
         SESSION,
-        "self.run_many(SQL.count_puts, [(total, total, id) for total, id in totals])",
+        "self.run(SQL.count_puts, (total, total, id))",
         "pass",
     ),
     Mutant("single puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
     Mutant(
         "what is late is leased among others",
         CLAIMING,
-        "(late if is_late else taken).append(record)",
-        "taken.append(record)",
+        "if record.is_late(now):",
+        "if False:",
     ),
     Mutant(
         "weight only in a backlog",
         QUEUE,
-        "self.row.ready or self.row.weighted or",
-        "self.row.ready or",
+        "READY if row.ready or row.weighted or",
+        "READY if row.ready or",
     ),
     Mutant("any cursor will do", READ, "if not begin.startswith(_BY_ID):", "if False:"),
     Mutant("kept ones are not counted", QUEUE, "row.kept -= len(rows)", "pass"),
@@ -335,9 +337,8 @@ MUTANTS = [
     Mutant(
         "a batch is not undone",
         "sqlite/engine.py",
-        "with connection:  # this commits or rolls back",
-        "from contextlib import closing; from types import SimpleNamespace as Has\n"
-        "            with closing(Has(close=connection.commit)):",
+        "except BaseException as error:\n            connection.rollback()",
+        "except BaseException as error:\n            connection.commit()",
     ),
     Mutant(
         "what was counted is not saved",
