@@ -106,15 +106,21 @@ class RedisCluster:
         folder = self._folder / f"node{next(self._numbers)}"
         folder.mkdir()
         config = {
-            "cluster-enabled": "yes", "cluster-port": str(free_port()),
-            "cluster-node-timeout": str(NODE_TIMEOUT_MS), "cluster-require-full-coverage": "no",
-            "cluster-replica-validity-factor": "0", "repl-diskless-sync-delay": "0",
-            "repl-ping-replica-period": "1", **self._config,
-        }  # fmt: skip
+            "cluster-enabled": "yes",
+            "cluster-port": str(free_port()),
+            "cluster-node-timeout": str(NODE_TIMEOUT_MS),
+            "cluster-require-full-coverage": "no",
+            "cluster-replica-validity-factor": "0",
+            "repl-diskless-sync-delay": "0",
+            "repl-ping-replica-period": "1",
+            **self._config,
+        }
         if "tls-cert-file" in config:
             config |= {
-                "tls-port": str(free_port()), "tls-cluster": "yes", "tls-replication": "yes",
-            }  # fmt: skip
+                "tls-port": str(free_port()),
+                "tls-cluster": "yes",
+                "tls-replication": "yes",
+            }
         self.servers.append(RedisServer(folder, port=free_port(), **config))
         return self.servers[-1]
 

@@ -56,9 +56,11 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 SHARING = (
-    "tests/rabbitmq/", "tests/server/test_openapi.py", "tests/server/test_try_it.py",
+    "tests/rabbitmq/",
+    "tests/server/test_openapi.py",
+    "tests/server/test_try_it.py",
     "tests/test_architecture.py",
-)  # fmt: skip
+)
 """One process runs the tests of each of these: what they share takes seconds to make. (The mark
 `xdist_group` of pytest-xdist 3.8 has no effect with pytest 9.2.)"""
 

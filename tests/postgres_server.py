@@ -65,9 +65,12 @@ class PostgresServer:
             "initdb", "-D", self.data, "-U", "bide", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"
         )
         self.config = {
-            "listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off",
-            "max_connections": "600", **config,
-        }  # fmt: skip
+            "listen_addresses": "",
+            "unix_socket_directories": str(folder),
+            "fsync": "off",
+            "max_connections": "600",
+            **config,
+        }
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in self.config.items())
         self.start()
@@ -75,9 +78,12 @@ class PostgresServer:
     def _run(self, program: str, *arguments: Any) -> None:
         done = subprocess.run(
             [*self._as_user, str(self.bin / program), *map(str, arguments)],
-            capture_output=True, text=True, check=False, cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
             env={**os.environ, "HOME": str(self.folder)},
-        )  # fmt: skip
+        )
         log = self.folder / "log"
         told = log.read_text()[-2000:] if log.exists() else ""
         assert done.returncode == 0, done.stdout + done.stderr + told
@@ -107,7 +113,7 @@ class PostgresServer:
             slot,
             "-d",
             f"host={self.folder} user=bide dbname=postgres application_name={slot}",
-        )  # fmt: skip
+        )
         with (standby.data / "postgresql.conf").open("a") as file:
             file.write(f"unix_socket_directories = '{folder}'\n")
         standby.start()

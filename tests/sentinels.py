@@ -24,10 +24,27 @@ DOWN_MS = 800
 # believe that their clock went wrong, in which case they do nothing for a while (TILT), nor that
 # they know too little of a replica, of which they hear every second: within five pings.
 _HURRY = (
-    "info-period", 200, "ping-period", 500, "ask-period", 100, "publish-period", 100,
-    "default-failover-timeout", 2000, "tilt-trigger", 60_000, "tilt-period", 100,
-    "slave-reconf-timeout", 500, "min-link-reconnect-period", 100, "election-timeout", 1000,
-)  # fmt: skip
+    "info-period",
+    200,
+    "ping-period",
+    500,
+    "ask-period",
+    100,
+    "publish-period",
+    100,
+    "default-failover-timeout",
+    2000,
+    "tilt-trigger",
+    60_000,
+    "tilt-period",
+    100,
+    "slave-reconf-timeout",
+    500,
+    "min-link-reconnect-period",
+    100,
+    "election-timeout",
+    1000,
+)
 
 
 class SentinelGroup:
@@ -152,8 +169,9 @@ class SentinelGroup:
         assert program is not None, "no redis-server on PATH: run `make test`, or tools/servers"
         process = subprocess.Popen(
             [program, str(file), "--sentinel"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         with self._client(port) as client:
             self._wait(lambda: _answers(client))
             client.execute_command("SENTINEL", "DEBUG", *_HURRY)

@@ -35,10 +35,16 @@ class RedisServer:
         self.port = port
         self.path = str(folder / "redis.sock")
         self.config = {
-            "port": str(port), "unixsocket": self.path, "dir": str(folder), "save": '""',
-            "databases": "64", "loglevel": "warning", "logfile": str(folder / "redis.log"),
-            "bind": "127.0.0.1", **config,
-        }  # fmt: skip
+            "port": str(port),
+            "unixsocket": self.path,
+            "dir": str(folder),
+            "save": '""',
+            "databases": "64",
+            "loglevel": "warning",
+            "logfile": str(folder / "redis.log"),
+            "bind": "127.0.0.1",
+            **config,
+        }
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -51,9 +57,11 @@ class RedisServer:
         """Start the server, and wait until it answers, or even until it has loaded its data."""
         lines = "".join(f"{name} {value}\n" for name, value in self.config.items())
         self.process = subprocess.Popen(
-            [self._program, "-"], stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [self._program, "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         assert self.process.stdin is not None
         self.process.stdin.write(lines.encode())
         self.process.stdin.close()

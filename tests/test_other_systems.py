@@ -71,8 +71,11 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 def on_windows(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", WINDOWS + program, *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_the_library_needs_no_posix(tmp_path: Path) -> None:

@@ -55,10 +55,19 @@ def turns(*values: float) -> list[dict[str, Any]]:
 def test_speed_is_the_median_of_pairs() -> None:
     pairs = Pairs("redis", "put", turns(10, 20, 90), turns(5, 20, 30))
     assert pairs.figures() == {
-        "store": "redis", "row": "put", "old": 20, "new": 20, "raw": "PING",
-        "old_raw": 2.0, "new_raw": 2.0, "old_in_raw": 10.0, "new_in_raw": 10.0,
-        "speed": 2.0, "low": 1.0, "high": 3.0,
-    }  # fmt: skip
+        "store": "redis",
+        "row": "put",
+        "old": 20,
+        "new": 20,
+        "raw": "PING",
+        "old_raw": 2.0,
+        "new_raw": 2.0,
+        "old_in_raw": 10.0,
+        "new_in_raw": 10.0,
+        "speed": 2.0,
+        "low": 1.0,
+        "high": 3.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,10 @@ def test_systemd_understands_the_unit(tmp_path: Path, path: Path) -> None:
     (tmp_path / path.name).write_text(text)  # the program must exist, or it complains
     done = subprocess.run(
         [analyze, "verify", "--man=no", str(tmp_path / path.name)],
-        capture_output=True, text=True, timeout=BOUND,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
     assert not [line for line in done.stderr.splitlines() if path.name in line], done.stderr
 
 
@@ -163,8 +165,10 @@ class Systemd:
         self._socket.bind(str(folder / "notify"))
         self._socket.settimeout(BOUND)
         told = {
-            "NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "1000000", **environment,
-        }  # fmt: skip
+            "NOTIFY_SOCKET": str(folder / "notify"),
+            "WATCHDOG_USEC": "1000000",
+            **environment,
+        }
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
         self.process = subprocess.Popen(words, cwd=folder, env=kept | told, process_group=0)
 

@@ -67,9 +67,11 @@ def changed(name: str, folder: Path, **replaced: tuple[str, str]) -> str:
 
 def nginx(folder: Path, port: int) -> list[str]:
     server = changed(
-        "nginx.conf", folder, listen=("listen 443 ", f"listen 127.0.0.1:{port} "),
+        "nginx.conf",
+        folder,
+        listen=("listen 443 ", f"listen 127.0.0.1:{port} "),
         cert=("/etc/ssl/queue.example", f"{folder}/cert"),
-    )  # fmt: skip
+    )
     kept = "client_body", "proxy", "fastcgi", "uwsgi", "scgi"
     temporary = "".join(f"{name}_temp_path {folder}/{name};\n" for name in kept)
     (folder / "nginx.conf").write_text(
@@ -81,12 +83,14 @@ def nginx(folder: Path, port: int) -> list[str]:
 
 def caddy(folder: Path, port: int) -> list[str]:
     text = changed(
-        "Caddyfile", folder, options=("{\n\tservers", f"{{\n\t{ALONE}\n\tservers"),
+        "Caddyfile",
+        folder,
+        options=("{\n\tservers", f"{{\n\t{ALONE}\n\tservers"),
         site=(
             "queue.example {",
             f"https://127.0.0.1:{port} {{\n\ttls {folder}/cert.pem {folder}/cert-key.pem",
         ),
-    )  # fmt: skip
+    )
     (folder / "Caddyfile").write_text(text)
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
 

@@ -44,9 +44,13 @@ def node(folder: Path, url: str, text: str) -> Iterator["subprocess.Popen[str]"]
     (folder / "worker.mjs").write_text(text)
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(
-            [name, "worker.mjs"], cwd=folder, env={"BIDE_URL": url, "PATH": "/usr/bin:/bin"},
-            stdout=said, stderr=said, text=True,
-        )  # fmt: skip
+            [name, "worker.mjs"],
+            cwd=folder,
+            env={"BIDE_URL": url, "PATH": "/usr/bin:/bin"},
+            stdout=said,
+            stderr=said,
+            text=True,
+        )
     try:
         yield process
         assert process.poll() is None, (folder / "said").read_text()

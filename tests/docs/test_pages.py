@@ -44,8 +44,18 @@ NOT_RUN = re.compile(r"python not-run: \S.*")
 """How a block is marked that does not run: with the reason."""
 
 PROGRAMS = {
-    "bide", "cd", "cp", "curl", "docker", "export", "git", "make", "pip", "python", "sqlite3",
-}  # fmt: skip
+    "bide",
+    "cd",
+    "cp",
+    "curl",
+    "docker",
+    "export",
+    "git",
+    "make",
+    "pip",
+    "python",
+    "sqlite3",
+}
 """What a line of a shell block may begin with."""
 
 FENCE = re.compile(
@@ -153,9 +163,17 @@ def test_every_block_says_what_it_is() -> None:
     """So that nothing escapes the tests by a slip of its info string."""
     known = ("pycon", "text", "sh", "json", "console", "Dockerfile", "ini", "toml", "{code-block}")
     directives = (
-        "{toctree}", "{include}", "{eval-rst}", "{raw}", "{transitions}", "{capabilities}",
-        "{limits}", "{note}", "{click}", "{literalinclude}",
-    )  # fmt: skip
+        "{toctree}",
+        "{include}",
+        "{eval-rst}",
+        "{raw}",
+        "{transitions}",
+        "{capabilities}",
+        "{limits}",
+        "{note}",
+        "{click}",
+        "{literalinclude}",
+    )
     unknown = [
         f"{name}:{block.line}: {block.info!r}"
         for name in NAMES

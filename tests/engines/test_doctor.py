@@ -182,9 +182,12 @@ def test_redis_that_evicts_and_forgets(tmp_path: Path) -> None:
 
 def test_redis_that_is_safe_but_for_a_replica(tmp_path: Path) -> None:
     found = redis_with(
-        tmp_path, maxmemory="100mb", maxmemory_policy="noeviction", appendonly="yes",
+        tmp_path,
+        maxmemory="100mb",
+        maxmemory_policy="noeviction",
+        appendonly="yes",
         appendfsync="always",
-    )  # fmt: skip
+    )
     assert found == {"the server has no replica": "warning"}
     found = redis_with(tmp_path, appendonly="yes", save="60 1", maxmemory_policy="volatile-lru")
     assert level(found, "appendfsync everysec") == "warning"
@@ -229,9 +232,13 @@ def careless() -> Iterator[PostgresServer]:
     """Provide a server whose settings are all wrong."""
     with new_folder() as folder:
         server = PostgresServer(
-            folder, fsync="off", full_page_writes="off", synchronous_commit="off",
-            autovacuum="off", max_prepared_transactions="2",
-        )  # fmt: skip
+            folder,
+            fsync="off",
+            full_page_writes="off",
+            synchronous_commit="off",
+            autovacuum="off",
+            max_prepared_transactions="2",
+        )
         yield server
         server.stop()
 
@@ -240,8 +247,12 @@ def test_postgres_that_is_set_up_dangerously(
     careless: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = told(careless.url)
-    for what in ("fsync = off", "full_page_writes = off", "synchronous_commit = off",
-                 "autovacuum = off"):  # fmt: skip
+    for what in (
+        "fsync = off",
+        "full_page_writes = off",
+        "synchronous_commit = off",
+        "autovacuum = off",
+    ):
         assert level(found, what) == "danger", what
     assert level(found, "no schema 'bide' yet") == "warning"
     assert level(found, "no standby follows") == "warning"

@@ -46,8 +46,9 @@ def damage_postgres(url: str, ids: list[str]) -> None:
 
 
 DAMAGE: dict[str, Callable[[str, list[str]], None]] = {
-    "redis": damage_redis, "postgres": damage_postgres,
-}  # fmt: skip
+    "redis": damage_redis,
+    "postgres": damage_postgres,
+}
 
 
 @pytest.fixture(params=DAMAGE)

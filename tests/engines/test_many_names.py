@@ -37,8 +37,9 @@ def test_queues_that_are_gone_are_forgotten(
 ) -> None:
     monkeypatch.setattr(bounded_dict, "MOST", MOST)
     urls: dict[str, Callable[[], str]] = {
-        "memory": lambda: "memory://", "sqlite": lambda: f"sqlite:///{tmp_path}/q.db",
-    }  # fmt: skip
+        "memory": lambda: "memory://",
+        "sqlite": lambda: f"sqlite:///{tmp_path}/q.db",
+    }
     url = urls[kind]() if kind in urls else request.getfixturevalue(f"{kind}_url")()
     engine = opener(url)()
     notifier = engine.notifier()

@@ -12,8 +12,15 @@ from bide.targets.amqp import parse
 from bide.transfer.importing.foreign_redis import ForeignRedis
 
 SCHEMES = [
-    "redis", "rediss", "redis+sentinel", "redis+cluster", "unix", "postgresql", "http", "https",
-]  # fmt: skip
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "redis+cluster",
+    "unix",
+    "postgresql",
+    "http",
+    "https",
+]
 PASSWORDS = ["hu[sh]hush", "hu]sh", "[hush", "hu[sh/sh", "hu/shhush"]
 
 
@@ -24,9 +31,13 @@ def opened(url: str) -> Any:
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize(
     ("reads", "scheme"),
-    [*((opened, scheme) for scheme in SCHEMES), (table_of, "postgresql"), (ForeignRedis, "redis"),
-     (parse, "amqp")],
-)  # fmt: skip
+    [
+        *((opened, scheme) for scheme in SCHEMES),
+        (table_of, "postgresql"),
+        (ForeignRedis, "redis"),
+        (parse, "amqp"),
+    ],
+)
 def test_signs_in_a_password_that_must_be_encoded(
     reads: Callable[[str], Any], scheme: str, password: str
 ) -> None:

@@ -30,9 +30,13 @@ def test_a_program_that_closes_nothing_ends_at_once_and_quietly(
 ) -> None:
     program = f"import bide\nqueue = bide.Queue('orders', {url!r})\n{USES[use]}"
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=False,
-    )  # fmt: skip
+    )
     assert (ended.stdout, ended.stderr) == ("", "")
     assert ended.returncode == (7 if use == "an error" else 0)
 
@@ -49,7 +53,11 @@ async def main():
 asyncio.run(main())
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=False,
-    )  # fmt: skip
+    )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 0)

@@ -9,8 +9,12 @@ import bide
 def test_each_pause_is_longer_by_the_factor_up_to_the_ceiling() -> None:
     backoff = bide.Backoff(first="1s", factor=3, ceiling="20s", jitter=0)
     assert [backoff.delay(attempt, 0.5) for attempt in range(1, 6)] == [
-        1_000, 3_000, 9_000, 20_000, 20_000,
-    ]  # fmt: skip
+        1_000,
+        3_000,
+        9_000,
+        20_000,
+        20_000,
+    ]
 
 
 def test_a_factor_of_one_keeps_pauses_equal() -> None:

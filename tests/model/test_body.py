@@ -21,11 +21,14 @@ from bide.model.limits import MAX_BODY, MAX_DEPTH
 from tests.counting import count_calls
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
-    allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
-)  # fmt: skip
+)
 
 
 @dataclass

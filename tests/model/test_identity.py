@@ -22,9 +22,28 @@ def test_names_of_queues(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "a b", ".a", "-a", "_a", ":a", "/a", "a/", "a/b/c", "a//b", "ü", "a" * 129, "a\n",
-     "a\0", "a%", "a*", "a/" + "b" * 129, "٣"],
-)  # fmt: skip
+    [
+        "",
+        " ",
+        "a b",
+        ".a",
+        "-a",
+        "_a",
+        ":a",
+        "/a",
+        "a/",
+        "a/b/c",
+        "a//b",
+        "ü",
+        "a" * 129,
+        "a\n",
+        "a\0",
+        "a%",
+        "a*",
+        "a/" + "b" * 129,
+        "٣",
+    ],
+)
 def test_what_is_no_name_of_a_queue(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is not a valid name of a queue: 1 to 128 of A-Z"):
         check_queue(name)

@@ -14,13 +14,24 @@ from bide.server.problem import would_fit
 from bide.server.wire import Given
 
 WRONG = [
-    ("priority", -1), ("priority", 256), ("priority", "high"), ("priority", True),
-    ("attempts", 0), ("attempts", 10_001), ("attempts", 1.5),
-    ("group", ""), ("group", "a\nb"), ("group", "x" * 513),
-]  # fmt: skip
+    ("priority", -1),
+    ("priority", 256),
+    ("priority", "high"),
+    ("priority", True),
+    ("attempts", 0),
+    ("attempts", 10_001),
+    ("attempts", 1.5),
+    ("group", ""),
+    ("group", "a\nb"),
+    ("group", "x" * 513),
+]
 RIGHT = [
-    ("priority", 0), ("priority", 255), ("attempts", 1), ("attempts", 10_000), ("group", "é" * 256),
-]  # fmt: skip
+    ("priority", 0),
+    ("priority", 255),
+    ("attempts", 1),
+    ("attempts", 10_000),
+    ("group", "é" * 256),
+]
 
 
 def test_every_field_has_a_rule_and_a_help_text() -> None:

@@ -14,23 +14,58 @@ from bide.model.times import EARLIEST, LATEST, format_duration, milliseconds, to
 @pytest.mark.parametrize(
     ("duration", "ms"),
     [
-        (0, 0), (1, 1000), (0.25, 250), (1.0004, 1001), (1.1, 1100), (0.07, 70), (True + 1, 2000),
-        (timedelta(0), 0), (timedelta(days=1), 86_400_000), (timedelta(microseconds=1999), 2),
-        ("250ms", 250), ("30s", 30_000), ("30m", 1_800_000), ("1h30m", 5_400_000),
-        ("7d", 604_800_000), ("2w", 1_209_600_000), ("1.5h", 5_400_000), (" 1h 30m ", 5_400_000),
-        ("0s", 0), ("1 s", 1000), (978_307_199, 978_307_199_000),
-        (timedelta(milliseconds=LATEST), LATEST), ("1750000000s", 1_750_000_000_000),
+        (0, 0),
+        (1, 1000),
+        (0.25, 250),
+        (1.0004, 1001),
+        (1.1, 1100),
+        (0.07, 70),
+        (True + 1, 2000),
+        (timedelta(0), 0),
+        (timedelta(days=1), 86_400_000),
+        (timedelta(microseconds=1999), 2),
+        ("250ms", 250),
+        ("30s", 30_000),
+        ("30m", 1_800_000),
+        ("1h30m", 5_400_000),
+        ("7d", 604_800_000),
+        ("2w", 1_209_600_000),
+        ("1.5h", 5_400_000),
+        (" 1h 30m ", 5_400_000),
+        ("0s", 0),
+        ("1 s", 1000),
+        (978_307_199, 978_307_199_000),
+        (timedelta(milliseconds=LATEST), LATEST),
+        ("1750000000s", 1_750_000_000_000),
     ],
-)  # fmt: skip
+)
 def test_durations(duration: Any, ms: int) -> None:
     assert milliseconds(duration) == ms
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "30", "m", "30x", "-30x", "-", "1h-30m", "1,5h", "1e3s", "30M", "1h30", "٣m", "s30",
-     "nan", "inf", "1..5s", "1h" * 33],
-)  # fmt: skip
+    [
+        "",
+        " ",
+        "30",
+        "m",
+        "30x",
+        "-30x",
+        "-",
+        "1h-30m",
+        "1,5h",
+        "1e3s",
+        "30M",
+        "1h30",
+        "٣m",
+        "s30",
+        "nan",
+        "inf",
+        "1..5s",
+        "1h" * 33,
+    ],
+)
 def test_a_string_that_is_no_duration_shows_how_to_write_one(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"not a valid duration; write '250ms', '30s'"):
         milliseconds(text)
@@ -83,13 +118,15 @@ def test_errors_name_the_argument() -> None:
 @pytest.mark.parametrize(
     ("moment", "ms"),
     [
-        (0, 0), (1_893_456_000.5, 1_893_456_000_500), (LATEST / 1000, LATEST),
+        (0, 0),
+        (1_893_456_000.5, 1_893_456_000_500),
+        (LATEST / 1000, LATEST),
         (datetime(1970, 1, 1, tzinfo=UTC), 0),
         (datetime(2030, 1, 1, tzinfo=UTC), 1_893_456_000_000),
         (datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 1_893_456_000_000),
         (datetime(2030, 1, 1, microsecond=1999, tzinfo=UTC), 1_893_456_000_002),
     ],
-)  # fmt: skip
+)
 def test_times(moment: Any, ms: int) -> None:
     assert unix(moment) == ms
 
@@ -167,9 +204,15 @@ def test_milliseconds_given_as_seconds_are_recognised() -> None:
 
 @pytest.mark.parametrize(
     "moment",
-    [-1, -0.001, LATEST / 1000 + 1, datetime.min.replace(tzinfo=UTC),
-     datetime.max.replace(tzinfo=UTC), datetime(2100, 1, 1, 0, 0, 1, tzinfo=UTC)],
-)  # fmt: skip
+    [
+        -1,
+        -0.001,
+        LATEST / 1000 + 1,
+        datetime.min.replace(tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+        datetime(2100, 1, 1, 0, 0, 1, tzinfo=UTC),
+    ],
+)
 def test_a_moment_is_between_1970_and_2100(moment: Any) -> None:
     with pytest.raises(InvalidArgument, match="is not between 1970 and 2100"):
         unix(moment)
@@ -203,11 +246,20 @@ def test_whole_milliseconds_survive_as_seconds_and_as_timedelta(ms: int) -> None
 @pytest.mark.parametrize(
     ("ms", "text"),
     [
-        (0, "0s"), (0.4, "0s"), (1, "1ms"), (999, "999ms"), (1000, "1s"), (1001, "1s"),
-        (61_000, "1m1s"), (3_600_000, "1h"), (3_601_000, "1h1s"), (90_061_000, "1d1h"),
-        (-5_400_000, "-1h30m"), (604_800_000, "7d"),
+        (0, "0s"),
+        (0.4, "0s"),
+        (1, "1ms"),
+        (999, "999ms"),
+        (1000, "1s"),
+        (1001, "1s"),
+        (61_000, "1m1s"),
+        (3_600_000, "1h"),
+        (3_601_000, "1h1s"),
+        (90_061_000, "1d1h"),
+        (-5_400_000, "-1h30m"),
+        (604_800_000, "7d"),
     ],
-)  # fmt: skip
+)
 def test_format_duration(ms: float, text: str) -> None:
     assert format_duration(ms) == text
 

@@ -184,8 +184,9 @@ def test_a_subscription_that_sends_nothing_is_named(store: Store) -> None:
     told = orders.explain("a")
     assert told.reasons == ("subscription", "subscription")
     assert told.facts.subscriptions == [
-        Subscribed("hook", False, "503", now, now + 30_000), Subscribed("idle", True, "by ann")
-    ]  # fmt: skip
+        Subscribed("hook", False, "503", now, now + 30_000),
+        Subscribed("idle", True, "by ann"),
+    ]
     assert "hook has failed since" in told.sentence
     assert "idle is paused (by ann)" in told.sentence
 
@@ -282,8 +283,10 @@ def test_every_clause_has_the_same_values_in_both_languages() -> None:
     for name, texts in clauses().items():
         assert set(texts) == {"en", "zh"}
         if name != "separator":
-            fields = [{field for _, field, *_ in string.Formatter().parse(texts[language]) if field}
-                      for language in ("en", "zh")]  # fmt: skip
+            fields = [
+                {field for _, field, *_ in string.Formatter().parse(texts[language]) if field}
+                for language in ("en", "zh")
+            ]
             assert fields[0] == fields[1], name
 
 

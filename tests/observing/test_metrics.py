@@ -96,8 +96,14 @@ def test_counters_are_those_of_the_store(shop: Shop) -> None:
         for name in ("put", "acked", "cancelled", "died", "retried", "expired", "lapsed")
     }
     assert found == {
-        "put": 7, "acked": 1, "cancelled": 1, "died": 1, "retried": 0, "expired": 0, "lapsed": 0,
-    }  # fmt: skip
+        "put": 7,
+        "acked": 1,
+        "cancelled": 1,
+        "died": 1,
+        "retried": 0,
+        "expired": 0,
+        "lapsed": 0,
+    }
 
 
 def test_deliveries_are_those_of_all_processes(shop: Shop) -> None:

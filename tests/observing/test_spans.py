@@ -101,8 +101,9 @@ def test_a_put_has_a_span_of_its_producer(exported: InMemorySpanExporter, url: s
     assert message is not None
     assert message.headers is not None
     assert message.headers["traceparent"].split("-")[1:3] == [
-        f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}",
-    ]  # fmt: skip
+        f"{span.context.trace_id:032x}",
+        f"{span.context.span_id:016x}",
+    ]
 
 
 def test_many_puts_share_a_span(exported: InMemorySpanExporter, url: str) -> None:

@@ -33,10 +33,13 @@ _PAIRS = [
     *(
         pytest.param(pair, marks=pytest.mark.full)
         for pair in [
-            ("sync", "memory"), ("sync", "redis"), ("async", "memory"), ("async", "sqlite"),
+            ("sync", "memory"),
+            ("sync", "redis"),
+            ("async", "memory"),
+            ("async", "sqlite"),
         ]
     ),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(params=_PAIRS, ids="-".join)

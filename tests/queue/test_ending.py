@@ -48,7 +48,7 @@ def test_history_tells_how_a_message_ended(make: Make, clock: FakeClock) -> None
     assert [(a.number, a.start, a.end, a.outcome, a.error) for a in acked.attempts] == [
         (1, now - 3_000, now - 2_000, "failed", "no luck"),
         (2, now - 1_000, now, "acked", None),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_result_is_returned_and_typed(make: Make) -> None:
@@ -70,12 +70,13 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        (b"raw", "result is bytes"), (float("nan"), "result is nan"),
+        (b"raw", "result is bytes"),
+        (float("nan"), "result is nan"),
         (object(), r"result is of type object.*; convert it \(keys to str\)$"),
         ("x" * MAX_RESULT, r"result takes 65,538 bytes, the limit is 65,536"),
         ("x" * MAX_BODY, r"result takes 1,048,578 bytes, the limit is 65,536; .* reference$"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_a_result(make: Make, result: Any, why: str) -> None:
     orders = make(result_ttl="1h")
     orders.put(1, id="a")

@@ -45,8 +45,10 @@ def test_greenlets_share_a_queue(kind: str, request: pytest.FixtureRequest, tmp_
         url = made()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, url],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as child:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "puts 20\n"
         with bide.Queue("q", url) as queue:

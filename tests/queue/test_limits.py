@@ -55,11 +55,20 @@ def test_what_is_no_limit_is_refused(make: Make, given: dict[str, Any], error: s
 @pytest.mark.parametrize(
     ("rate", "text"),
     [
-        (5, "5/s"), ("5", "5/s"), (" 100 / m ", "100/m"), (0.5, "30/m"), ("7/h", "7/h"),
-        ("60/m", "1/s"), ("90/m", "90/m"), ("1/d", "1/d"), (100_000, "100000/s"), (3, "3/s"),
-        ("0.7/s", "42/m"), (1.001, "1.001/s"),
+        (5, "5/s"),
+        ("5", "5/s"),
+        (" 100 / m ", "100/m"),
+        (0.5, "30/m"),
+        ("7/h", "7/h"),
+        ("60/m", "1/s"),
+        ("90/m", "90/m"),
+        ("1/d", "1/d"),
+        (100_000, "100000/s"),
+        (3, "3/s"),
+        ("0.7/s", "42/m"),
+        (1.001, "1.001/s"),
     ],
-)  # fmt: skip
+)
 def test_a_rate_is_shown_as_it_is_written(rate: Rate, text: str) -> None:
     assert rate_text(interval(rate)) == text
     assert interval(text) == pytest.approx(interval(rate), abs=2)

@@ -27,10 +27,11 @@ async def run_an_app() -> None:
 @pytest.mark.parametrize(
     ("work", "what"),
     [
-        (use_a_queue, "bide.AsyncQueue"), (call_once, "bide.AsyncQueue"),
+        (use_a_queue, "bide.AsyncQueue"),
+        (call_once, "bide.AsyncQueue"),
         (run_an_app, r"app\.running\(\)"),
     ],
-)  # fmt: skip
+)
 def test_trio_is_told_to_use_a_thread(work: Callable[[], Awaitable[None]], what: str) -> None:
     with pytest.raises(
         bide.WrongContext, match=rf"{what} needs a running event loop of asyncio.*bide\.Queue.*trio"

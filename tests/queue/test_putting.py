@@ -14,9 +14,15 @@ def ids(found: Any) -> list[str]:
 
 def test_put_stores_a_message_with_all_it_was_given(orders: Any) -> None:
     outcome = orders.put(
-        {"order": 42}, delay="30m", id="order-42", priority=5, expires="1h", attempts=5,
-        group="order:42", headers={"trace": "abc"},
-    )  # fmt: skip
+        {"order": 42},
+        delay="30m",
+        id="order-42",
+        priority=5,
+        expires="1h",
+        attempts=5,
+        group="order:42",
+        headers={"trace": "abc"},
+    )
     assert outcome
     assert (outcome.id, outcome.state, outcome.due) == ("order-42", "delayed", START + 1_800_000)
     message = orders.get("order-42")
@@ -30,10 +36,22 @@ def test_put_stores_a_message_with_all_it_was_given(orders: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        None, True, 0, -1.5, 2**53, 2**70, "", "Grüße \u2603 \x00", [], {}, {"a": [1, {"b": None}]},
-        b"", b"\x00\xff", b"{}",
+        None,
+        True,
+        0,
+        -1.5,
+        2**53,
+        2**70,
+        "",
+        "Grüße \u2603 \x00",
+        [],
+        {},
+        {"a": [1, {"b": None}]},
+        b"",
+        b"\x00\xff",
+        b"{}",
     ],
-)  # fmt: skip
+)
 def test_any_json_value_and_bytes_come_back_as_they_were(orders: Any, body: object) -> None:
     orders.put(body)
     (delivery,) = orders.claim()
@@ -102,8 +120,12 @@ def test_raise_raises_and_tells_where_the_other_is(orders: Any) -> None:
 def test_put_many_stores_messages_and_bodies_alike(orders: Any) -> None:
     outcomes = orders.put_many(
         [{"order": 1}, NewMessage(body=b"x", id="mine", delay=60, priority=9), "text"],
-        delay=5, priority=1, expires="1m", attempts=3, group="g",
-    )  # fmt: skip
+        delay=5,
+        priority=1,
+        expires="1m",
+        attempts=3,
+        group="g",
+    )
     assert [outcome.done for outcome in outcomes] == [True] * 3
     assert [outcome.due for outcome in outcomes] == [START + 5_000, START + 60_000, START + 5_000]
     mine = orders.get("mine")

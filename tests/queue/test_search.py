@@ -65,17 +65,28 @@ MAIL, DEAD = ("shop/mail", "order-1"), ("orders", "dead")
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({"id": "order-1"}, [ONE, TEN, MAIL]), ({"id": "order-10"}, [TEN]), ({"id": "o%"}, []),
-        ({"id": "order-1", "queue": "shop/"}, [MAIL]), ({"group": "g"}, [ONE, OTHER]),
-        ({"group": "g", "id": "order"}, [ONE]), ({"group": "g", "after": 4e9 + 1}, [OTHER]),
-        ({"after": 4e9 + 60, "before": 4e9 + 180}, [TEN, OTHER]), ({"before": 3e9}, [DEAD]),
-        ({"state": "dead"}, [DEAD]), ({"state": "delayed", "before": 4e9 + 1}, [ONE]),
-        ({"error": "Timeout"}, [DEAD]), ({"error": "timeout"}, []), ({"body": "Müller"}, [ONE]),
-        ({"body": "raw"}, [OTHER]), ({"body": '"n":2'}, [TEN]), ({"header": "t"}, [ONE, MAIL]),
-        ({"header": "t=a"}, [ONE]), ({"header": "t=b", "body": "Ann"}, [MAIL]),
+        ({"id": "order-1"}, [ONE, TEN, MAIL]),
+        ({"id": "order-10"}, [TEN]),
+        ({"id": "o%"}, []),
+        ({"id": "order-1", "queue": "shop/"}, [MAIL]),
+        ({"group": "g"}, [ONE, OTHER]),
+        ({"group": "g", "id": "order"}, [ONE]),
+        ({"group": "g", "after": 4e9 + 1}, [OTHER]),
+        ({"after": 4e9 + 60, "before": 4e9 + 180}, [TEN, OTHER]),
+        ({"before": 3e9}, [DEAD]),
+        ({"state": "dead"}, [DEAD]),
+        ({"state": "delayed", "before": 4e9 + 1}, [ONE]),
+        ({"error": "Timeout"}, [DEAD]),
+        ({"error": "timeout"}, []),
+        ({"body": "Müller"}, [ONE]),
+        ({"body": "raw"}, [OTHER]),
+        ({"body": '"n":2'}, [TEN]),
+        ({"header": "t"}, [ONE, MAIL]),
+        ({"header": "t=a"}, [ONE]),
+        ({"header": "t=b", "body": "Ann"}, [MAIL]),
         ({"header": "x"}, []),
     ],
-)  # fmt: skip
+)
 def test_a_search_finds_what_matches(url: str, query: Any, expected: Any) -> None:
     assert found(url, **query) == sorted(expected)
 
@@ -168,19 +179,22 @@ def _fail_or_revive(engine: MemoryEngine) -> None:
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ({}, "search needs to know what"), ({"error": ""}, 'error="" is in every message'),
-        ({"id": ""}, "id is 0 bytes long"), ({"state": "x"}, "is none of"),
+        ({}, "search needs to know what"),
+        ({"error": ""}, 'error="" is in every message'),
+        ({"id": ""}, "id is 0 bytes long"),
+        ({"state": "x"}, "is none of"),
         ({"id": "a", "limit": 0}, "limit=0 must be a whole number from 1"),
         ({"id": "a", "read": 1e9}, "read=1000000000.0 must be a whole number"),
         ({"id": "a", "cursor": "x"}, "cursor='x' comes from no search"),
         ({"id": "a", "cursor": "WyIiXQé"}, "comes from no search"),
         ({"id": "a", "cursor": "WyIiLC01XQ"}, "comes from no search"),  # ["",-5]
         ({"id": "a", "cursor": 5}, "cursor=5 comes from no search"),
-        ({"body": 5}, "body=5 is no text"), ({"error": b"x"}, "error=b'x' is no text"),
+        ({"body": 5}, "body=5 is no text"),
+        ({"error": b"x"}, "error=b'x' is no text"),
         ({"header": {"a": "b"}}, "header={'a': 'b'} is no text"),
         ({"body": "caf\udce9"}, r"body='caf.udce9' is no text"),
     ],
-)  # fmt: skip
+)
 def test_wrong_questions_are_refused(url: str, query: Any, told: str) -> None:
     with pytest.raises(bide.InvalidArgument, match=told):
         bide.search(url, **query)

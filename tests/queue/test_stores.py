@@ -232,10 +232,12 @@ def test_a_store_of_a_newer_bide_is_left_as_it_is(here: Path) -> None:
 @pytest.mark.parametrize(
     ("prefix", "text"),
     [
-        (5, "must be a str, not int"), (None, "must be a str, not NoneType"),
-        ("\ud800", "is not valid Unicode text"), ("a\0", "has control characters in it"),
+        (5, "must be a str, not int"),
+        (None, "must be a str, not NoneType"),
+        ("\ud800", "is not valid Unicode text"),
+        ("a\0", "has control characters in it"),
     ],
-)  # fmt: skip
+)
 def test_the_beginning_of_names_is_text(here: Path, prefix: Any, text: str) -> None:
     with bide.Queue("orders") as orders:
         orders.put(1)

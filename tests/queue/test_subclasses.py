@@ -94,14 +94,21 @@ def test_numbers_of_an_enumeration_are_numbers(make: Make) -> None:
 @pytest.mark.parametrize(
     ("body", "stored"),
     [
-        (Text("x"), "x"), (Markup("<b>"), "<b>"), (Float(1.5), 1.5), (Number(5), 5),
-        (Level.HIGH, 9), (Binary(b"x"), b"x"), (Day(2030, 1, 1), "2030-01-01"),
+        (Text("x"), "x"),
+        (Markup("<b>"), "<b>"),
+        (Float(1.5), 1.5),
+        (Number(5), 5),
+        (Level.HIGH, 9),
+        (Binary(b"x"), b"x"),
+        (Day(2030, 1, 1), "2030-01-01"),
         (pendulum.datetime(2030, 1, 1, 12), "2030-01-01T12:00:00Z"),
-        (pendulum.time(12, 30), "12:30:00"), (pendulum.duration(days=1, seconds=5), "P1DT5S"),
-        (Length(days=1, seconds=5), "P1DT5S"), (Price("4.50"), "4.50"),
+        (pendulum.time(12, 30), "12:30:00"),
+        (pendulum.duration(days=1, seconds=5), "P1DT5S"),
+        (Length(days=1, seconds=5), "P1DT5S"),
+        (Price("4.50"), "4.50"),
         (Name(int=4), "00000000-0000-0000-0000-000000000004"),
     ],
-)  # fmt: skip
+)
 def test_bodies_and_their_parts_of_a_subclass(make: Make, body: Any, stored: Any) -> None:
     orders = make()
     orders.put(body, id="a")

@@ -93,76 +93,137 @@ DUE = bide.NewMessage({"x": 1}, id="n", at=SOON, attempts=3)
 CALLS: dict[str, Call] = {
     "put": Call(
         lambda q: q.put(
-            {"x": 1}, delay="1m", id="n", priority=9, expires=5, attempts=3, group="g",
-            headers={"h": "v"}, on_conflict="replace", if_version="0" * 16,
-        ),
-        [cmd.Put("q", [Item(
-            "n", b'{"x":1}', delay=MINUTE, priority=9, expires=5_000, attempts=3, group="g",
+            {"x": 1},
+            delay="1m",
+            id="n",
+            priority=9,
+            expires=5,
+            attempts=3,
+            group="g",
             headers={"h": "v"},
-        )], "replace", "0" * 16)],
+            on_conflict="replace",
+            if_version="0" * 16,
+        ),
+        [
+            cmd.Put(
+                "q",
+                [
+                    Item(
+                        "n",
+                        b'{"x":1}',
+                        delay=MINUTE,
+                        priority=9,
+                        expires=5_000,
+                        attempts=3,
+                        group="g",
+                        headers={"h": "v"},
+                    )
+                ],
+                "replace",
+                "0" * 16,
+            )
+        ],
         outcome,
     ),
     "put bytes": Call(
         lambda q: q.put(b"\x00", id="n", at=SOON),
-        [cmd.Put("q", [Item("n", b"\x00", json=False, at=LATER)])], outcome,
+        [cmd.Put("q", [Item("n", b"\x00", json=False, at=LATER)])],
+        outcome,
     ),
     "put_many": Call(
         lambda q: q.put_many([DUE], on_conflict="replace"),
-        [cmd.Put("q", [Item("n", b'{"x":1}', at=LATER, attempts=3)], "replace")], outcomes,
+        [cmd.Put("q", [Item("n", b'{"x":1}', at=LATER, attempts=3)], "replace")],
+        outcomes,
     ),
     "put_many nothing": Call(lambda q: q.put_many([]), [], outcomes),
     "cancel": Call(
         lambda q: q.cancel("d", if_due=SOON, if_version="0" * 16),
-        [cmd.Cancel("q", ["d"], LATER, "0" * 16, actor="me")], outcome,
+        [cmd.Cancel("q", ["d"], LATER, "0" * 16, actor="me")],
+        outcome,
     ),
     "cancel by rule": Call(
         lambda q: q.cancel(group="g", after=SOON, before=SOON + 1),
-        [cmd.Cancel("q", where=cmd.Where("g", LATER, LATER + 1_000), actor="me")], count,
+        [cmd.Cancel("q", where=cmd.Where("g", LATER, LATER + 1_000), actor="me")],
+        count,
     ),
     "cancel dry": Call(
         lambda q: q.cancel(after=SOON, dry_run=True),
-        [cmd.Cancel("q", where=KNOWN, dry_run=True, actor="me")], count,
+        [cmd.Cancel("q", where=KNOWN, dry_run=True, actor="me")],
+        count,
     ),
     "cancel_many": Call(
         lambda q: q.cancel_many(["d", "x"]), [cmd.Cancel("q", ["d", "x"], actor="me")], outcomes
     ),
     "reschedule": Call(
         lambda q: q.reschedule("d", delay=5, if_due=SOON),
-        [cmd.Reschedule("q", ["d"], delay=5_000, if_due=LATER, actor="me")], outcome,
+        [cmd.Reschedule("q", ["d"], delay=5_000, if_due=LATER, actor="me")],
+        outcome,
     ),
     "reschedule at": Call(
         lambda q: q.reschedule("d", at=SOON, if_version="0" * 16),
-        [cmd.Reschedule("q", ["d"], LATER, if_version="0" * 16, actor="me")], outcome,
+        [cmd.Reschedule("q", ["d"], LATER, if_version="0" * 16, actor="me")],
+        outcome,
     ),
     "reschedule a group": Call(
         lambda q: q.reschedule(group="g", delay=5, before=SOON + 1),
-        [cmd.Scan("q", where=cmd.Where("g", before=LATER + 1_000), limit=1_000),
-         cmd.Reschedule("q", ["d"], delay=5_000, actor="me")], lambda r: 1,
+        [
+            cmd.Scan("q", where=cmd.Where("g", before=LATER + 1_000), limit=1_000),
+            cmd.Reschedule("q", ["d"], delay=5_000, actor="me"),
+        ],
+        lambda r: 1,
     ),
     "reschedule dry": Call(
         lambda q: q.reschedule(group="g", delay=5, dry_run=True),
-        [cmd.Cancel("q", where=cmd.Where("g"), dry_run=True, actor="me")], count,
+        [cmd.Cancel("q", where=cmd.Where("g"), dry_run=True, actor="me")],
+        count,
     ),
     "edit": Call(
-        lambda q: q.edit("d", body={"x": 1}, priority=9, expires="5s", attempts=3, group=None,
-                         headers={"h": "v"}, delay="1m", if_version="0" * 16),
-        [cmd.Edit("q", ["d"], b'{"x":1}', True, 9, 3, 5_000, None, {"h": "v"}, delay=MINUTE,
-                  if_version="0" * 16, actor="me")], outcome,
+        lambda q: q.edit(
+            "d",
+            body={"x": 1},
+            priority=9,
+            expires="5s",
+            attempts=3,
+            group=None,
+            headers={"h": "v"},
+            delay="1m",
+            if_version="0" * 16,
+        ),
+        [
+            cmd.Edit(
+                "q",
+                ["d"],
+                b'{"x":1}',
+                True,
+                9,
+                3,
+                5_000,
+                None,
+                {"h": "v"},
+                delay=MINUTE,
+                if_version="0" * 16,
+                actor="me",
+            )
+        ],
+        outcome,
     ),
     "edit a part": Call(
         lambda q: q.edit("z", body=b"\x00"),
-        [cmd.Edit("q", ["z"], b"\x00", False, actor="me")], outcome,
+        [cmd.Edit("q", ["z"], b"\x00", False, actor="me")],
+        outcome,
     ),
     "get": Call(lambda q: q.get("a"), [cmd.Find("q", ["a"])], lambda r: r[0].messages[0]),
     "get nothing": Call(lambda q: q.get("x"), [cmd.Find("q", ["x"])]),
     "peek": Call(lambda q: q.peek(2), [cmd.Scan("q", "next", limit=2)], messages),
     "scan": Call(
         lambda q: list(q.scan("delayed", group="g", after=SOON, before=SOON + 1)),
-        [cmd.Scan("q", "delayed", cmd.Where("g", LATER, LATER + 1_000))], messages,
+        [cmd.Scan("q", "delayed", cmd.Where("g", LATER, LATER + 1_000))],
+        messages,
     ),
     "dead": Call(lambda q: list(q.dead()), [cmd.Scan("q", "dead")], messages),
     "export": Call(
-        lambda q: list(q.export()), [cmd.Scan("q")],
+        lambda q: list(q.export()),
+        [cmd.Scan("q")],
         lambda r: [to_line(message) for message in r[0].messages],
     ),
     "load": Call(
@@ -171,53 +232,84 @@ CALLS: dict[str, Call] = {
         lambda r: Imported(stored=1, kept=1),
     ),
     "claim": Call(
-        lambda q: q.claim(2, lease="1m"), [cmd.Claim("q", 2, MINUTE, "me")],
+        lambda q: q.claim(2, lease="1m"),
+        [cmd.Claim("q", 2, MINUTE, "me")],
         lambda r: [("Delivery", m, r[0].token, r[0].now) for m in r[0].messages],
     ),
-    "ack": Call(lambda q: q.ack(held(q, "a", "b")), [CLAIM, cmd.Ack("q", [A, B])],
-                lambda r: outcomes(r[1:])),
-    "retry": Call(lambda q: q.retry(held(q, "a", "b"), 5, "no"),
-                  [CLAIM, cmd.Retry("q", [A, B], 5_000, "no")], lambda r: outcomes(r[1:])),
-    "bury": Call(lambda q: q.bury(held(q, "a", "b"), "no"),
-                 [CLAIM, cmd.Bury("q", [A, B], "no")], lambda r: outcomes(r[1:])),
-    "release": Call(lambda q: q.release(held(q, "a", "b")),
-                    [CLAIM, cmd.Retry("q", [A, B], release=True)], lambda r: outcomes(r[1:])),
-    "release by id": Call(lambda q: q.release("z"),
-                          [cmd.Release("q", ["z"], "released by me", actor="me")],
-                          lambda r: outcomes(r)[0]),
-    "extend": Call(lambda q: q.extend(held(q, "a", "b"), 5),
-                   [CLAIM, cmd.Extend("q", [A, B], 5_000)], lambda r: outcomes(r[1:])),
+    "ack": Call(
+        lambda q: q.ack(held(q, "a", "b")), [CLAIM, cmd.Ack("q", [A, B])], lambda r: outcomes(r[1:])
+    ),
+    "retry": Call(
+        lambda q: q.retry(held(q, "a", "b"), 5, "no"),
+        [CLAIM, cmd.Retry("q", [A, B], 5_000, "no")],
+        lambda r: outcomes(r[1:]),
+    ),
+    "bury": Call(
+        lambda q: q.bury(held(q, "a", "b"), "no"),
+        [CLAIM, cmd.Bury("q", [A, B], "no")],
+        lambda r: outcomes(r[1:]),
+    ),
+    "release": Call(
+        lambda q: q.release(held(q, "a", "b")),
+        [CLAIM, cmd.Retry("q", [A, B], release=True)],
+        lambda r: outcomes(r[1:]),
+    ),
+    "release by id": Call(
+        lambda q: q.release("z"),
+        [cmd.Release("q", ["z"], "released by me", actor="me")],
+        lambda r: outcomes(r)[0],
+    ),
+    "extend": Call(
+        lambda q: q.extend(held(q, "a", "b"), 5),
+        [CLAIM, cmd.Extend("q", [A, B], 5_000)],
+        lambda r: outcomes(r[1:]),
+    ),
     "delivery.ack": Call(lambda q: held(q, "a")[0].ack(), [CLAIM, cmd.Ack("q", [A])]),
-    "delivery.retry": Call(lambda q: held(q, "a")[0].retry(5, "no"),
-                           [CLAIM, cmd.Retry("q", [A], 5_000, "no")]),
+    "delivery.retry": Call(
+        lambda q: held(q, "a")[0].retry(5, "no"), [CLAIM, cmd.Retry("q", [A], 5_000, "no")]
+    ),
     "delivery.bury": Call(lambda q: held(q, "a")[0].bury("no"), [CLAIM, cmd.Bury("q", [A], "no")]),
-    "delivery.release": Call(lambda q: held(q, "a")[0].release(),
-                             [CLAIM, cmd.Retry("q", [A], release=True)]),
-    "delivery.extend": Call(lambda q: held(q, "a")[0].extend(5),
-                            [CLAIM, cmd.Extend("q", [A], 5_000)]),
+    "delivery.release": Call(
+        lambda q: held(q, "a")[0].release(), [CLAIM, cmd.Retry("q", [A], release=True)]
+    ),
+    "delivery.extend": Call(
+        lambda q: held(q, "a")[0].extend(5), [CLAIM, cmd.Extend("q", [A], 5_000)]
+    ),
     "counts": Call(lambda q: q.counts(), [cmd.Count("q")], lambda r: r[0]),
-    "audit": Call(lambda q: q.audit(), [cmd.Count("q", recount=True)],
-                  lambda r: Audit("q", r[0], [])),
+    "audit": Call(
+        lambda q: q.audit(), [cmd.Count("q", recount=True)], lambda r: Audit("q", r[0], [])
+    ),
     "forecast": Call(
-        lambda q: q.forecast("30s", "2m"), [cmd.Forecast("q", 30_000, 4)],
+        lambda q: q.forecast("30s", "2m"),
+        [cmd.Forecast("q", 30_000, 4)],
         lambda r: Forecast.of(r[0], 30_000),
     ),
     "explain": Call(
         lambda q: q.explain("d"), [cmd.Explain("q", "d")], lambda r: Explanation("d", "q", r[0])
     ),
-    "revive": Call(lambda q: q.revive(["z"], delay=5),
-                   [cmd.Revive("q", ["z"], 5_000, actor="me")], outcomes),
-    "revive all": Call(lambda q: q.revive(),
-                       [cmd.Scan("q", "dead"), cmd.Revive("q", ["z"], actor="me")],
-                       lambda r: outcomes(r[1:])),
+    "revive": Call(
+        lambda q: q.revive(["z"], delay=5), [cmd.Revive("q", ["z"], 5_000, actor="me")], outcomes
+    ),
+    "revive all": Call(
+        lambda q: q.revive(),
+        [cmd.Scan("q", "dead"), cmd.Revive("q", ["z"], actor="me")],
+        lambda r: outcomes(r[1:]),
+    ),
     "pause": Call(lambda q: q.pause(), [cmd.Configure("q", paused=True, actor="me")]),
     "resume": Call(lambda q: q.resume(), [cmd.Configure("q", paused=False, actor="me")]),
-    "delete": Call(lambda q: refusal(q.delete), [cmd.Delete("q")],
-                   lambda replies: "1 delayed, 2 ready, 1 dead. Let its workers finish"),
-    "purge": Call(lambda q: q.purge(state="delayed", before=SOON + 1),
-                  [cmd.Purge("q", "delayed", LATER + 1_000, actor="me")], count),
-    "purge, counted": Call(lambda q: q.purge(state="dead", dry_run=True), [cmd.Count("q")],
-                           lambda replies: 1),
+    "delete": Call(
+        lambda q: refusal(q.delete),
+        [cmd.Delete("q")],
+        lambda replies: "1 delayed, 2 ready, 1 dead. Let its workers finish",
+    ),
+    "purge": Call(
+        lambda q: q.purge(state="delayed", before=SOON + 1),
+        [cmd.Purge("q", "delayed", LATER + 1_000, actor="me")],
+        count,
+    ),
+    "purge, counted": Call(
+        lambda q: q.purge(state="dead", dry_run=True), [cmd.Count("q")], lambda replies: 1
+    ),
     "purge before, counted": Call(
         lambda q: q.purge(state="delayed", before=SOON + 1, dry_run=True),
         [cmd.Scan("q", "delayed", cmd.Where(before=LATER + 1_000), max_bytes=MAX_BYTES // 2)],
@@ -225,11 +317,13 @@ CALLS: dict[str, Call] = {
     ),
     "revive, counted": Call(
         lambda q: q.revive(["z", "a", "z"], dry_run=True),
-        [cmd.Find("q", ["z", "a"], max_bytes=MAX_BYTES // 2)], lambda replies: 1,
+        [cmd.Find("q", ["z", "a"], max_bytes=MAX_BYTES // 2)],
+        lambda replies: 1,
     ),
-    "revive all, counted": Call(lambda q: q.revive(dry_run=True), [cmd.Count("q")],
-                                lambda replies: 1),
-}  # fmt: skip
+    "revive all, counted": Call(
+        lambda q: q.revive(dry_run=True), [cmd.Count("q")], lambda replies: 1
+    ),
+}
 """Of a queue with `a` and `b` ready, `d` of the group `g` delayed by a minute, and `z` dead."""
 
 

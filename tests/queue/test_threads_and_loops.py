@@ -190,11 +190,7 @@ PAIRS = [(bide.Queue, bide.AsyncQueue), (bide.Delivery, bide.AsyncDelivery)]
 
 
 def public(kind: type) -> dict[str, Any]:
-    return {
-        name: getattr(kind, name)
-        for name in dir(kind)
-        if not name.startswith("_")
-    }  # fmt: skip
+    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(("plain", "other"), PAIRS)

@@ -88,9 +88,15 @@ def test_what_is_gone_and_only_remembered_is_not_exported(make: Any) -> None:
 def test_lines_are_json_that_people_can_read(full: Any) -> None:
     lines = {line["id"]: line for line in map(json.loads, full.export())}
     assert lines["json"] == {
-        "id": "json", "due": START + 60_000, "queue": "orders", "body": {"a": [1, "Grüße"]},
-        "priority": 7, "attempts": 10, "group": "g", "created": START,
-    }  # fmt: skip
+        "id": "json",
+        "due": START + 60_000,
+        "queue": "orders",
+        "body": {"a": [1, "Grüße"]},
+        "priority": 7,
+        "attempts": 10,
+        "group": "g",
+        "created": START,
+    }
     assert lines["bytes"]["bytes"] == "AP8="
     assert "body" not in lines["bytes"]
     assert lines["tried"]["failures"][0][3] == "no luck"

@@ -101,10 +101,12 @@ class Store:
 
 
 BREAKS = [
-    (Died(), False), (Died(), True), (StoreFull("full"), False),
-    (OutcomeUnknown("lost"), False), (OutcomeUnknown("lost"), True),
-
-]  # fmt: skip
+    (Died(), False),
+    (Died(), True),
+    (StoreFull("full"), False),
+    (OutcomeUnknown("lost"), False),
+    (OutcomeUnknown("lost"), True),
+]
 """How a step breaks off, and whether it is executed all the same."""
 
 VERBS: list[Verb] = ["cancel", "reschedule", "purge", "revive"]

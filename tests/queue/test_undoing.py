@@ -19,14 +19,18 @@ HOUR = 3_600
 
 @pytest.fixture(
     params=[
-        ("sync", "sqlite"), ("async", "redis"), ("sync", "redis-shards"), ("sync", "postgres"),
+        ("sync", "sqlite"),
+        ("async", "redis"),
+        ("sync", "redis-shards"),
+        ("sync", "postgres"),
         ("sync", "http"),
         pytest.param(("async", "http"), marks=pytest.mark.full),
         pytest.param(("async", "postgres"), marks=pytest.mark.full),
-        pytest.param(("async", "memory"), marks=pytest.mark.full), ("sync", "memory"),
+        pytest.param(("async", "memory"), marks=pytest.mark.full),
+        ("sync", "memory"),
     ],
     ids="-".join,
-)  # fmt: skip
+)
 def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
     found: tuple[str, str] = request.param
     return found
@@ -59,10 +63,15 @@ def fill(orders: Any, clock: FakeClock) -> None:
     """Put ten messages of a group: of each kind one, of which two have failed once."""
     for number in range(8):
         orders.put(
-            {"n": number} if number % 2 else f"b{number}".encode(), id=f"m{number}", group="g",
-            delay=HOUR + number, priority=number, expires="1h", headers={"h": str(number)},
+            {"n": number} if number % 2 else f"b{number}".encode(),
+            id=f"m{number}",
+            group="g",
+            delay=HOUR + number,
+            priority=number,
+            expires="1h",
+            headers={"h": str(number)},
             attempts=3,
-        )  # fmt: skip
+        )
     orders.put(8, id="m8", group="g", attempts=3, expires="1h")
     orders.put(9, id="m9", group="g", attempts=3)
     clock.advance(1)
@@ -171,10 +180,16 @@ def test_a_dry_run_counts_what_a_purge_deletes_then(make: Make, clock: FakeClock
     assert orders.revive(["d1", *(f"x{n}" for n in range(2 * PART)), "d2"], dry_run=True) == 2
     assert orders.revive([], dry_run=True) == 0
     for kind, before, count in (
-        ("dead", later, 3), ("dead", None, 1), ("delayed", later + HOUR + 2, 2),
-        ("delayed", None, 2), ("ready", later, 0), ("ready", None, 2), ("acked", later, 0),
-        ("acked", None, 1), ("expired", None, 0),
-    ):  # fmt: skip
+        ("dead", later, 3),
+        ("dead", None, 1),
+        ("delayed", later + HOUR + 2, 2),
+        ("delayed", None, 2),
+        ("ready", later, 0),
+        ("ready", None, 2),
+        ("acked", later, 0),
+        ("acked", None, 1),
+        ("expired", None, 0),
+    ):
         there = state(orders)
         assert orders.purge(state=kind, before=before, dry_run=True) == count, (kind, before)
         assert state(orders) == there
@@ -272,7 +287,7 @@ def test_a_large_change_goes_in_parts(make: Make, clock: FakeClock) -> None:
         ({"id": "a"}, "undo= is for changes of many"),
         ({"group": "g", "dry_run": True}, "undo= and dry_run="),
     ],
-)  # fmt: skip
+)
 def test_where_undo_has_no_meaning(given: dict[str, Any], why: str) -> None:
     orders: Any = bide.Queue("orders", "memory://undo-refused")
     with pytest.raises(bide.InvalidArgument, match=why):

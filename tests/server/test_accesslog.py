@@ -52,12 +52,20 @@ def test_a_request_is_an_object_with_what_it_was(kept: Kept) -> None:
     assert began <= record.created <= time.time()
     assert entry.pop("time").endswith("+00:00")
     assert entry == {
-        "level": "info", "logger": "bide.access", "pid": os.getpid(),
+        "level": "info",
+        "logger": "bide.access",
+        "pid": os.getpid(),
         "message": "GET /v1/queues 200 12.3 ms client=127.0.0.1 namespace=- token=a1b2 request=r-7",
-        "method": "GET", "path": "/v1/queues",
-        "status": 200, "duration": 0.012346, "operation": "listQueues", "client": "127.0.0.1",
-        "namespace": "", "token": "a1b2", "request": "r-7",
-    }  # fmt: skip
+        "method": "GET",
+        "path": "/v1/queues",
+        "status": 200,
+        "duration": 0.012346,
+        "operation": "listQueues",
+        "client": "127.0.0.1",
+        "namespace": "",
+        "token": "a1b2",
+        "request": "r-7",
+    }
 
 
 def test_other_handlers_find_all_that_records_have(kept: Kept) -> None:
@@ -110,10 +118,15 @@ def test_an_answer_has_the_id_of_its_line_and_is_kept_by_nobody(
     client = serve(auth="required")
     known = client.with_token(make_token("shop", "admin"))
     replies = [
-        known.get("/v1/queues"), client.get("/v1/queues"), client.get("/none"),
-        known.send("PATCH", "/healthz"), known.get("/v1/queues/" + "x" * 9_000),
-        client.get("/openapi.json"), known.get("/metrics"), known.get("/v1/queues/q/messages/m"),
-    ]  # fmt: skip
+        known.get("/v1/queues"),
+        client.get("/v1/queues"),
+        client.get("/none"),
+        known.send("PATCH", "/healthz"),
+        known.get("/v1/queues/" + "x" * 9_000),
+        client.get("/openapi.json"),
+        known.get("/metrics"),
+        known.get("/v1/queues/q/messages/m"),
+    ]
     until(lambda: len(kept.records) == len(replies))
     ids = [reply.headers["x-request-id"] for reply in replies]
     assert len({*ids}) == len(ids)

@@ -54,15 +54,28 @@ def test_a_line_says_who_did_what_from_where_and_with_what_result(
     client.send("DELETE", f"{Q}/messages/none")
     server.with_token("wrong").get(Q)
     found = lines(log, 6)
-    common = {"who": "backend", "token": text.split("_")[1], "client": "127.0.0.1",
-              "namespace": "shop", "queue": "orders"}  # fmt: skip
+    common = {
+        "who": "backend",
+        "token": text.split("_")[1],
+        "client": "127.0.0.1",
+        "namespace": "shop",
+        "queue": "orders",
+    }
     told = [
-        ("putMany", "done", 2), ("claim", "done", 1), ("ack", "done", 1),
-        ("counts", "forbidden", None), ("cancel", "not-found", None),
-    ]  # fmt: skip
+        ("putMany", "done", 2),
+        ("claim", "done", 1),
+        ("ack", "done", 1),
+        ("counts", "forbidden", None),
+        ("cancel", "not-found", None),
+    ]
     for line, (act, result, messages) in zip(found, told, strict=False):
-        expected = {**common, "act": act, "result": result, "time": line["time"],
-                    "request": line["request"]}  # fmt: skip
+        expected = {
+            **common,
+            "act": act,
+            "result": result,
+            "time": line["time"],
+            "request": line["request"],
+        }
         assert line == expected | ({} if messages is None else {"messages": messages})
     refused = found[-1]
     assert (refused["act"], refused["result"]) == ("counts", "unauthorized")
@@ -84,10 +97,13 @@ def test_each_command_of_a_batch_has_a_line(server: Client, make_token: Any, log
         (one["act"], one.get("queue"), one.get("messages"), one["result"]) for one in lines(log, 6)
     ]
     assert found == [
-        ("put", "orders", 1, "done"), ("claim", "mail", 0, "done"),
-        ("put", "orders", 0, "forbidden"), ("purge", "orders", 0, "forbidden"),
-        ("batch", None, None, "invalid-argument"), ("undo", "orders", None, "nothing-to-undo"),
-    ]  # fmt: skip
+        ("put", "orders", 1, "done"),
+        ("claim", "mail", 0, "done"),
+        ("put", "orders", 0, "forbidden"),
+        ("purge", "orders", 0, "forbidden"),
+        ("batch", None, None, "invalid-argument"),
+        ("undo", "orders", None, "nothing-to-undo"),
+    ]
 
 
 def test_no_log_ever_holds_bodies_or_secrets(
@@ -97,8 +113,11 @@ def test_no_log_ever_holds_bodies_or_secrets(
     admin = server.with_token(text := make_token("shop", "admin", name="ops"))
     secrets = [CANARY, text.split("_", 2)[2]]
     message = {"body": CANARY, "headers": {"key": CANARY}, "group": "g"}
-    hook = {"queue": "hooked", "url": f"https://shop.example/?key={CANARY}",
-            "headers": {"authorization": CANARY}}  # fmt: skip
+    hook = {
+        "queue": "hooked",
+        "url": f"https://shop.example/?key={CANARY}",
+        "headers": {"authorization": CANARY},
+    }
     made = admin.put("/v1/subscriptions/hooks", hook)
     secrets.append(made.json["secret"])
     for n in range(2):
@@ -107,16 +126,26 @@ def test_no_log_ever_holds_bodies_or_secrets(
     secrets.append(lease["token"].partition(".")[2])
     leases = [{"id": lease["id"], "token": lease["token"]}]
     bodies: dict[str, Any] = {
-        "putNamed": message, "put": message, "putMany": {"messages": [message]},
-        "retry": {"leases": leases, "reason": CANARY}, "bury": {"leases": leases, "reason": CANARY},
-        "ack": {"leases": leases}, "extend": {"leases": leases}, "release": {"leases": leases},
-        "endLease": {"reason": CANARY}, "putSubscription": hook, "changeSubscription": hook,
-        "pauseSubscription": {"reason": CANARY}, "purge": {"state": "dead"},
-        "batch": {"commands": [
-            {"command": "put", "queue": "orders", "items": [{"id": "b", "data": ENCODED}]},
-            {"command": "retry", "queue": "orders", "leases": [], "reason": CANARY},
-        ]},
-    }  # fmt: skip
+        "putNamed": message,
+        "put": message,
+        "putMany": {"messages": [message]},
+        "retry": {"leases": leases, "reason": CANARY},
+        "bury": {"leases": leases, "reason": CANARY},
+        "ack": {"leases": leases},
+        "extend": {"leases": leases},
+        "release": {"leases": leases},
+        "endLease": {"reason": CANARY},
+        "putSubscription": hook,
+        "changeSubscription": hook,
+        "pauseSubscription": {"reason": CANARY},
+        "purge": {"state": "dead"},
+        "batch": {
+            "commands": [
+                {"command": "put", "queue": "orders", "items": [{"id": "b", "data": ENCODED}]},
+                {"command": "retry", "queue": "orders", "leases": [], "reason": CANARY},
+            ]
+        },
+    }
     for token in (text, text[:-1] + "x", None):
         admin.token = token
         for operation in OPERATIONS:

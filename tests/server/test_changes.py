@@ -74,12 +74,18 @@ def test_a_dead_letter_is_edited_but_has_no_due_time(client: Client) -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({}, None), ({"body": 1, "bytes": ""}, "body"), ({"priority": 256}, "priority"),
-        ({"attempts": 0}, "attempts"), ({"group": ""}, "group"), ({"headers": {"a": 1}}, "headers"),
-        ({"delay": 1, "at": FAR}, None), ({"expires": 0}, None), ({"id": "b"}, "id"),
+        ({}, None),
+        ({"body": 1, "bytes": ""}, "body"),
+        ({"priority": 256}, "priority"),
+        ({"attempts": 0}, "attempts"),
+        ({"group": ""}, "group"),
+        ({"headers": {"a": 1}}, "headers"),
+        ({"delay": 1, "at": FAR}, None),
+        ({"expires": 0}, None),
+        ({"id": "b"}, "id"),
         ({"priority": None}, "priority"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused(client: Client, change: Any, field: str | None) -> None:
     client.put(ONE, {"body": 1, "at": FAR})
     tag = client.get(ONE).headers["etag"]

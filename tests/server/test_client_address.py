@@ -58,7 +58,7 @@ XFF, FWD = "x-forwarded-for", "forwarded"
         (None, ["unix"], [(XFF, "198.51.100.1"), (FWD, "for=6.6.6.7")], "unix"),
         ("10.0.0.1", ["unix"], [(XFF, "198.51.100.1")], "10.0.0.1"),
     ],
-)  # fmt: skip
+)
 def test_spoofed_headers_do_not_count(
     peer: str | None, trusted: list[str], headers: list[tuple[str, str]], found: str
 ) -> None:

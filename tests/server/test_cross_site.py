@@ -36,11 +36,24 @@ def is_there(client: Client) -> bool:
 
 
 ORIGINS = [
-    "null", "file://", "file:///tmp/page.html", "file://localhost", "data:", "data:text/html,x",
-    "about:blank", "https://evil.example", "http://localhost.evil.example", "http://", "localhost",
-    "http://localhost@evil.example", "http://127.0.0.1.evil.example", "chrome-extension://abcdef",
-    "http://[::1", "http://[::ffff:1.2.3.4]", "http://10.0.0.1",
-]  # fmt: skip
+    "null",
+    "file://",
+    "file:///tmp/page.html",
+    "file://localhost",
+    "data:",
+    "data:text/html,x",
+    "about:blank",
+    "https://evil.example",
+    "http://localhost.evil.example",
+    "http://",
+    "localhost",
+    "http://localhost@evil.example",
+    "http://127.0.0.1.evil.example",
+    "chrome-extension://abcdef",
+    "http://[::1",
+    "http://[::ffff:1.2.3.4]",
+    "http://10.0.0.1",
+]
 
 
 def test_an_origin_without_a_local_host_is_refused(target: Client) -> None:
@@ -63,9 +76,13 @@ def test_what_a_browser_says_of_the_page_is_believed(target: Client) -> None:
 
 
 SIMPLE = (
-    "", "text/plain", "text/plain;charset=UTF-8", "TEXT/PLAIN", "multipart/form-data; boundary=x",
+    "",
+    "text/plain",
+    "text/plain;charset=UTF-8",
+    "TEXT/PLAIN",
+    "multipart/form-data; boundary=x",
     "application/x-www-form-urlencoded",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +169,13 @@ def site(folder: Path) -> Iterator[str]:
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
-    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu",
-                 f"user-data-dir={tmp_path}/browser"):  # fmt: skip
+    for flag in (
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "disable-gpu",
+        f"user-data-dir={tmp_path}/browser",
+    ):
         options.add_argument(f"--{flag}")
     options.binary_location = "/usr/bin/chromium"
     driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))

@@ -26,9 +26,15 @@ def claimed(client: Client) -> dict[str, Any]:
 def test_history_tells_how_messages_ended(client: Client) -> None:
     told = settings(client, history="7d", result_ttl="1h")
     assert told == {
-        "paused": False, "keep": 0, "history": 604_800_000, "result_ttl": 3_600_000,
-        "limit": 0, "rate": None, "group_limit": 0, "group_rate": None,
-    }  # fmt: skip
+        "paused": False,
+        "keep": 0,
+        "history": 604_800_000,
+        "result_ttl": 3_600_000,
+        "limit": 0,
+        "rate": None,
+        "group_limit": 0,
+        "group_rate": None,
+    }
     assert client.get(Q).json["history"] == 604_800_000
     client.put(ONE, {"body": 1})
     client.send("DELETE", ONE)
@@ -70,8 +76,9 @@ def test_a_result_is_answered_once_the_message_has_ended(client: Client) -> None
     client.post(f"{Q}/bury", {"leases": [claimed(client)], "reason": "bad"})
     dead = client.get(f"{ONE}/result?wait=30s")
     assert (dead.status, dead.json) == (
-        200, {"id": "order-42", "how": "dead", "by": "w1", "error": "bad"},
-    )  # fmt: skip
+        200,
+        {"id": "order-42", "how": "dead", "by": "w1", "error": "bad"},
+    )
     assert client.get(f"{Q}/messages/b/result").problem["type"] == "/docs#problem-not-found"
 
 
@@ -117,8 +124,11 @@ def test_a_result_that_is_no_json_or_too_large_is_refused(client: Client) -> Non
     assert "result takes 65,538 bytes, the limit is 65,536" in large.json["detail"]
     assert client.post(f"{Q}/ack", {"leases": [{**lease, "result": None}]}).status == 200
     assert client.get(f"{ONE}/result").json == {
-        "id": "order-42", "how": "acked", "by": "w1", "result": None,
-    }  # fmt: skip
+        "id": "order-42",
+        "how": "acked",
+        "by": "w1",
+        "result": None,
+    }
 
 
 def test_results_are_for_those_who_may_see_bodies(

@@ -79,14 +79,20 @@ FAILURE = [1, 0, "w", "r"]
 REQUESTS: dict[str, tuple[int, Send]] = {
     "MAX_BATCH_MESSAGES": (
         MAX_BATCH_MESSAGES,
-        lambda client, n: client.post("/v1/batch", {"commands": [
-            {"command": "claim", "queue": "none", "count": count, "lease": 1, "holder": "w"}
-            for count in (100_000, 50_000, n - 150_000)
-        ]}),
+        lambda client, n: client.post(
+            "/v1/batch",
+            {
+                "commands": [
+                    {"command": "claim", "queue": "none", "count": count, "lease": 1, "holder": "w"}
+                    for count in (100_000, 50_000, n - 150_000)
+                ]
+            },
+        ),
     ),
     "MAX_BODY": (MAX_BODY, lambda client, n: put(body="x" * (n - 2))(client)),
     "MAX_BUCKETS": (
-        MAX_BUCKETS, lambda client, n: client.get(f"{Q}/forecast?bucket=1&horizon={n}")
+        MAX_BUCKETS,
+        lambda client, n: client.get(f"{Q}/forecast?bucket=1&horizon={n}"),
     ),
     "MAX_BYTES": (MAX_BYTES, lambda client, n: command(client, "scan", max_bytes=n)),
     "MAX_COMMANDS": (
@@ -95,22 +101,23 @@ REQUESTS: dict[str, tuple[int, Send]] = {
     ),
     "MAX_COUNT": (MAX_COUNT, lambda client, n: command(client, "scan", limit=n)),
     "MAX_DEPTH": (
-        MAX_DEPTH, lambda client, n: client.send("POST", f"{Q}/messages", data=nested(n))
+        MAX_DEPTH,
+        lambda client, n: client.send("POST", f"{Q}/messages", data=nested(n)),
     ),
     "MAX_DURATION_TEXT": (
-        MAX_DURATION_TEXT, lambda client, n: put(delay="0" * (n - 2) + "1s")(client)
+        MAX_DURATION_TEXT,
+        lambda client, n: put(delay="0" * (n - 2) + "1s")(client),
     ),
     "MAX_HTTP_IDS": (
         MAX_HTTP_IDS,
         lambda client, n: client.post(f"{Q}/revive", {"ids": [str(i) for i in range(n)]}),
     ),
     "MAX_HTTP_MESSAGES": (
-        MAX_HTTP_MESSAGES, lambda client, n: client.post(f"{Q}/claim", {"count": n})
+        MAX_HTTP_MESSAGES,
+        lambda client, n: client.post(f"{Q}/claim", {"count": n}),
     ),
     "MAX_HTTP_PAGE": (MAX_HTTP_PAGE, lambda client, n: client.get(f"{Q}/messages?limit={n}")),
-    "MAX_LEASE": (
-        MAX_LEASE, lambda client, n: client.post(f"{Q}/claim", {"lease": f"{n}ms"})
-    ),
+    "MAX_LEASE": (MAX_LEASE, lambda client, n: client.post(f"{Q}/claim", {"lease": f"{n}ms"})),
     "MAX_NAME": (MAX_NAME, lambda client, n: client.put(f"{Q}/messages/{'i' * n}", {"body": 1})),
     "MAX_PUT_FAILURES": (
         MAX_PUT_FAILURES,
@@ -119,7 +126,8 @@ REQUESTS: dict[str, tuple[int, Send]] = {
         ),
     ),
     "MAX_QUERY": (
-        MAX_QUERY, lambda client, n: client.get(f"{Q}/messages?{'&'.join(['limit=1'] * n)}")
+        MAX_QUERY,
+        lambda client, n: client.get(f"{Q}/messages?{'&'.join(['limit=1'] * n)}"),
     ),
     "MAX_URL": (
         MAX_URL,
@@ -127,7 +135,9 @@ REQUESTS: dict[str, tuple[int, Send]] = {
     ),
     "escaped characters of a name in a path": (
         3 * MAX_NAME,
-        lambda client, n: client.put(f"{Q}/messages/{'%69' * (n // 3)}{'i' * (n % 3)}", {"body": 1})
+        lambda client, n: client.put(
+            f"{Q}/messages/{'%69' * (n // 3)}{'i' * (n % 3)}", {"body": 1}
+        ),
     ),
     "MAX_ROW": (
         MAX_ROW,
@@ -137,9 +147,7 @@ REQUESTS: dict[str, tuple[int, Send]] = {
     ),
     "MAX_ATTEMPT": (
         MAX_ATTEMPT,
-        lambda client, n: command(
-            client, "put", items=[{"id": "a", "data": "MQ==", "attempt": n}]
-        ),
+        lambda client, n: command(client, "put", items=[{"id": "a", "data": "MQ==", "attempt": n}]),
     ),
     "MAX_ATTEMPTS": (MAX_ATTEMPTS, lambda client, n: put(attempts=n)(client)),
     "priority": (255, lambda client, n: put(priority=n)(client)),
@@ -150,7 +158,7 @@ REQUESTS: dict[str, tuple[int, Send]] = {
         MAX_HTTP_MESSAGES,
         lambda client, n: client.post(f"{Q}/put", {"messages": [{"body": 1}] * n}),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -173,9 +181,11 @@ def test_a_lease_token_is_bounded(client: Client) -> None:
 def test_what_tokens_are_made_of_is_bounded(make_token: Any) -> None:
     for known, past in (
         ({"name": "n" * MAX_TOKEN_NAME}, {"name": "m" * (MAX_TOKEN_NAME + 1)}),
-        ({"queues": [f"q{n}" for n in range(MAX_PATTERNS)]},
-         {"queues": [f"q{n}" for n in range(MAX_PATTERNS + 1)]}),
-    ):  # fmt: skip
+        (
+            {"queues": [f"q{n}" for n in range(MAX_PATTERNS)]},
+            {"queues": [f"q{n}" for n in range(MAX_PATTERNS + 1)]},
+        ),
+    ):
         assert make_token("shop", "read", **known)
         with pytest.raises(InvalidArgument):
             make_token("shop", "read", **past)

@@ -307,9 +307,15 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
     assert not client.post(f"{Q}/resume").json["paused"]
     kept = client.send("PATCH", Q, {"paused": True, "keep": "1h"}).json
     assert kept == {
-        "paused": True, "keep": 3_600_000, "history": 0, "result_ttl": 0, "limit": 0, "rate": None,
-        "group_limit": 0, "group_rate": None,
-    }  # fmt: skip
+        "paused": True,
+        "keep": 3_600_000,
+        "history": 0,
+        "result_ttl": 0,
+        "limit": 0,
+        "rate": None,
+        "group_limit": 0,
+        "group_rate": None,
+    }
     audit = client.get(f"{Q}/audit").json
     assert (audit["balanced"], audit["problems"]) == (True, [])
 

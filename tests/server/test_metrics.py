@@ -155,9 +155,12 @@ def test_a_namespace_reads_its_own_queues_alone(serve: Serve, make_token: Any) -
     assert found["bide_queue_messages", "orders", "leased"] == 1
     assert found["bide_messages_claimed_total", "orders"] == 1
     assert not [key for key in found if "letters" in key or key[0].startswith("bide_http")]
-    assert scrape(server.with_token(make_token(None, "read")))[
-        "bide_messages_claimed_total", "mail/orders"
-    ] == 1  # fmt: skip
+    assert (
+        scrape(server.with_token(make_token(None, "read")))[
+            "bide_messages_claimed_total", "mail/orders"
+        ]
+        == 1
+    )
 
 
 def test_a_store_that_is_away_is_told_and_the_rest_as_well(serve: Serve, tmp_path: Any) -> None:

@@ -21,9 +21,7 @@ def request_of(operation: Operation, leases: list[Any]) -> Any:
     everything: dict[str, Any] = {
         "putNamed": {"body": "theirs", "delay": "2h"},
         "put": {"body": "theirs", "id": "delayed"},
-        "putMany": {
-            "messages": [{"body": 1, "id": id} for id in STATES], "on_conflict": "replace"
-        },
+        "putMany": {"messages": [{"body": 1, "id": id} for id in STATES], "on_conflict": "replace"},
         "reschedule": {"delay": "2h"},
         "claim": {"count": 10},
         "revive": {"ids": list(STATES)},
@@ -41,7 +39,7 @@ def request_of(operation: Operation, leases: list[Any]) -> Any:
                 {"command": "queues", "queue": ""},
             ]
         },
-    }  # fmt: skip
+    }
     if operation.name in ("ack", "retry", "extend", "bury", "release"):
         return {"leases": leases}
     return everything.get(operation.name)

@@ -40,8 +40,14 @@ class IssuerProcess:
 
     def token(self, key: str = "rsa", header: Any = None, **claims: Any) -> str:
         now = int(time.time())
-        usual = {"iss": self.url, "aud": "bide", "sub": "ann@shop.example", "exp": now + 600,
-                 "bide_namespace": "shop", "bide_rights": "put read"}  # fmt: skip
+        usual = {
+            "iss": self.url,
+            "aud": "bide",
+            "sub": "ann@shop.example",
+            "exp": now + 600,
+            "bide_namespace": "shop",
+            "bide_rights": "put read",
+        }
         given = {name: value for name, value in (usual | claims).items() if value is not None}
         signed: str = self.ask("/sign", {"claims": given, "key": key, "header": header or {}})
         return signed
@@ -78,8 +84,10 @@ def test_claims_say_what_a_caller_may_do(client: Client, issuer: IssuerProcess, 
     queues = ["orders*"]
     shop = client.with_token(issuer.token(key, bide_queues=queues))
     assert shop.get("/v1").json == shop.get("/v1").json | {
-        "namespace": "shop", "rights": ["put", "read"], "queues": queues,
-    }  # fmt: skip
+        "namespace": "shop",
+        "rights": ["put", "read"],
+        "queues": queues,
+    }
     assert shop.put(f"{Q}/messages/m", {"body": 1}).status == 201
     assert shop.post(f"{Q}/claim").status == 403
     assert shop.put("/v1/queues/mail/messages/m", {"body": 1}).status == 403
@@ -148,9 +156,13 @@ def test_claims_have_the_names_and_values_of_the_issuer(
     serve: Serve, issuer: IssuerProcess
 ) -> None:
     settings = OidcSettings(
-        issuer=issuer.url, audience="bide", jwks=f"{issuer.url}/jwks", namespace="*",
-        rights_claim="realm_access.roles", rights={"ops": ["admin"], "shop": ["put", "change"]},
-    )  # fmt: skip
+        issuer=issuer.url,
+        audience="bide",
+        jwks=f"{issuer.url}/jwks",
+        namespace="*",
+        rights_claim="realm_access.roles",
+        rights={"ops": ["admin"], "shop": ["put", "change"]},
+    )
     client = serve(oidc=settings)
     roles: dict[str, Any] = {"realm_access": {"roles": ["shop", "offline", 1]}}
     known = client.with_token(issuer.token(bide_namespace=None, **roles)).get("/v1").json

@@ -24,11 +24,13 @@ def test_what_a_token_denies_waits_and_the_other_queues_go_on(
 
     url = f"sqlite:///{tmp_path}/shop.db"
     with (
-        queue("mails", weak) as mails, queue("orders", weak) as orders,
-        queue("mails", strong) as all_mails, queue("orders", strong) as all_orders,
+        queue("mails", weak) as mails,
+        queue("orders", weak) as orders,
+        queue("mails", strong) as all_mails,
+        queue("orders", strong) as all_orders,
         closing(table_of(url)) as table,
         closing(sqlite3.connect(tmp_path / "shop.db")) as shop,
-    ):  # fmt: skip
+    ):
         all_mails.put(1, id="old", delay="1h")
         mails.cancel("old", within=shop)
         for number in range(700):  # more than a batch

@@ -69,12 +69,15 @@ def test_what_is_no_batch(given: dict[str, Any]) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
-    | st.text(max_size=300) | st.binary(max_size=300) | st.builds(
-        msgspec.msgpack.Ext, st.integers(-128, 127), st.binary(max_size=40)
-    ),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=300)
+    | st.binary(max_size=300)
+    | st.builds(msgspec.msgpack.Ext, st.integers(-128, 127), st.binary(max_size=40)),
     lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
-)  # fmt: skip
+)
 
 
 @given(VALUES)

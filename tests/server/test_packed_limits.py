@@ -29,13 +29,17 @@ FAILED = {"id": "a", "data": b"1", "failures": [FAILURE] * MAX_PUT_FAILURES}
     ("fields", "past"),
     [
         ({"ids": ["i" * 9] * 66_666}, {"ids": ["i" * 9] * 66_667}),
-        ({"command": "cancel", "ids": ["i" * 9] * 66_666},
-         {"command": "cancel", "ids": ["i" * 9] * 66_667}),
+        (
+            {"command": "cancel", "ids": ["i" * 9] * 66_666},
+            {"command": "cancel", "ids": ["i" * 9] * 66_667},
+        ),
         ({"command": "put", "items": [FIELDS] * 16}, {"command": "put", "items": [FIELDS] * 17}),
-        ({"command": "put", "items": [FAILED] * 1_666},
-         {"command": "put", "items": [FAILED] * 1_667}),
+        (
+            {"command": "put", "items": [FAILED] * 1_666},
+            {"command": "put", "items": [FAILED] * 1_667},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_packed_batch_holds_a_bounded_number_of_objects(
     client: Client, fields: dict[str, Any], past: dict[str, Any]
 ) -> None:

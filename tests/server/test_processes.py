@@ -226,9 +226,13 @@ def _ask(path: Path, line: bytes) -> bytes:
 def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
     return subprocess.run(
-        [sys.executable, "-m", "bide", *arguments], cwd=tmp_path, capture_output=True, text=True,
-        env=environment | more, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-m", "bide", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment | more,
+        timeout=60,
+    )
 
 
 def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -> None:
@@ -236,10 +240,20 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
         'port = 9001\nworkers = 3\ngrace = "5s"\n[quotas.shop]\nrate = 100\nlongest_delay = "30d"\n'
     )
     done = run(
-        tmp_path, "serve", "--config", "serve.toml", "--check", "--json", "--workers", "2",
-        "--allow-network", "10.1.0.0/16", "--no-push",
-        BIDE_SERVE_PORT="9002", BIDE_URL="sqlite:///other.db",
-    )  # fmt: skip
+        tmp_path,
+        "serve",
+        "--config",
+        "serve.toml",
+        "--check",
+        "--json",
+        "--workers",
+        "2",
+        "--allow-network",
+        "10.1.0.0/16",
+        "--no-push",
+        BIDE_SERVE_PORT="9002",
+        BIDE_URL="sqlite:///other.db",
+    )
     shown = json.loads(done.stdout)
     assert (shown["port"], shown["workers"], shown["grace"]) == (9002, 2, 5_000)
     assert (shown["store"], shown["tokens"]) == ("sqlite:///other.db", 0)

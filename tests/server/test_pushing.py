@@ -166,9 +166,11 @@ def test_metrics_and_events_tell_of_it(serve: Serve, make_token: Any) -> None:
         assert "hush" not in told
         assert "subscription=" not in (await asyncio.to_thread(mail.get, "/metrics")).data.decode()
         opened = {
-            "subscription": "shop", "queue": "orders", "state": "open",
+            "subscription": "shop",
+            "queue": "orders",
+            "state": "open",
             "reason": "503 Service Unavailable: closed for lunch",
-        }  # fmt: skip
+        }
         deadline = time.monotonic() + PATIENCE
         for client in (shop, silent):  # also of a server that pushes nothing itself
             while await asyncio.to_thread(subscriptions, client) != [opened]:

@@ -64,19 +64,23 @@ def test_nothing_gets_a_due_time_beyond_the_longest_delay(serve: Serve, make_tok
     client = client.with_token(make_token("shop", "admin"))
     client.put(f"{Q}/messages/m", {"body": 1, "group": "g"})
     requests: list[tuple[str, str, dict[str, Any]]] = [
-        ("POST", "revive", {}), ("POST", "revive", {"undo": True}),
-        ("POST", "revive", {"ids": ["m"]}), ("PATCH", "messages/m", {}),
-        ("PATCH", "messages?group=g", {}), ("PATCH", "messages?group=g&undo=true", {}),
-    ]  # fmt: skip
+        ("POST", "revive", {}),
+        ("POST", "revive", {"undo": True}),
+        ("POST", "revive", {"ids": ["m"]}),
+        ("PATCH", "messages/m", {}),
+        ("PATCH", "messages?group=g", {}),
+        ("PATCH", "messages?group=g&undo=true", {}),
+    ]
     for method, path, asked in requests:
         refused = client.send(method, f"{Q}/{path}", {**asked, "delay": "2h"})
         assert (refused.status, refused.problem.get("field")) == (400, "delay"), (path, asked)
         taken = client.send(method, f"{Q}/{path}", {**asked, "delay": "1h"})
         assert taken.status == 200, (path, asked)
     for command in (
-        {"command": "revive", "ids": ["m"]}, {"command": "reschedule", "ids": ["m"]},
+        {"command": "revive", "ids": ["m"]},
+        {"command": "reschedule", "ids": ["m"]},
         {"command": "bulk", "verb": "revive", "undo": "u" * 22},
-    ):  # fmt: skip
+    ):
         batch = {"commands": [{**command, "queue": "orders", "delay": 7_200_000}]}
         assert client.post("/v1/batch", batch).status == 400
 
@@ -130,11 +134,20 @@ def test_a_server_that_asks_for_tokens_has_quotas_by_default(serve: Serve, make_
     assert (told["messages"], told["max_messages"], told["max_message_bytes"]) == (1, None, None)
     client = server.with_token(make_token("shop", "produce", "read"))
     assert client.get("/v1/usage").json == {
-        "namespace": "shop", "messages": 0, "max_messages": 1_000_000, "stored_bytes": 0,
-        "max_stored_bytes": 1 << 30, "queues": 0, "max_queues": 1_000,
-        "max_message_bytes": 1 << 20, "max_rate": None, "max_bytes_per_second": 100 << 20,
-        "longest_delay": None, "max_subscriptions": 100, "max_push_concurrency": None,
-    }  # fmt: skip
+        "namespace": "shop",
+        "messages": 0,
+        "max_messages": 1_000_000,
+        "stored_bytes": 0,
+        "max_stored_bytes": 1 << 30,
+        "queues": 0,
+        "max_queues": 1_000,
+        "max_message_bytes": 1 << 20,
+        "max_rate": None,
+        "max_bytes_per_second": 100 << 20,
+        "longest_delay": None,
+        "max_subscriptions": 100,
+        "max_push_concurrency": None,
+    }
     assert client.post(f"{Q}/messages", body).status == 413
     assert client.post(f"{Q}/messages", {"body": "x" * 1_000_000}).status == 201
     assert "bide_quota_messages 1e+06" in client.get("/metrics").data.decode()
@@ -144,9 +157,14 @@ def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
     settings = Settings(quotas={"shop": Quota(rate=5)}, max_body=2_000_000)
     assert settings.quota("shop", asks=False) == Quota(rate=5)
     assert settings.quota("shop", asks=True) == Quota(
-        rate=5, pending=1_000_000, max_body=2_000_000, stored=1 << 30, byte_rate=100 << 20,
-        queues=1_000, subscriptions=100,
-    )  # fmt: skip
+        rate=5,
+        pending=1_000_000,
+        max_body=2_000_000,
+        stored=1 << 30,
+        byte_rate=100 << 20,
+        queues=1_000,
+        subscriptions=100,
+    )
     lifted = Settings(quotas={"*": Quota(pending=10**12)})
     assert lifted.quota(None, asks=True).pending == 10**12
 
@@ -259,9 +277,10 @@ def test_what_a_batch_settles_is_counted_once_for_all(
         number, _, secret = one["token"].partition(".")
         leases.append([one["id"], int(number), secret])
     more: list[dict[str, Any]] = [
-        {"command": "ack", "results": ["MQ=="]}, {"command": "bury", "reason": "no"},
+        {"command": "ack", "results": ["MQ=="]},
+        {"command": "bury", "reason": "no"},
         {"command": "retry", "release": True},
-    ]  # fmt: skip
+    ]
     commands = [
         {"queue": "orders", "leases": [lease], **one}
         for lease, one in zip(leases, more, strict=True)

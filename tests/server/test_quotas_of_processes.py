@@ -112,8 +112,10 @@ def test_what_a_dead_process_had_under_way_does_not_count() -> None:
     )
     other = subprocess.Popen(
         [sys.executable, "-c", program, str(columns), str(under_way)],
-        pass_fds=(columns, under_way), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        pass_fds=(columns, under_way),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert other.stdout is not None
     assert other.stdout.readline() == b"added\n"
     assert here.of("shop") == (7, 70)

@@ -104,20 +104,32 @@ def test_a_body_that_is_compressed_is_refused(client: Client, operation: Operati
     data = gzip.compress(b'{"body": 1, "messages": [], "leases": [], "commands": []}')
     for kind in ("application/json", *["image/png"] * operation.takes_bytes):
         reply = client.send(
-            operation.method, path_of(operation), data=data, content_encoding="gzip",
+            operation.method,
+            path_of(operation),
+            data=data,
+            content_encoding="gzip",
             content_type=kind,
-        )  # fmt: skip
+        )
         assert (reply.status, reply.problem["field"]) == (400, "content-encoding")
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"\xc1", b"\x81", b"\x81\xa8commands", b"\x81\xa8commands\xdd\xff\xff\xff\xff",
-        b"\x91" * 100_000, b"\x81\xa8commands" + b"\x91" * 5_000 + b"\x90", b"\x90", b"\x01",
-        b"\x81\xa8nonsense\x01", b"\x81\xa8commands\xa1\xff", b'{"commands": []}',
+        b"",
+        b"\xc1",
+        b"\x81",
+        b"\x81\xa8commands",
+        b"\x81\xa8commands\xdd\xff\xff\xff\xff",
+        b"\x91" * 100_000,
+        b"\x81\xa8commands" + b"\x91" * 5_000 + b"\x90",
+        b"\x90",
+        b"\x01",
+        b"\x81\xa8nonsense\x01",
+        b"\x81\xa8commands\xa1\xff",
+        b'{"commands": []}',
     ],
-)  # fmt: skip
+)
 def test_packed_commands_that_cannot_be_are_refused(client: Client, data: bytes) -> None:
     reply = client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
     assert 400 <= reply.status < 500
@@ -179,9 +191,12 @@ def test_a_parameter_that_would_be_ignored_is_refused_where_something_changes(
 ) -> None:
     client.put(f"{Q}/messages/a", {"body": 1})
     for method, path in (
-        ("DELETE", f"{Q}/messages/a"), ("DELETE", Q), ("POST", f"{Q}/revive"),
-        ("PATCH", f"{Q}/messages/a"), ("POST", f"{Q}/pause"),
-    ):  # fmt: skip
+        ("DELETE", f"{Q}/messages/a"),
+        ("DELETE", Q),
+        ("POST", f"{Q}/revive"),
+        ("PATCH", f"{Q}/messages/a"),
+        ("POST", f"{Q}/pause"),
+    ):
         refused = client.send(method, f"{path}?dry_run=true", {} if method != "DELETE" else None)
         assert (refused.status, refused.problem["field"]) == (400, "dry_run"), path
     assert client.get(f"{Q}/messages/a?v=1").json["state"] == "ready"
@@ -198,14 +213,23 @@ def test_the_problem_names_the_parameter_or_setting(client: Client) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        f"{Q}/messages?state=gone", f"{Q}/messages?limit=0", f"{Q}/messages?cursor=x",
-        f"{Q}/messages?cursor=9.9.9&state=dead", f"{Q}/messages?nonsense=1",
-        f"{Q}/messages?group=%FF", f"{Q}/forecast?bucket=0", f"{Q}/messages/%FF",
-        "/v1/queues/-x", "/v1/queues/a%2Fb%2Fc", "/v1/queues/bide.server%2Ftokens",
-        f"/v1/queues/{'q' * 200}", f"{Q}/messages/{'i' * 600}", "/v1/queues?prefix=%25",
+        f"{Q}/messages?state=gone",
+        f"{Q}/messages?limit=0",
+        f"{Q}/messages?cursor=x",
+        f"{Q}/messages?cursor=9.9.9&state=dead",
+        f"{Q}/messages?nonsense=1",
+        f"{Q}/messages?group=%FF",
+        f"{Q}/forecast?bucket=0",
+        f"{Q}/messages/%FF",
+        "/v1/queues/-x",
+        "/v1/queues/a%2Fb%2Fc",
+        "/v1/queues/bide.server%2Ftokens",
+        f"/v1/queues/{'q' * 200}",
+        f"{Q}/messages/{'i' * 600}",
+        "/v1/queues?prefix=%25",
         f"{Q}/messages?state=leased&cursor=id:x",
     ],
-)  # fmt: skip
+)
 def test_a_path_or_query_that_cannot_be_is_refused(client: Client, path: str) -> None:
     reply = client.get(path)
     assert reply.status in (200, 400)
@@ -308,12 +332,17 @@ def test_settings_that_cannot_be_are_refused() -> None:
     from bide.model.errors import InvalidArgument
 
     for wrong in (
-        {"port": 70_000}, {"workers": 0},
-        {"store": "memory://", "workers": 2}, {"store": "nonsense"},
-        {"quotas": {"a/b": Quota()}}, {"quotas": {"*": Quota(rate=0)}},
-        {"quotas": {"*": Quota(byte_rate=-1.0)}}, {"quotas": {"*": Quota(stored=-1)}},
-        {"quotas": {"*": Quota(longest_delay="5 mins")}}, {"push_networks": ["x"]},
+        {"port": 70_000},
+        {"workers": 0},
+        {"store": "memory://", "workers": 2},
+        {"store": "nonsense"},
+        {"quotas": {"a/b": Quota()}},
+        {"quotas": {"*": Quota(rate=0)}},
+        {"quotas": {"*": Quota(byte_rate=-1.0)}},
+        {"quotas": {"*": Quota(stored=-1)}},
+        {"quotas": {"*": Quota(longest_delay="5 mins")}},
+        {"push_networks": ["x"]},
         {"push_lease": 0.1},
-    ):  # fmt: skip
+    ):
         with pytest.raises(InvalidArgument):
             App(Settings(**wrong))

@@ -183,24 +183,32 @@ def held(client: Client, *kinds: type[cmd.Command]) -> Iterator[Reads]:
 ASKS = {
     "list": request("GET", f"{Q}/messages?limit=1000", connection="keep-alive"),
     "scans": request(
-        "POST", "/v1/batch", b'{"commands": [%b]}'
-        % b",".join([b'{"command": "scan", "queue": "q"}'] * 100), connection="keep-alive",
+        "POST",
+        "/v1/batch",
+        b'{"commands": [%b]}' % b",".join([b'{"command": "scan", "queue": "q"}'] * 100),
+        connection="keep-alive",
     ),
     "finds": request(
-        "POST", "/v1/batch",
+        "POST",
+        "/v1/batch",
         b'{"commands": [{"command": "find", "queue": "q", "ids": ["a","b","c","d","e","f","g"]}]}',
         connection="keep-alive",
     ),
     "explains": request(
-        "POST", "/v1/batch", b'{"commands": [%b]}'
+        "POST",
+        "/v1/batch",
+        b'{"commands": [%b]}'
         % b",".join([b'{"command": "explain", "queue": "q", "id": "a"}'] * 1_000),
         connection="keep-alive",
     ),
     "claims": request(
-        "POST", f"{Q}/claim", b'{"count": 100}', connection="keep-alive",
+        "POST",
+        f"{Q}/claim",
+        b'{"count": 100}',
+        connection="keep-alive",
     ),
     "search": request("GET", "/v1/search?body=x", connection="keep-alive"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ASKS)
@@ -238,9 +246,12 @@ def test_a_client_that_has_gone_counts_as_connected_until_its_request_ends(
     token = make_token("a", "admin")
     with held(client, cmd.Put) as reads:
         put = request(
-            "POST", f"{Q}/messages", b'{"body": 1}', authorization=f"Bearer {token}",
+            "POST",
+            f"{Q}/messages",
+            b'{"body": 1}',
+            authorization=f"Bearer {token}",
             connection="keep-alive",
-        )  # fmt: skip
+        )
         for number in range(1, 4):
             with socket.create_connection(("127.0.0.1", client.port)) as raw:
                 raw.sendall(put)

@@ -23,9 +23,17 @@ from tests.server.test_events import listening
 GUARDED = [one for one in OPERATIONS if one.right is not None]
 
 MINIMAL: dict[str, Any] = {
-    "count": 1, "lease": 1_000, "holder": "w", "bucket": 1_000, "buckets": 1, "state": "dead",
-    "id": "none", "ids": ["none"], "items": [], "leases": [],
-}  # fmt: skip
+    "count": 1,
+    "lease": 1_000,
+    "holder": "w",
+    "bucket": 1_000,
+    "buckets": 1,
+    "state": "dead",
+    "id": "none",
+    "ids": ["none"],
+    "items": [],
+    "leases": [],
+}
 
 
 WITH_A_PAST = (
@@ -158,8 +166,12 @@ def test_bodies_and_headers_are_shown_to_those_who_may_see_them(
     reads = server.with_token(make_token("shop", "read"))
     looks = server.with_token(text := make_token("shop", rights=["read"]))
     paths = (f"{Q}/messages/m", f"{Q}/messages", f"{Q}/dead")
-    find = {"commands": [{"command": "find", "queue": "orders", "ids": ["m"]},
-                         {"command": "scan", "queue": "orders"}]}  # fmt: skip
+    find = {
+        "commands": [
+            {"command": "find", "queue": "orders", "ids": ["m"]},
+            {"command": "scan", "queue": "orders"},
+        ]
+    }
     for client, seen in ((reads, True), (looks, False)):
         for path in paths:
             assert (b"CANARY" in client.get(path).data) == seen, path
@@ -269,13 +281,20 @@ def test_a_worker_of_some_queues_still_says_that_it_is_there(
 @pytest.mark.parametrize(
     ("pattern", "queue", "fits"),
     [
-        ("orders.*", "orders.eu", True), ("orders.*", "orders", False),
-        ("orders.*", "ordersXeu", False), ("*.eu", "orders.eu", True), ("*", "mail", True),
-        ("a*b*c", "abc", True), ("a*b*c", "acb", False), ("a**b", "aXb", True),
-        ("a*b*c", "abcbbc", True), ("*ab*ab", "aab", False), ("*ab*ab", "aabab", True),
+        ("orders.*", "orders.eu", True),
+        ("orders.*", "orders", False),
+        ("orders.*", "ordersXeu", False),
+        ("*.eu", "orders.eu", True),
+        ("*", "mail", True),
+        ("a*b*c", "abc", True),
+        ("a*b*c", "acb", False),
+        ("a**b", "aXb", True),
+        ("a*b*c", "abcbbc", True),
+        ("*ab*ab", "aab", False),
+        ("*ab*ab", "aabab", True),
         ("*a" * 20 + "b", "a" * 128, False),  # there are 10^23 ways to try it
     ],
-)  # fmt: skip
+)
 def test_patterns(serve: Serve, make_token: Any, pattern: str, queue: str, fits: bool) -> None:
     client = serve(auth="required").with_token(make_token("shop", "read", queues=[pattern]))
     assert client.get(f"/v1/queues/{queue}").status == (200 if fits else 403)

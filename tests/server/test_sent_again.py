@@ -119,9 +119,11 @@ def test_a_token_cannot_fill_the_store_with_clients(
 
 def test_the_sender_is_of_the_token_and_the_client() -> None:
     callers = [
-        Caller(None, frozenset()), Caller("shop", frozenset(), token="t"),
-        Caller("shop", frozenset(), token="u"), Caller("bank", frozenset(), token="t"),
-    ]  # fmt: skip
+        Caller(None, frozenset()),
+        Caller("shop", frozenset(), token="t"),
+        Caller("shop", frozenset(), token="u"),
+        Caller("bank", frozenset(), token="t"),
+    ]
     senders = [sender_of(caller, client) for caller in callers for client in ("a", "b" * 64)]
     assert len(set(senders)) == 8
     assert all(len(sender) <= 64 for sender in senders)
@@ -139,9 +141,11 @@ def test_a_large_batch_is_no_different(client: Client) -> None:
     sent(client, put("a"))
     items = [{"id": "large", "data": b"1" + b" " * LARGE, "json": True}]
     batch = {
-        "commands": [{"command": "put", "queue": "q", "items": items}], "client": "c", "number": 2,
+        "commands": [{"command": "put", "queue": "q", "items": items}],
+        "client": "c",
+        "number": 2,
         "repeated": True,
-    }  # fmt: skip
+    }
     packed, kind = msgspec.msgpack.encode(batch), "application/msgpack"
     first, again = (
         client.send("POST", "/v1/batch", data=packed, content_type=kind) for _ in range(2)

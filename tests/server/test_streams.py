@@ -30,9 +30,14 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
         try:
             operation = Operation("x", "GET", "/x", None, handle, {200: None})
             scope: dict[str, Any] = {
-                "type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"",
-                "server": None, "client": None,
-            }  # fmt: skip
+                "type": "http",
+                "method": "GET",
+                "path": "/x",
+                "headers": [],
+                "query_string": b"",
+                "server": None,
+                "client": None,
+            }
             await answer(service, {"GET": operation}, scope, "/x", _nobody, send)
         finally:
             await service.end()

@@ -18,9 +18,16 @@ from tests.servers import free_port
 
 SHOP = "https://shop.example/hooks"
 OPTIONS: dict[str, Any] = {
-    "headers": {"a": "b"}, "concurrency": 7, "rate": 2.5, "timeout": "1500ms", "attempts": 3,
-    "first": 2, "ceiling": "1h", "failures": 4, "probe": 9,
-}  # fmt: skip
+    "headers": {"a": "b"},
+    "concurrency": 7,
+    "rate": 2.5,
+    "timeout": "1500ms",
+    "attempts": 3,
+    "first": 2,
+    "ceiling": "1h",
+    "failures": 4,
+    "probe": 9,
+}
 
 
 @pytest.fixture(params=["store", "server"])
@@ -68,8 +75,10 @@ def test_a_wrong_value_is_refused(url: str) -> None:
 
 def test_a_server_may_refuse_or_be_away(serve: Serve, make_token: Any) -> None:
     url = serve(auth="required").url.replace("://", f"://:{make_token('shop', 'read')}@")
-    for act in (lambda: bide.subscribe("orders", SHOP, url=url),
-                lambda: bide.unsubscribe("orders", url=url)):  # fmt: skip
+    for act in (
+        lambda: bide.subscribe("orders", SHOP, url=url),
+        lambda: bide.unsubscribe("orders", url=url),
+    ):
         with pytest.raises(AccessDenied):
             act()
     with pytest.raises(StoreUnavailable):

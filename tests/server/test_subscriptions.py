@@ -63,9 +63,13 @@ def test_of_two_who_change_one_the_second_is_told(client: Client) -> None:
     mine = client.send("PATCH", ONE, {"rate": 5}, if_match=tag)
     assert (mine.status, mine.json["rate"]) == (200, 5)
     for method, path, content in (
-        ("PATCH", ONE, {"rate": 6}), ("PUT", ONE, GIVEN), ("DELETE", ONE, None),
-        ("POST", f"{ONE}/pause", {}), ("POST", f"{ONE}/resume", {}), ("POST", f"{ONE}/rotate", {}),
-    ):  # fmt: skip
+        ("PATCH", ONE, {"rate": 6}),
+        ("PUT", ONE, GIVEN),
+        ("DELETE", ONE, None),
+        ("POST", f"{ONE}/pause", {}),
+        ("POST", f"{ONE}/resume", {}),
+        ("POST", f"{ONE}/rotate", {}),
+    ):
         late = client.send(method, path, content, if_match=tag)
         assert (late.status, late.headers["etag"]) == (412, mine.headers["etag"])
         assert "look again" in late.problem["detail"]
@@ -222,10 +226,14 @@ def test_namespaces_do_not_see_each_others_subscriptions(serve: Serve, make_toke
     theirs = "/v1/subscriptions/hooks"
     assert mail.get("/v1/subscriptions").json == {"subscriptions": []}
     for method, path, content in (
-        ("GET", theirs, None), ("PATCH", theirs, {"rate": 1}), ("DELETE", theirs, None),
-        ("POST", f"{theirs}/pause", {}), ("POST", f"{theirs}/resume", {}),
-        ("POST", f"{theirs}/rotate", {}), ("POST", f"{theirs}/ping", {}),
-    ):  # fmt: skip
+        ("GET", theirs, None),
+        ("PATCH", theirs, {"rate": 1}),
+        ("DELETE", theirs, None),
+        ("POST", f"{theirs}/pause", {}),
+        ("POST", f"{theirs}/resume", {}),
+        ("POST", f"{theirs}/rotate", {}),
+        ("POST", f"{theirs}/ping", {}),
+    ):
         assert mail.send(method, path, content).status == 404
         wrong = path.replace("hooks", "shop%2Fhooks")
         assert mail.send(method, wrong, content).status == 400

@@ -126,8 +126,10 @@ def test_who_may_make_a_change_may_take_it_back(serve: Serve, make_token: Any) -
     cancelled = changes.send("DELETE", f"{Q}/messages?group=g&undo=true").json
     purged = admin.post(f"{Q}/purge", {"state": "dead", "undo": True}).json
     for token, change, status in (
-        (other, cancelled, 404), (some, cancelled, 403), (changes, purged, 403),
-    ):  # fmt: skip
+        (other, cancelled, 404),
+        (some, cancelled, 403),
+        (changes, purged, 403),
+    ):
         assert token.post(f"{Q}/undo", {"undo": change["undo"]}).status == status
     assert changes.post(f"{Q}/purge", {"state": "dead", "undo": True}).status == 403
     assert changes.post(f"{Q}/undo", {"undo": cancelled["undo"]}).json["restored"] == 3
@@ -144,8 +146,12 @@ def test_no_caller_reaches_the_records(serve: Serve, make_token: Any) -> None:
     edit = {"command": "edit", "ids": [f"{undo}:0"], "data": "wcE=", "json": False}
     for token in (admin, server.with_token(make_token(None, "admin"))):
         queue = "bide:undo" if token is admin else "shop/bide:undo"
-        for command in (put, edit, {"command": "scan"}, {"command": "claim", "count": 9,
-                        "lease": 1_000, "holder": "w"}):  # fmt: skip
+        for command in (
+            put,
+            edit,
+            {"command": "scan"},
+            {"command": "claim", "count": 9, "lease": 1_000, "holder": "w"},
+        ):
             batch = {"commands": [command | {"queue": queue}]}
             assert token.post("/v1/batch", batch).status == 403
         path = f"/v1/queues/{queue.replace('/', '%2F')}"

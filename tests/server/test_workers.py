@@ -115,8 +115,9 @@ def test_a_report_of_another_namespace_hides_nobody(server: Client, make_token: 
     admin = server.with_token(make_token(None, "admin"))
     found = [(one["queues"], one["stops"]) for one in admin.get("/v1/workers").json["workers"]]
     assert found == [
-        (["mail/letters", "shop/orders"], STOPS), (["evil/nothing"], f"evil/{STOPS}"),
-    ]  # fmt: skip
+        (["mail/letters", "shop/orders"], STOPS),
+        (["evil/nothing"], f"evil/{STOPS}"),
+    ]
     assert admin.post("/v1/workers/house:1/stop", {}).status == 202
     lane = open_lane(server.app.service.settings.store)
     assert expect(Found, lane.call(Find(STOPS, ["house:1"]))).messages != [None]

@@ -74,9 +74,10 @@ async def dense_bodies(target: Target) -> None:
     lists = b'{"body": [' + b"[]," * 300_000 + b"1]}"
     deep = b'{"body": [' + b"[" * 490 + b"]" * 490 + b"," + b"1," * 400_000 + b"1]}"
     await _large(
-        target, "/v1/queues/q/put",
+        target,
+        "/v1/queues/q/put",
         *(b'{"messages": [' + b",".join([one] * 30) + b', {"nope": 1}]}' for one in (lists, deep)),
-    )  # fmt: skip
+    )
 
 
 async def nested_bodies(target: Target) -> None:
@@ -412,11 +413,32 @@ SEEN = {
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
-        endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
-        many_objects, dense_bodies, nested_bodies, dense_json, packed,
-        gone_readers, open_readers, explanations, unknown_fields, huge_scans, slow_reads,
-        many_queues, slow_readers,
-        event_streams, long_polls, failed_logins, escaped, long_paths, pipelined, hanging_receivers,
+        endless_header,
+        endless_fields,
+        silent_connections,
+        slow_heads,
+        half_bodies,
+        deep_null,
+        many_objects,
+        dense_bodies,
+        nested_bodies,
+        dense_json,
+        packed,
+        gone_readers,
+        open_readers,
+        explanations,
+        unknown_fields,
+        huge_scans,
+        slow_reads,
+        many_queues,
+        slow_readers,
+        event_streams,
+        long_polls,
+        failed_logins,
+        escaped,
+        long_paths,
+        pipelined,
+        hanging_receivers,
         endless_continue,
     )
-}  # fmt: skip
+}

@@ -58,10 +58,25 @@ def _limit() -> None:
 def _server(store: str, log: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bide", "serve", "--store", store, "--port", "0",
-             "--auth", "required", "--allow-network", "127.0.0.0/8", "--dashboard"],
-            stderr=output, stdout=output, preexec_fn=_limit,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "bide",
+                "serve",
+                "--store",
+                store,
+                "--port",
+                "0",
+                "--auth",
+                "required",
+                "--allow-network",
+                "127.0.0.0/8",
+                "--dashboard",
+            ],
+            stderr=output,
+            stdout=output,
+            preexec_fn=_limit,
+        )
     try:
         for _ in range(200):
             if "127.0.0.1:" in (text := log.read_text("utf-8", "replace")):
@@ -165,8 +180,9 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
         log = (Path(folder) / "log").read_text("utf-8", "replace")
         wrong += [
             f"{name} was none: no {SEEN[name]!r} in the log"
-            for name in names if name in SEEN and len(names) == 1 and not re.search(SEEN[name], log)
-        ]  # fmt: skip
+            for name in names
+            if name in SEEN and len(names) == 1 and not re.search(SEEN[name], log)
+        ]
         if "Traceback" in log:
             wrong.append("a traceback is in the log: " + log[log.index("Traceback") :][:2_000])
         with bide.Queue("shop/orders", store) as orders:

@@ -60,9 +60,10 @@ def restore(release: str, kind: str, url: str) -> None:
 
 
 ENDED = {
-    "orders": ["cancelled"], "kept": ["acked", "expired", "cancelled", "purged", "buried"],
+    "orders": ["cancelled"],
+    "kept": ["acked", "expired", "cancelled", "purged", "buried"],
     "results": ["again"],
-}  # fmt: skip
+}
 """Ids of messages that are gone, by queue."""
 
 
@@ -125,12 +126,16 @@ def _restore_schema(url: str, data: bytes) -> None:
 
 
 _SAVE: dict[str, Callable[[str], bytes]] = {
-    "sqlite": _save_file, "redis": _save_keys, "postgresql": _save_schema,
-}  # fmt: skip
+    "sqlite": _save_file,
+    "redis": _save_keys,
+    "postgresql": _save_schema,
+}
 
 _RESTORE: dict[str, Callable[[str, bytes], None]] = {
-    "sqlite": _restore_file, "redis": _restore_keys, "postgresql": _restore_schema,
-}  # fmt: skip
+    "sqlite": _restore_file,
+    "redis": _restore_keys,
+    "postgresql": _restore_schema,
+}
 
 if __name__ == "__main__":
     main()

@@ -68,8 +68,16 @@ def _orders(store: ScratchStore) -> None:
     orders, clock = bide.Queue("orders", holder=HOLDER, actor="ann"), store.clock
     orders.put({"n": 1, "text": "große Straße", "none": None}, id="plain", delay="1h")
     orders.put(b"\x00\xff bytes", id="bytes", delay="2h", headers={"content-type": "image/png"})
-    orders.put([1, 2], id="all", delay="3h", priority=200, attempts=3, group="customer:7",
-               expires="1d", headers={"trace": "af12"})  # fmt: skip
+    orders.put(
+        [1, 2],
+        id="all",
+        delay="3h",
+        priority=200,
+        attempts=3,
+        group="customer:7",
+        expires="1d",
+        headers={"trace": "af12"},
+    )
     orders.put("long id", id=LONG, delay="90d", group=LONG)
     orders.put(12345678901234567890, id="replaced", delay=1)
     orders.put(1.5, id="replaced", delay="4h", on_conflict="replace")

@@ -112,13 +112,28 @@ def test_queues_are_not_kept_alive_by_being_known() -> None:
 def test_what_was_put_is_told_in_full(store: ScratchStore) -> None:
     orders = store.queue("orders")
     orders.put(
-        Order(1, 9.5), delay="30m", id="order-1", priority=3, expires="1h", group="g",
-        headers={"a": "b"}, attempts=2,
-    )  # fmt: skip
+        Order(1, 9.5),
+        delay="30m",
+        id="order-1",
+        priority=3,
+        expires="1h",
+        group="g",
+        headers={"a": "b"},
+        attempts=2,
+    )
     record = store.assert_put(
-        "orders", Order(1, 9.5), id="order-1", delay=1800, at=record_due(store), priority=3,
-        expires="1h", group="g", headers={"a": "b"}, attempts=2, times=1,
-    )  # fmt: skip
+        "orders",
+        Order(1, 9.5),
+        id="order-1",
+        delay=1800,
+        at=record_due(store),
+        priority=3,
+        expires="1h",
+        group="g",
+        headers={"a": "b"},
+        attempts=2,
+        times=1,
+    )
     assert (record.delay, record.outcome.done) == (1800, True)
     assert record.due_at == datetime(2023, 11, 14, 22, 43, 20, tzinfo=UTC)
     assert str(record) == (

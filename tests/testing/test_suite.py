@@ -43,9 +43,16 @@ class TestUnsaid(EngineConformance):
 def test_an_engine_of_somebody_else_is_held_to_the_promises(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(ENGINES)
     done = run(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py",
-        "-k", "never_one_tick_early or as_durable or any_script_is", folder=tmp_path,
-    )  # fmt: skip
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "test_mine.py",
+        "-k",
+        "never_one_tick_early or as_durable or any_script_is",
+        folder=tmp_path,
+    )
     assert "TestEarly::test_never_one_tick_early" in done.stdout
     assert "claim led from delayed to leased: not in the lifecycle" in done.stdout
     assert "assert None is not None" in done.stdout, "a failing case does not tell what it compared"

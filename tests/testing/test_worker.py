@@ -127,9 +127,10 @@ def test_an_error_comes_out_where_the_test_is(
 
 def test_signals_are_no_errors(app: bide.App, store: ScratchStore) -> None:
     signals: dict[str, Exception] = {
-        "retry": bide.Retry("closed", delay="5m"), "discard": bide.Discard("gone"),
+        "retry": bide.Retry("closed", delay="5m"),
+        "discard": bide.Discard("gone"),
         "bury": bide.Bury("broken"),
-    }  # fmt: skip
+    }
 
     def signal(body: str, delivery: bide.Delivery) -> None:
         if delivery.attempt == 1:
@@ -140,8 +141,10 @@ def test_signals_are_no_errors(app: bide.App, store: ScratchStore) -> None:
     with ManualWorker(app, store) as worker:
         done = {one.body: one for one in worker.run_due()}
         assert {body: one.outcome for body, one in done.items()} == {
-            "retry": "retried", "discard": "discarded", "bury": "dead",
-        }  # fmt: skip
+            "retry": "retried",
+            "discard": "discarded",
+            "bury": "dead",
+        }
         assert done["bury"].error is signals["bury"]
         assert worker.errors == []
         assert [one.body for one in worker.advance("5m")] == ["retry"]

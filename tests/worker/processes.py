@@ -54,8 +54,12 @@ def worker(folder: Path, source: str, *options: str) -> Iterator["subprocess.Pop
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "bide", "worker", "jobs:app", *options],
-            cwd=folder, env=environment, stdout=log, stderr=log, text=True,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
     try:
         yield process
     finally:

@@ -112,11 +112,13 @@ def middleware_of_a_plain_handler(app: bide.App) -> None:
         (middleware, r"middleware .*around called go_on\(\) without await, so .*handle has not"),
         (middleware_of_a_plain_handler, r"around called go_on\(\) without await"),
     ],
-)  # fmt: skip
+)
 def test_it_is_a_dead_letter_at_once(
-    register: Callable[[bide.App], None], told: str, bide_worker: WorkerFactory,
+    register: Callable[[bide.App], None],
+    told: str,
+    bide_worker: WorkerFactory,
     bide_store: ScratchStore,
-) -> None:  # fmt: skip
+) -> None:
     app = bide.App()
     register(app)
     worker = bide_worker(app, errors="collect")

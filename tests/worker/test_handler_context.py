@@ -198,9 +198,7 @@ def test_one_that_is_interrupted_before_it_begins_never_begins() -> None:
         ones = stage.start(3)
         ones[1].cancel()
         errors = await stage.until(3)
-        assert [type(error) for error in errors] == [
-            type(None), asyncio.CancelledError, type(None)
-        ]  # fmt: skip
+        assert [type(error) for error in errors] == [type(None), asyncio.CancelledError, type(None)]
 
     asyncio.run(story())
     assert begun == ["0", "2"]

@@ -84,7 +84,7 @@ def claimed(body: Any) -> Handling:
         (Any, b"\x00", b"\x00"),
         (object, 3, 3),
     ],
-)  # fmt: skip
+)
 def test_a_body_is_decoded_into_its_type(kind: Any, body: Any, value: Any) -> None:
     assert decoder(kind, "f")(claimed(body)) == value
 
@@ -203,10 +203,18 @@ SEEN: list[Any] = []
 @pytest.mark.parametrize(
     "function",
     [
-        only_body, body_and_delivery, delivery_and_body, only_delivery, unannotated, with_defaults,
-        plain, plain_body, Callable_(), functools.partial(only_body),
+        only_body,
+        body_and_delivery,
+        delivery_and_body,
+        only_delivery,
+        unannotated,
+        with_defaults,
+        plain,
+        plain_body,
+        Callable_(),
+        functools.partial(only_body),
     ],
-)  # fmt: skip
+)
 def test_every_signature_is_served(scene: Scene, function: Any) -> None:
     SEEN.clear()
 

@@ -27,9 +27,13 @@ def in_terminal(folder: Path, before: str = "") -> Iterator[tuple["subprocess.Po
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", before + WORK, "worker", "jobs:app"],
-            cwd=folder, env=environment, stdin=theirs, stdout=log, stderr=log,
+            cwd=folder,
+            env=environment,
+            stdin=theirs,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-        )  # fmt: skip
+        )
     os.close(theirs)
     try:
         yield process, ours

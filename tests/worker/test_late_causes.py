@@ -140,14 +140,16 @@ def test_the_gaps_are_those_that_other_processes_leave() -> None:
     alive = float("inf")
     assert gaps_before(["q"], [], 900)["q"] == [(0, 900)]
     assert gaps_before(["q"], [seen(300, alive, (0, 100), (200, 300))], 900)["q"] == [
-        (0, 100), (200, 300),
-    ]  # fmt: skip
+        (0, 100),
+        (200, 300),
+    ]
     dead = seen(300, 500, (0, 300))
     assert gaps_before(["q"], [dead], 900)["q"] == [(0, 300), (500, 900)]
     assert gaps_before(["q"], [dead, seen(400, 700, (0, 300))], 900)["q"] == [(0, 300), (700, 900)]
     assert gaps_before(["q"], [dead, seen(600, alive, (0, 300), (500, 600))], 900)["q"] == [
-        (0, 300), (500, 600),
-    ]  # fmt: skip
+        (0, 300),
+        (500, 600),
+    ]
     assert gaps_before(["other"], [dead], 900)["other"] == [(0, 900)]
     assert seen_of(dead.report, 50_000, 20_000).until == alive
     assert seen_of(dead.report, 50_000, 60_000).until == 30_000

@@ -129,8 +129,9 @@ def test_the_traceback_of_a_cause_is_shown_once(
     lines = capsys.readouterr().err.splitlines()
     assert sum("it failed" in line for line in lines) == 6
     assert [line for line in lines if "Error: " in line] == [
-        "ValueError: invalid literal for int() with base 10: 'x'", "KeyError: 'key'",
-    ]  # fmt: skip
+        "ValueError: invalid literal for int() with base 10: 'x'",
+        "KeyError: 'key'",
+    ]
     later = logging.makeLogRecord({"msg": "again", "created": time.time() + REMIND + 60})
     try:
         raise ValueError("z")

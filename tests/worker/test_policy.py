@@ -51,9 +51,16 @@ def test_any_other_error_buries_at_once() -> None:
     assert verdict.reason == "ValueError: no"
 
 
-@pytest.mark.parametrize(("attempt", "attempts", "outcome"), [
-    (4, 10, "retried"), (5, 10, "dead"), (6, 10, "dead"), (2, 3, "retried"), (3, 3, "dead"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attempt", "attempts", "outcome"),
+    [
+        (4, 10, "retried"),
+        (5, 10, "dead"),
+        (6, 10, "dead"),
+        (2, 3, "retried"),
+        (3, 3, "dead"),
+    ],
+)
 def test_the_smaller_limit_of_attempts_counts(attempt: int, attempts: int, outcome: str) -> None:
     assert judge(OSError(), attempt, attempts).outcome == outcome
 
@@ -161,9 +168,13 @@ def test_an_error_that_cannot_be_printed_still_has_a_reason() -> None:
 def test_settling_takes_as_few_commands_as_possible() -> None:
     ones = [handling(f"m{number}") for number in range(6)]
     verdicts = [
-        ACK, Verdict("retried", 10, "a"), ACK, Verdict("dead", reason="b"),
-        Verdict("retried", 10, "a"), Verdict("discarded", reason="paid"),
-    ]  # fmt: skip
+        ACK,
+        Verdict("retried", 10, "a"),
+        ACK,
+        Verdict("dead", reason="b"),
+        Verdict("retried", 10, "a"),
+        Verdict("discarded", reason="paid"),
+    ]
     parts = settling.commands("q", list(zip(ones, verdicts, strict=True)))
     ack, retry, bury = (command for command, _ in parts)
     assert isinstance(ack, Ack)
@@ -173,8 +184,10 @@ def test_settling_takes_as_few_commands_as_possible() -> None:
     assert isinstance(bury, Bury)
     assert bury.reason == "b"
     assert [[pair[0].id for pair in pairs] for _, pairs in parts] == [
-        ["m0", "m2", "m5"], ["m1", "m4"], ["m3"],
-    ]  # fmt: skip
+        ["m0", "m2", "m5"],
+        ["m1", "m4"],
+        ["m3"],
+    ]
 
 
 def test_what_was_cancelled_on_its_way_to_the_store_is_sent_again() -> None:

@@ -61,18 +61,28 @@ def test_what_waits_too_long_is_taken_out_and_the_pace_is_learnt_anew() -> None:
 @pytest.mark.parametrize(
     ("running", "waiting", "ahead", "room"),
     [
-        (0, 0, 100, 110), (10, 0, 100, 100), (10, 50, 100, 50), (10, 51, 100, 0), (10, 5, 0, 0),
-        (3, 0, 0, 7), (10, 0, 1, 1), (10, 1, 1, 0), (0, 0, 0, 10), (12, 0, 0, 0),
+        (0, 0, 100, 110),
+        (10, 0, 100, 100),
+        (10, 50, 100, 50),
+        (10, 51, 100, 0),
+        (10, 5, 0, 0),
+        (3, 0, 0, 7),
+        (10, 0, 1, 1),
+        (10, 1, 1, 0),
+        (0, 0, 0, 10),
+        (12, 0, 0, 0),
         (0, 0, 10_000, CLAIM_MOST),
     ],
-)  # fmt: skip
+)
 def test_half_of_what_waits_is_gone_before_more_is_claimed(
     running: int, waiting: int, ahead: int, room: int
 ) -> None:
     consumer: Any = SimpleNamespace(
-        queue_handlers=SimpleNamespace(concurrency=10), running=range(running), _limited=False,
+        queue_handlers=SimpleNamespace(concurrency=10),
+        running=range(running),
+        _limited=False,
         _prefetch=SimpleNamespace(waiting=range(waiting), most=ahead),
-    )  # fmt: skip
+    )
     assert Claimer.room(consumer) == (room, None)
 
 

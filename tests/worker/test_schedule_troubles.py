@@ -30,8 +30,10 @@ def test_missed_ticks_are_run_once(scene: Scene, diary: Diary) -> None:
     async def story() -> None:
         await one_hour_off(scene, diary, every="15m")
         assert diary.told == [
-            ("09:15", None, False), ("10:15", "09:15", True), ("10:30", "10:15", False),
-        ]  # fmt: skip
+            ("09:15", None, False),
+            ("10:15", "09:15", True),
+            ("10:30", "10:15", False),
+        ]
 
     scene.play(story())
 
@@ -40,9 +42,13 @@ def test_missed_ticks_are_all_run(scene: Scene, diary: Diary) -> None:
     async def story() -> None:
         await one_hour_off(scene, diary, cron="*/15 * * * *", missed="all")
         assert diary.told == [
-            ("09:15", None, False), ("09:30", "09:15", True), ("09:45", "09:30", True),
-            ("10:00", "09:45", True), ("10:15", "10:00", True), ("10:30", "10:15", False),
-        ]  # fmt: skip
+            ("09:15", None, False),
+            ("09:30", "09:15", True),
+            ("09:45", "09:30", True),
+            ("10:00", "09:45", True),
+            ("10:15", "10:00", True),
+            ("10:30", "10:15", False),
+        ]
 
     scene.play(story())
 
@@ -139,9 +145,12 @@ def test_whatever_the_outages_a_tick_is_run_as_its_policy_says(
             passed.append(tick.due)
         assert decided.following > tick.due
         tick = TickBody(
-            decided.following, decided.previous, spec, 0,
+            decided.following,
+            decided.previous,
+            spec,
+            0,
             decided.missed and bool(decided.why),
-        )  # fmt: skip
+        )
     dues = [due for due, *_ in run]
     assert dues == sorted(set(dues))  # none twice, none out of order
     every_moment, moment = [], rule.after(start)

@@ -28,9 +28,11 @@ def test_ticks_come_at_their_moments(scene: Scene, diary: Diary) -> None:
         async with scene.at_work():
             await diary.reach(4, 5)
         assert diary.told == [
-            ("09:15", None, False), ("09:30", "09:15", False), ("09:45", "09:30", False),
+            ("09:15", None, False),
+            ("09:30", "09:15", False),
+            ("09:45", "09:30", False),
             ("10:00", "09:45", False),
-        ]  # fmt: skip
+        ]
         assert all(late < 30 for late in diary.late)
         assert {tick.schedule for tick in diary.ticks} == {"reports"}
 
@@ -43,9 +45,12 @@ def test_cron_goes_by_the_clocks_of_its_zone(scene: Scene, diary: Diary) -> None
         async with scene.at_work():
             await diary.reach(5, 3600)
         assert [f"{tick.due:%a %H:%M %z}" for tick in diary.ticks] == [
-            "Tue 09:00 +0800", "Wed 09:00 +0800", "Thu 09:00 +0800", "Fri 09:00 +0800",
+            "Tue 09:00 +0800",
+            "Wed 09:00 +0800",
+            "Thu 09:00 +0800",
+            "Fri 09:00 +0800",
             "Mon 09:00 +0800",
-        ]  # fmt: skip
+        ]
 
     scene.play(story())
 
@@ -126,9 +131,7 @@ def test_the_function_takes_what_it_wants(scene: Scene, order: str, is_async: bo
         async def async_bare() -> None:
             plain()
 
-        forms: Any = {
-            "b": async_b, "bd": async_bd, "db": async_db, "d": async_d, "": async_bare
-        }  # fmt: skip
+        forms: Any = {"b": async_b, "bd": async_bd, "db": async_db, "d": async_d, "": async_bare}
         scene.app.schedule("reports", every="1m")(forms[order] if is_async else plain)
         async with scene.at_work():
             await scene.pass_calmly(lambda: seen, 5)
@@ -174,8 +177,13 @@ def test_a_failure_does_not_stop_the_schedule(scene: Scene) -> None:
             await scene.pass_calmly(lambda: ("10:00", 1) in seen, 30)
             await scene.dead(1, "reports")
         assert seen[:6] == [
-            ("09:15", 1), ("09:30", 1), ("09:15", 2), ("09:45", 1), ("09:15", 3), ("10:00", 1),
-        ]  # fmt: skip
+            ("09:15", 1),
+            ("09:30", 1),
+            ("09:15", 2),
+            ("09:45", 1),
+            ("09:15", 3),
+            ("10:00", 1),
+        ]
         letter = await scene.find("2026-03-02T09:15:00.000Z", "reports")
         assert (letter.state, letter.attempts) == ("dead", 3)
         assert "OSError: no printer" in (letter.error or "")

@@ -228,10 +228,13 @@ def _function(after: datetime, before: datetime) -> tuple[bide.NewMessage, ...]:
 @pytest.mark.parametrize(
     ("function", "count"),
     [
-        (_function, 1), (_async_function, 1), (_async_iterator, 1_100),
-        (_returns_an_iterator, 1_100), (functools.partial(_function), 1),
+        (_function, 1),
+        (_async_function, 1),
+        (_async_iterator, 1_100),
+        (_returns_an_iterator, 1_100),
+        (functools.partial(_function), 1),
     ],
-)  # fmt: skip
+)
 def test_a_source_may_be_written_in_many_ways(
     scene: Scene, function: Callable[..., Any], count: int
 ) -> None:

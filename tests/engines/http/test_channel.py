@@ -137,7 +137,7 @@ BAD = {
     ),
     "a head without end": after(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * MAX_HEAD),
     "interim answers without end": after(b"HTTP/1.1 100 Continue\r\n\r\n" * (MAX_INTERIM + 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("respond", BAD.values(), ids=BAD)

@@ -284,11 +284,18 @@ def test_the_token_is_sent_and_never_shown(script: Script, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "url",
     [
-        "http://", "http://host:x", "http://host?nonsense=1", "http://host?timeout=0", "http:///p",
-        "http://a..b", f"http://{'x' * 64}.example", "http://two words", "http://host/\u00fc",
+        "http://",
+        "http://host:x",
+        "http://host?nonsense=1",
+        "http://host?timeout=0",
+        "http:///p",
+        "http://a..b",
+        f"http://{'x' * 64}.example",
+        "http://two words",
+        "http://host/\u00fc",
         "http://host/two words",
     ],
-)  # fmt: skip
+)
 def test_a_url_that_cannot_be_is_refused(url: str) -> None:
     with pytest.raises(bide.InvalidArgument):
         opener(url)

@@ -41,17 +41,18 @@ OF_LIMITS = {
         UPDATE limited SET running = running - 1""",
     "a leased message of another group": """UPDATE message SET "group" = 'c' WHERE id = 'a1'""",
     "the leases of a group": "UPDATE turn SET running = running + 1 WHERE name = 'b'",
-    "the leases of a group that has none":
-        "INSERT INTO turn SELECT limited, 'x', 0, 1, 1 FROM queue",
-    "a line of no group":
-        "DELETE FROM turn WHERE name = 'c' AND limited = (SELECT min(id) FROM limited)",
+    "the leases of a group that has none": (
+        "INSERT INTO turn SELECT limited, 'x', 0, 1, 1 FROM queue"
+    ),
+    "a line of no group": (
+        "DELETE FROM turn WHERE name = 'c' AND limited = (SELECT min(id) FROM limited)"
+    ),
     "a line without turns": "UPDATE turn SET standing = 0 WHERE name = 'c'",
     "the leases of the queue": "UPDATE limited SET running = running + 1",
-    "a lease that has ended":
-        "INSERT INTO lease_end (limited, name, ended, entered, moment) "
-        "SELECT limited, 'b', 1, false, 0 FROM queue",
+    "a lease that has ended": "INSERT INTO lease_end (limited, name, ended, entered, moment) "
+    "SELECT limited, 'b', 1, false, 0 FROM queue",
     "limits that are gone": "DELETE FROM limited",
-}  # fmt: skip
+}
 
 Alter = Callable[[str], object]
 

@@ -17,15 +17,36 @@ from bide.model.errors import InvalidArgument, UnreadableBody
 from tests.postgres_server import PostgresServer
 
 BAD = [
-    r'"\ud83d"', r'"\udc00"', r'"\ud83d\ud83d"', r'["\\\ud83d", 1]', r'{"\uDBFF": 1}',
-    "1e400", "[1, -1.5E+309]", "1" * 400 + ".5", "9" * 290 + "e50", "1" * 4301,
-    "[" * 501 + "]" * 501, '{"a":' * 501 + "1" + "}" * 501,
-]  # fmt: skip
+    r'"\ud83d"',
+    r'"\udc00"',
+    r'"\ud83d\ud83d"',
+    r'["\\\ud83d", 1]',
+    r'{"\uDBFF": 1}',
+    "1e400",
+    "[1, -1.5E+309]",
+    "1" * 400 + ".5",
+    "9" * 290 + "e50",
+    "1" * 4301,
+    "[" * 501 + "]" * 501,
+    '{"a":' * 501 + "1" + "}" * 501,
+]
 GOOD = [
-    r'"\ud83d\ude00"', r'"\\ud83d"', r'"\u0000"', r'"\\\\\ud83d\ude00"', "1e308", "1e-400",
-    "1" * 300, "9" * 310 + "e-5", '"1e400"', r'"\"1e400"', "[" * 500 + "]" * 500,
-    "[" + "[]," * 2000 + "[]]", json.dumps("[" * 2000), '{"a{": "}[\\"["}', "0.0001e311",
-]  # fmt: skip
+    r'"\ud83d\ude00"',
+    r'"\\ud83d"',
+    r'"\u0000"',
+    r'"\\\\\ud83d\ude00"',
+    "1e308",
+    "1e-400",
+    "1" * 300,
+    "9" * 310 + "e-5",
+    '"1e400"',
+    r'"\"1e400"',
+    "[" * 500 + "]" * 500,
+    "[" + "[]," * 2000 + "[]]",
+    json.dumps("[" * 2000),
+    '{"a{": "}[\\"["}',
+    "0.0001e311",
+]
 
 
 @pytest.fixture
@@ -94,8 +115,9 @@ def test_what_is_there_stays_readable(put: Any, text: str, postgres_url: Callabl
     assert message.data == text.encode()
     shown = subprocess.run(
         [sys.executable, "-m", "bide", "get", "q", "a", "--body", "--url", put.url],
-        capture_output=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+    )
     assert (shown.stdout.strip(), shown.stderr, shown.returncode) == (text.encode(), b"", 0)
     with bide.Queue("copy", postgres_url()) as copy:
         assert copy.load(queue.export()).stored == 2

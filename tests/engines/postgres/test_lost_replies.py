@@ -91,9 +91,7 @@ CHANGES: dict[str, Scene] = {
         waiting(d).queue, ["a"], delay=90_000, if_due=START + 60_000
     ),
     "edit": lambda d: cmd.Edit(waiting(d).queue, ["a"], data=b"7"),
-    "edit if_version": lambda d: cmd.Edit(
-        d.queue, ["a"], priority=7, if_version=version(d, "a")
-    ),
+    "edit if_version": lambda d: cmd.Edit(d.queue, ["a"], priority=7, if_version=version(d, "a")),
     "claim": lambda d: cmd.Claim(due(d).queue, 2, 60_000, "w"),
     "ack": lambda d: cmd.Ack(d.queue, two_leases(d)),
     "ack again": lambda d: cmd.Ack(d.queue, [*two_leases(d), cmd.Lease("none", 5)]),
@@ -107,14 +105,16 @@ CHANGES: dict[str, Scene] = {
     "configure": lambda d: cmd.Configure(d.queue, keep=60_000),
     "pause": lambda d: cmd.Configure(d.queue, paused=True),
     "delete": lambda d: cmd.Delete(d.queue),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=["direct", "pooled"])
 def proxied(
-    request: pytest.FixtureRequest, postgres: PostgresServer, postgres_url: Callable[[], str],
+    request: pytest.FixtureRequest,
+    postgres: PostgresServer,
+    postgres_url: Callable[[], str],
     proxy_before: Callable[[str | int], Proxy],
-) -> Iterator[tuple[str, Proxy, str]]:  # fmt: skip
+) -> Iterator[tuple[str, Proxy, str]]:
     """Provide the URL of a store, a proxy before its server or a pooler, and the URL through it."""
     url = postgres_url()
     schema = url.rpartition("&schema=")[2]
@@ -314,10 +314,13 @@ def several(number: int) -> list[cmd.Command]:
     ],
 )
 def test_how_many_round_trips_a_batch_takes(
-    postgres: PostgresServer, postgres_url: Callable[[], str],
-    proxy_before: Callable[[str | int], Proxy], commands_of: Callable[[int], list[cmd.Command]],
-    identities: bool, round_trips: int,
-) -> None:  # fmt: skip
+    postgres: PostgresServer,
+    postgres_url: Callable[[], str],
+    proxy_before: Callable[[str | int], Proxy],
+    commands_of: Callable[[int], list[cmd.Command]],
+    identities: bool,
+    round_trips: int,
+) -> None:
     schema = postgres_url().rpartition("&schema=")[2]
     proxy = proxy_before(f"{postgres.folder}/.s.PGSQL.5432")
     address = f"postgresql://bide@127.0.0.1:{proxy.port}/postgres?sslmode=disable"

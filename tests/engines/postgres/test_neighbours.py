@@ -53,9 +53,10 @@ def test_other_commands_of_the_batch_are_carried_out(
 ) -> None:
     lock(user, engine, "a")
     puts: list[cmd.Command] = [
-        cmd.Put("q", [Item("new", b"1")]), cmd.Put("q", [Item("a", b"1")]),
+        cmd.Put("q", [Item("new", b"1")]),
+        cmd.Put("q", [Item("a", b"1")]),
         cmd.Put("q", [Item("later", b"1", delay=60_000)]),
-    ]  # fmt: skip
+    ]
     assert parts(engine, puts) == [True, StoreBusy, True]
     mixed: list[cmd.Command] = [
         cmd.Cancel("q", ["b"]),
@@ -95,9 +96,12 @@ def test_a_task_is_not_told_of_what_another_has_met(
     async def change() -> tuple[object, ...]:
         async with bide.AsyncQueue("q", f"{postgres.url}&schema={engine.schema}") as queue:
             return await asyncio.gather(
-                queue.cancel("a"), queue.put(1), queue.cancel("b"), queue.put(2, id="new"),
+                queue.cancel("a"),
+                queue.put(1),
+                queue.cancel("b"),
+                queue.put(2, id="new"),
                 return_exceptions=True,
-            )  # fmt: skip
+            )
 
     busy, *others = asyncio.run(change())
     assert isinstance(busy, StoreBusy)

@@ -24,8 +24,9 @@ def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
     assert ids(claim(engine)) == []
     user.execute(
         f"UPDATE {engine.schema}.message SET state = 1, limited = NULL, token = NULL,"
-        f" rank = {engine.schema}._rank(1, due, priority) WHERE id = %s".encode(), (lease.id,),
-    )  # fmt: skip
+        f" rank = {engine.schema}._rank(1, due, priority) WHERE id = %s".encode(),
+        (lease.id,),
+    )
     user.execute(
         f"INSERT INTO {engine.schema}.lease_end (limited, name, ended, entered, moment)"
         f" SELECT limited, 'a', 1, false, 0 FROM {engine.schema}.queue".encode()

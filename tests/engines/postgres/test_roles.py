@@ -57,15 +57,26 @@ def test_a_role_uses_the_queues_that_it_was_given(
     assert engine.execute([cmd.Queues("")]) == [Names(["shop.orders"])]
     lease = cmd.Lease("a", 1)
     commands: list[cmd.Command] = [
-        cmd.Put("other", [Item("b", b"1")]), cmd.Put("other", [Item("a", b"1")], "replace"),
-        cmd.Cancel("other", ["a"]), cmd.Cancel("other", where=cmd.Where(after=0)),
+        cmd.Put("other", [Item("b", b"1")]),
+        cmd.Put("other", [Item("a", b"1")], "replace"),
+        cmd.Cancel("other", ["a"]),
+        cmd.Cancel("other", where=cmd.Where(after=0)),
         cmd.Cancel("other", where=cmd.Where(after=0), dry_run=True),
-        cmd.Reschedule("other", ["a"]), cmd.Claim("other", 1, 1, "w"), cmd.Ack("other", [lease]),
-        cmd.Retry("other", [lease]), cmd.Find("other", ["a"]), cmd.Scan("other"),
-        cmd.Scan("other", "ready"), cmd.Count("other"), cmd.Forecast("other", 1, 1),
-        cmd.Explain("other", "a"), cmd.Explain("other"),
-        cmd.Configure("other", paused=True), cmd.Purge("other", "ready"), cmd.Delete("other"),
-    ]  # fmt: skip
+        cmd.Reschedule("other", ["a"]),
+        cmd.Claim("other", 1, 1, "w"),
+        cmd.Ack("other", [lease]),
+        cmd.Retry("other", [lease]),
+        cmd.Find("other", ["a"]),
+        cmd.Scan("other"),
+        cmd.Scan("other", "ready"),
+        cmd.Count("other"),
+        cmd.Forecast("other", 1, 1),
+        cmd.Explain("other", "a"),
+        cmd.Explain("other"),
+        cmd.Configure("other", paused=True),
+        cmd.Purge("other", "ready"),
+        cmd.Delete("other"),
+    ]
     for command in commands:
         with pytest.raises(AccessDenied, match="may not use the queue other"):
             engine.execute([command])
@@ -184,9 +195,15 @@ def test_the_public_has_no_right_and_functions_with_rights_look_nowhere_else(
 
 
 ABOUT_NO_QUEUE = {
-    "_begin_batches", "_database", "_enroll", "_fold", "_keep", "_last_return", "_recall",
+    "_begin_batches",
+    "_database",
+    "_enroll",
+    "_fold",
+    "_keep",
+    "_last_return",
+    "_recall",
     "_remembers",
-}  # fmt: skip
+}
 """Functions with the owner's rights to which it is all the same who calls them."""
 
 
@@ -203,11 +220,19 @@ def test_every_function_with_the_owners_rights_asks_whether_the_queue_may_be_use
     with postgres.client() as client:
         functions = client.execute(query, (owner.schema,)).fetchall()
     special = {
-        "p_queue": "'other'", "queue": "'other'", "p_queues": "'{other}'", "id": "'a'",
-        "p_id": "'a'", "body": "'1'", "p_verb": "'cancel'", "p_cause": "'purged'",
-        "p_ids": "'{a}'", "p_now": "0", "on_conflict": "'keep'",
+        "p_queue": "'other'",
+        "queue": "'other'",
+        "p_queues": "'{other}'",
+        "id": "'a'",
+        "p_id": "'a'",
+        "body": "'1'",
+        "p_verb": "'cancel'",
+        "p_cause": "'purged'",
+        "p_ids": "'{a}'",
+        "p_now": "0",
+        "on_conflict": "'keep'",
         "p_asked": """'{"commands": [{"verb": "cancel", "queue": "other", "ids": ["a"]}]}'""",
-    }  # fmt: skip
+    }
     answers: dict[str, object] = {}
     with psycopg.connect(postgres.url.replace("bide@", "shop@"), autocommit=True) as shop:
         for name, names, types in functions:
@@ -281,11 +306,15 @@ def test_a_name_that_is_refused_in_python_is_refused_in_sql(
     allow(postgres, owner, "{shop%}")
     engine = as_shop(postgres, owner)
     commands: list[cmd.Command] = [
-        cmd.Put("shop\nx", [Item("a", b"1")]), cmd.Put("shop x", [Item("a", b"1")], "replace"),
-        cmd.Configure("shop\nx", paused=True), cmd.Put("shop" * 99, [Item("a", b"1")]),
-        cmd.Put("shop", [Item("a\nb", b"1")]), cmd.Put("shop", [Item("a\nb", b"1")], "replace"),
-        cmd.Put("shop", [Item("a", b"1", group="\x9b")]), cmd.Put("shop", [Item("", b"1")]),
-    ]  # fmt: skip
+        cmd.Put("shop\nx", [Item("a", b"1")]),
+        cmd.Put("shop x", [Item("a", b"1")], "replace"),
+        cmd.Configure("shop\nx", paused=True),
+        cmd.Put("shop" * 99, [Item("a", b"1")]),
+        cmd.Put("shop", [Item("a\nb", b"1")]),
+        cmd.Put("shop", [Item("a\nb", b"1")], "replace"),
+        cmd.Put("shop", [Item("a", b"1", group="\x9b")]),
+        cmd.Put("shop", [Item("", b"1")]),
+    ]
     engine.execute([cmd.Put("shop", [Item("first", b"1")])])
     for command in commands:
         with pytest.raises(StoreError, match="must have 1 to"):

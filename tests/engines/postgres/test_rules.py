@@ -84,9 +84,11 @@ def test_rules_and_ids_wait_in_no_circle(engine: PostgresEngine, postgres: Postg
                 # What is due first has the last id.
                 items = [Item(id, b"1", delay=HOUR - n, group="g") for n, id in enumerate(ids)]
                 commands: list[cmd.Command] = [
-                    cmd.Put("q", items), cmd.Cancel("q", ids),
-                    cmd.Cancel("q", where=cmd.Where(after=0)), cmd.Purge("q", "delayed"),
-                ]  # fmt: skip
+                    cmd.Put("q", items),
+                    cmd.Cancel("q", ids),
+                    cmd.Cancel("q", where=cmd.Where(after=0)),
+                    cmd.Purge("q", "delayed"),
+                ]
                 with suppress(StoreBusy):  # on a busy machine
                     own.execute([chance.choice(commands)])
 

@@ -141,9 +141,12 @@ def test_processes_that_would_conflict_if_they_were_serializable_do_not(careful:
                 some = chance.sample(ids, 5)
                 items = [Item(id, b"1", delay=60_000) for id in some]
                 commands: list[cmd.Command] = [
-                    cmd.Put("q", items), cmd.Put("q", items[:1]), cmd.Put("q", items, "replace"),
-                    cmd.Cancel("q", some), cmd.Reschedule("q", some, delay=60_000),
-                ]  # fmt: skip
+                    cmd.Put("q", items),
+                    cmd.Put("q", items[:1]),
+                    cmd.Put("q", items, "replace"),
+                    cmd.Cancel("q", some),
+                    cmd.Reschedule("q", some, delay=60_000),
+                ]
                 own.execute([chance.choice(commands)])
 
     with ThreadPoolExecutor() as threads:

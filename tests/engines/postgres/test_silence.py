@@ -83,9 +83,11 @@ def test_a_server_that_is_silent_when_a_store_is_opened_is_given_up(
 
 
 def test_a_listener_whose_connection_hangs_opens_another(
-    proxy: Proxy, postgres: PostgresServer, postgres_url: Callable[[], str],
+    proxy: Proxy,
+    postgres: PostgresServer,
+    postgres_url: Callable[[], str],
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     url = postgres_url()
     with closing(from_url(urlsplit(through(proxy, url)))()) as engine:
         notifier = engine.notifier()

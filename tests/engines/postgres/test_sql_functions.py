@@ -33,13 +33,21 @@ def ask(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[Ask]:
 @pytest.mark.parametrize(
     "value",
     [
-        "priority => 0", "priority => 255", "attempts => 1", "attempts => 10000",
-        "expires => '0'", "expires => '130 years'", "id => repeat('x', 512)",
-        '"group" => \'g\'', "\"group\" => repeat('ü', 256)", "headers => '{\"a\": \"b\"}'",
-        "at => '1970-01-01Z'", "at => '2100-01-01Z'",
+        "priority => 0",
+        "priority => 255",
+        "attempts => 1",
+        "attempts => 10000",
+        "expires => '0'",
+        "expires => '130 years'",
+        "id => repeat('x', 512)",
+        "\"group\" => 'g'",
+        "\"group\" => repeat('ü', 256)",
+        'headers => \'{"a": "b"}\'',
+        "at => '1970-01-01Z'",
+        "at => '2100-01-01Z'",
         "on_conflict => 'replace', delay => '1m', latest => '130 years', id => 'a'",
     ],
-)  # fmt: skip
+)
 def test_the_least_and_the_most_are_put(ask: Ask, value: str) -> None:
     assert ask(f"put('q', '1', {value})")[1] is True
 
@@ -47,10 +55,15 @@ def test_the_least_and_the_most_are_put(ask: Ask, value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "priority => -1", "priority => 256", "attempts => 0", "attempts => 10001",
-        "expires => '-1 ms'", "expires => '131 years'", "on_conflict => 'what'",
+        "priority => -1",
+        "priority => 256",
+        "attempts => 0",
+        "attempts => 10001",
+        "expires => '-1 ms'",
+        "expires => '131 years'",
+        "on_conflict => 'what'",
     ],
-)  # fmt: skip
+)
 def test_what_is_less_or_more_is_refused(ask: Ask, value: str) -> None:
     told = (
         "priority is 0 to 255, attempts 1 to 10000, expires 0 to 130 years, "
@@ -93,11 +106,14 @@ def test_a_wrong_argument_is_named(ask: Ask, value: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "stored", "default"),
     [
-        ("priority", "3", 3, 0), ("attempts", "4", 4, 10), ("expires", "'1h'", 3_600_000, None),
-        ("group", "'g'", "g", None), ("headers", "'{\"h\": \"x\"}'", {"h": "x"}, None),
+        ("priority", "3", 3, 0),
+        ("attempts", "4", 4, 10),
+        ("expires", "'1h'", 3_600_000, None),
+        ("group", "'g'", "g", None),
+        ("headers", '\'{"h": "x"}\'', {"h": "x"}, None),
         ("at", "'2030-01-01Z'", None, None),
     ],
-)  # fmt: skip
+)
 def test_each_field_alone_is_stored_and_null_is_the_default(
     engine: PostgresEngine,
     ask: Ask,

@@ -338,10 +338,13 @@ def one(chance: random.Random) -> list[cmd.Command]:
     ids = chance.sample(IDS, 12)
     items = [Item(id, b"1", delay=60_000) for id in ids]
     commands: list[cmd.Command] = [
-        cmd.Put("q", items), cmd.Put("q", sorted(items, key=lambda item: item.id)),
-        cmd.Put("q", items, "replace"), cmd.Cancel("q", ids),
-        cmd.Reschedule("q", ids, delay=60_000), cmd.Edit("q", ids, priority=1),
-    ]  # fmt: skip
+        cmd.Put("q", items),
+        cmd.Put("q", sorted(items, key=lambda item: item.id)),
+        cmd.Put("q", items, "replace"),
+        cmd.Cancel("q", ids),
+        cmd.Reschedule("q", ids, delay=60_000),
+        cmd.Edit("q", ids, priority=1),
+    ]
     return [chance.choice(commands)]
 
 

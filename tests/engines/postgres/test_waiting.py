@@ -147,9 +147,12 @@ def test_who_waits_for_a_limit_looks_when_a_lease_ends(engine: PostgresEngine) -
 Sleepers = dict[tuple[str, str], int]
 
 ASLEEP: Sleepers = {
-    ("q", "early"): 999, ("q", "later"): 3000, ("q", "me"): 9000, ("q", "sooner"): 2000,
+    ("q", "early"): 999,
+    ("q", "later"): 3000,
+    ("q", "me"): 9000,
+    ("q", "sooner"): 2000,
     ("r", "other"): 9000,
-}  # fmt: skip
+}
 """Until when processes sleep, by queue and process."""
 
 
@@ -184,8 +187,9 @@ def test_processes_that_would_sleep_too_long_are_woken_once(
         asleep = client.execute("SELECT queue, process, until FROM sleeper").fetchall()
         assert sorted(told) == heard
         assert {(queue, process): until for queue, process, until in asleep} == {
-            **ASLEEP, **{("q", process): 1000 for process in woken},
-        }  # fmt: skip
+            **ASLEEP,
+            **{("q", process): 1000 for process in woken},
+        }
         told.clear()
         client.execute("SELECT _wake('me', 'q', 1000, %s)", (1000,))
         assert told == ([] if len(woken) == 2 else ["1000 q"])

@@ -140,10 +140,13 @@ def test_a_change_of_a_damaged_message_says_what_is_wrong_and_changes_the_others
 ) -> None:
     spoilt = _spoil(server, "m2", damage)
     for command in (
-        cmd.Cancel("q", ["m2"]), cmd.Reschedule("q", ["m2"], delay=5), cmd.Bury("q", ids=["m2"]),
-        cmd.Edit("q", ["m2"], data=b"2"), cmd.Put("q", [Item("m2", b"2")]),
+        cmd.Cancel("q", ["m2"]),
+        cmd.Reschedule("q", ["m2"], delay=5),
+        cmd.Bury("q", ids=["m2"]),
+        cmd.Edit("q", ["m2"], data=b"2"),
+        cmd.Put("q", [Item("m2", b"2")]),
         cmd.Put("q", [Item("m2", b"2")], "replace"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(StoreCorrupt, match="the record of 'm2' in queue 'q' cannot be read"):
             engine.execute([command], NOW)
     with pytest.raises(StoreCorrupt, match="carried out for its other messages"):
@@ -237,9 +240,12 @@ def test_settings_that_cannot_be_read_say_which_key(engine: RedisEngine, server:
     put(engine, 3)
     claiming, counting, putting = cmd.Claim("q", 1, LEASE, "w"), cmd.Count("q"), cmd.Put("q", [])
     readers: dict[str, tuple[cmd.Command, ...]] = {
-        "token": (claiming,), "change": (claiming, counting, putting),
-        "seq": (counting, putting), "put": (counting, putting), "acked": (counting,),
-    }  # fmt: skip
+        "token": (claiming,),
+        "change": (claiming, counting, putting),
+        "seq": (counting, putting),
+        "put": (counting, putting),
+        "acked": (counting,),
+    }
     for field, commands in readers.items():
         kept = server.hget(key("meta"), field)
         server.hset(key("meta"), field, "many")

@@ -226,14 +226,31 @@ def writes(server: RedisServer) -> list[list[bytes]]:
 @pytest.mark.parametrize(
     "begin",
     [
-        _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
-        _lapsing, _expiring, _limited_expiring, _following, _following_lapsed, _limited_claiming,
+        _claiming,
+        _claiming_few,
+        _acking,
+        _acking_remembered,
+        _acking_one,
+        _retrying,
+        _extending,
+        _lapsing,
+        _expiring,
+        _limited_expiring,
+        _following,
+        _following_lapsed,
+        _limited_claiming,
         _limited_looking_ahead,
-        _limited_acking, _limited_lapsing, _limited_cancelling, _limiting, _replacing, _sweeping,
-        _limited_sweeping, _limited_following,
+        _limited_acking,
+        _limited_lapsing,
+        _limited_cancelling,
+        _limiting,
+        _replacing,
+        _sweeping,
+        _limited_sweeping,
+        _limited_following,
     ],
     ids=lambda begin: begin.__name__[1:],
-)  # fmt: skip
+)
 def test_a_script_may_be_cut_behind_any_of_its_writes(
     disk: RedisServer, open_engine: Open, engine: RedisEngine, begin: Callable[..., Change]
 ) -> None:

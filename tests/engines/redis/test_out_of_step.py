@@ -161,9 +161,11 @@ def test_an_exception_inside_an_exchange_is_not_taken_for_one_of_the_network(
 
 
 def test_an_answer_that_nobody_asked_for_answers_nothing(
-    proxy_before: Callable[[str | int], Proxy], url: str, redis_server: RedisServer,
+    proxy_before: Callable[[str | int], Proxy],
+    url: str,
+    redis_server: RedisServer,
     open_engine: Open,
-) -> None:  # fmt: skip
+) -> None:
     proxy = proxy_before(redis_server.path)
     engine = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}")
     put(engine, "there")
@@ -180,9 +182,11 @@ def test_an_answer_that_nobody_asked_for_answers_nothing(
 
 
 def test_a_lost_answer_within_a_connection_makes_no_other_one_false(
-    proxy_before: Callable[[str | int], Proxy], url: str, redis_server: RedisServer,
+    proxy_before: Callable[[str | int], Proxy],
+    url: str,
+    redis_server: RedisServer,
     open_engine: Open,
-) -> None:  # fmt: skip
+) -> None:
     """As of a middlebox that loses what is on its way, and keeps the connection."""
     proxy = proxy_before(redis_server.path)
     engine = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?timeout=300ms")

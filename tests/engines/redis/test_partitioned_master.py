@@ -22,9 +22,11 @@ pytestmark = pytest.mark.process
 # We come as one user and the group as another, so that the group can be locked out.
 PASSWORD = "s3cret"
 CONFIG = {
-    "requirepass": PASSWORD, "masteruser": "peer", "masterauth": PASSWORD,
+    "requirepass": PASSWORD,
+    "masteruser": "peer",
+    "masterauth": PASSWORD,
     "user": f"peer on >{PASSWORD} ~* &* +@all",
-}  # fmt: skip
+}
 WATCHER = f"sentinel auth-user {NAME} peer\nsentinel auth-pass {NAME} {PASSWORD}"
 
 

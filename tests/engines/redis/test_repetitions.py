@@ -96,9 +96,11 @@ def test_a_large_answer_is_not_remembered_and_the_command_not_repeated(
 
 
 def test_a_lost_reply_to_a_command_with_an_identity_is_fetched_again(
-    proxy_before: Callable[[str | int], Proxy], url: str, redis_server: RedisServer,
+    proxy_before: Callable[[str | int], Proxy],
+    url: str,
+    redis_server: RedisServer,
     open_engine: Open,
-) -> None:  # fmt: skip
+) -> None:
     proxy = proxy_before(redis_server.path)
     engine = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}")
     assert done(send(engine, put("a"), Identity("owner:a", 1, 0))) == [True]

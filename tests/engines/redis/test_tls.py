@@ -130,10 +130,14 @@ def watched(start: Start, papers: Path, tmp_path: Path) -> Iterator[str]:
     start(**{"tls-port": str(master), "tls-replication": "yes"}, **tls(papers))
     file = tmp_path / "sentinel.conf"
     lines = {
-        "port": "0", "tls-port": str(port), "tls-replication": "yes", "dir": str(tmp_path),
-        "logfile": str(tmp_path / "log"), **tls(papers),
+        "port": "0",
+        "tls-port": str(port),
+        "tls-replication": "yes",
+        "dir": str(tmp_path),
+        "logfile": str(tmp_path / "log"),
+        **tls(papers),
         "sentinel monitor": f"{NAME} 127.0.0.1 {master} 1",
-    }  # fmt: skip
+    }
     file.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
     program = shutil.which("redis-server")
     assert program is not None, "no redis-server on PATH: run `make test`, or tools/servers"

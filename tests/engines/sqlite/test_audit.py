@@ -32,10 +32,12 @@ OF_MESSAGES = {
     "a message in no state": f"DELETE FROM bide_pending {PENDING}",
     "a kept message in no state": f"UPDATE bide_aside SET state = 9 {KEPT}",
     "a kept message in another state": f"UPDATE bide_aside SET state = 3 {KEPT}",
-    "a message in two states":
-        f"INSERT INTO bide_aside SELECT seq, queue, 3, 0 FROM bide_message {PENDING}",
-    "a leased message in two states":
-        f"INSERT INTO bide_aside SELECT seq, queue, 3, 0 FROM bide_message {LEASED}",
+    "a message in two states": (
+        f"INSERT INTO bide_aside SELECT seq, queue, 3, 0 FROM bide_message {PENDING}"
+    ),
+    "a leased message in two states": (
+        f"INSERT INTO bide_aside SELECT seq, queue, 3, 0 FROM bide_message {LEASED}"
+    ),
     "a place in another queue": f"UPDATE bide_pending SET queue = queue + 1 {PENDING}",
     "a lease in another queue": f"UPDATE bide_lease SET queue = queue + 1 {LEASED}",
     "a due time without its rank": "UPDATE bide_message SET due = due + 1 WHERE id = 'a2'",
@@ -44,25 +46,27 @@ OF_MESSAGES = {
     "a successor that follows none": """
         INSERT INTO bide_successor SELECT id, 'a2', '[]' FROM bide_queue;
         UPDATE bide_queue SET successors = successors + 1""",
-}  # fmt: skip
+}
 
 OF_LIMITS = {
     "a ready message in no line": f"DELETE FROM bide_line {PENDING}",
-    "a ready message in two lines":
-        f"INSERT INTO bide_line SELECT queue, '=c', rank, seq FROM bide_line {PENDING}",
-    "a ready message in the line of another group":
-        f"UPDATE bide_line SET key = '=c' {PENDING}",
+    "a ready message in two lines": (
+        f"INSERT INTO bide_line SELECT queue, '=c', rank, seq FROM bide_line {PENDING}"
+    ),
+    "a ready message in the line of another group": f"UPDATE bide_line SET key = '=c' {PENDING}",
     "a message of another group": """UPDATE bide_message SET "group" = 'c' WHERE id = 'a2'""",
-    "a leased message of another group":
-        """UPDATE bide_message SET "group" = 'c' WHERE id = 'a1'""",
+    "a leased message of another group": (
+        """UPDATE bide_message SET "group" = 'c' WHERE id = 'a1'"""
+    ),
     "a place in line without its rank": f"UPDATE bide_line SET rank = rank + 1 {PENDING}",
     "the leases of a group": "UPDATE bide_group SET running = running + 1 WHERE key = '=b'",
-    "the leases of a group that has none":
-        "INSERT INTO bide_group SELECT queue, '=x', 1, 0, 0, 0, 0, 0, 0 FROM bide_limit",
+    "the leases of a group that has none": (
+        "INSERT INTO bide_group SELECT queue, '=x', 1, 0, 0, 0, 0, 0, 0 FROM bide_limit"
+    ),
     "the line of a group": "UPDATE bide_group SET waiting = waiting + 1 WHERE key = '=a'",
     "a line of no group": "DELETE FROM bide_group WHERE key = '=c'",
     "a line without turns": "UPDATE bide_group SET standing = 0 WHERE key = '=c'",
-}  # fmt: skip
+}
 
 Alter = Callable[[str], None]
 

@@ -135,9 +135,13 @@ def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_leas
 
 @pytest.mark.parametrize(
     "damage",
-    ["message SET attempt = -3", "lease SET until = -1", "lease SET until = 1.5",
-     "lease SET since = -1"],
-)  # fmt: skip
+    [
+        "message SET attempt = -3",
+        "lease SET until = -1",
+        "lease SET until = 1.5",
+        "lease SET since = -1",
+    ],
+)
 @pytest.mark.usefixtures("limits")
 def test_a_lease_that_cannot_become_a_failure_holds_up_none(
     engine: SqliteEngine, path: Path, damage: str

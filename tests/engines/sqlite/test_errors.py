@@ -160,10 +160,12 @@ def test_a_full_disk_undoes_the_batch_and_harms_nothing(
     driver.put(*stored)
     body = b'"' + b"x" * 9_000 + b'"'
     with pytest.raises(StoreFull, match="is full; the command was not executed"):
-        engine.execute([
-            cmd.Cancel("q", stored),
-            cmd.Put("q", [Item(f"b{number}", body) for number in range(50)]),
-        ])  # fmt: skip
+        engine.execute(
+            [
+                cmd.Cancel("q", stored),
+                cmd.Put("q", [Item(f"b{number}", body) for number in range(50)]),
+            ]
+        )
     confirmed = fill(engine, body, driver.now)  # the short way for one message meets it too
     assert 0 < len(confirmed) < 50
     assert sorted(driver.scan()) == sorted(stored + confirmed)
@@ -208,8 +210,11 @@ except StoreError as error:
 def test_a_file_that_may_not_grow_is_an_error_that_names_the_disk(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FILL, str(path)],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     number, kind, _ = done.stdout.split(maxsplit=2)
     assert kind in ("StoreFull", "StoreError")
     assert "disk" in done.stdout

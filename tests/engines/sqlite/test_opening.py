@@ -292,8 +292,11 @@ def test_processes_that_make_one_store_at_once_do_not_get_in_each_others_way(
     def start(id: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", CREATE, str(path), id],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     processes = [start(f"m{number}") for number in range(6)]
     begun = [process.stdout is not None and process.stdout.readline() for process in processes]

@@ -50,9 +50,12 @@ def opened(path: Path, options: str = "") -> SqliteEngine:
 def test_a_new_store_is_for_its_user_alone(tmp_path: Path) -> None:
     engine = opened(tmp_path / "bide.db")
     assert modes(tmp_path) == {
-        "bide.db": "0o600", "bide.db-wal": "0o600", "bide.db-shm": "0o600",
-        "bide.db-bell": "0o700", "pipe": "0o600",
-    }  # fmt: skip
+        "bide.db": "0o600",
+        "bide.db-wal": "0o600",
+        "bide.db-shm": "0o600",
+        "bide.db-bell": "0o700",
+        "pipe": "0o600",
+    }
     engine.close()
 
 
@@ -60,9 +63,12 @@ def test_a_new_store_is_for_its_user_alone(tmp_path: Path) -> None:
 def test_a_store_for_a_group_is_for_the_group_whatever_the_umask(tmp_path: Path) -> None:
     engine = opened(tmp_path / "bide.db", "?mode=0660")
     assert modes(tmp_path) == {
-        "bide.db": "0o660", "bide.db-wal": "0o660", "bide.db-shm": "0o660",
-        "bide.db-bell": "0o770", "pipe": "0o660",
-    }  # fmt: skip
+        "bide.db": "0o660",
+        "bide.db-wal": "0o660",
+        "bide.db-shm": "0o660",
+        "bide.db-bell": "0o770",
+        "pipe": "0o660",
+    }
     engine.close()
 
 
@@ -189,7 +195,9 @@ def test_what_root_makes_beside_a_store_belongs_to_its_user(shared: Path) -> Non
 
     assert as_user(0, [], work) == "killed"
     assert {entry.name for entry in path.parent.glob("bide.db-*")} == {
-        "bide.db-wal", "bide.db-shm", "bide.db-bell"
-    }  # fmt: skip
+        "bide.db-wal",
+        "bide.db-shm",
+        "bide.db-bell",
+    }
     assert {entry.stat().st_uid for entry in path.parent.rglob("*")} == {60_001}
     assert as_user(60_001, [GROUP], lambda: put_and_wait(path, "b")) == "True True"

@@ -29,8 +29,19 @@ def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(
     for queue in QUEUES:
         clear(engine, queue, now)
     engine.close()
-    tables = ("message", "pending", "lease", "aside", "due_hour", "ended", "limit",
-              "group", "line", "successor", "sender")  # fmt: skip
+    tables = (
+        "message",
+        "pending",
+        "lease",
+        "aside",
+        "due_hour",
+        "ended",
+        "limit",
+        "group",
+        "line",
+        "successor",
+        "sender",
+    )
     assert rows(path, own) == {f"bide_{table}": 0 for table in tables}
 
 

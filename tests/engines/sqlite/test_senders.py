@@ -40,9 +40,14 @@ def done(reply: Reply) -> list[bool]:
 
 
 def sent(
-    engine: SqliteEngine, command: Command, sender: str, number: int = 1, *,
-    repeated: bool = False, now: int = START,
-) -> Reply:  # fmt: skip
+    engine: SqliteEngine,
+    command: Command,
+    sender: str,
+    number: int = 1,
+    *,
+    repeated: bool = False,
+    now: int = START,
+) -> Reply:
     (reply,) = engine.execute([command], now, [Identity(sender, number, 0, repeated)])
     return reply
 

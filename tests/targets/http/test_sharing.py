@@ -266,10 +266,21 @@ def process(path: Path, grace: str = "5s") -> Iterator["subprocess.Popen[bytes]"
     """Run `bide push` on a store."""
     log = path.with_suffix(".log").open("ab")
     running = subprocess.Popen(
-        [sys.executable, "-m", "bide", "push", "--url", f"sqlite:///{path}",
-         "--allow-network", "127.0.0.0/8", "--grace", grace],
-        stdout=log, stderr=log,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "bide",
+            "push",
+            "--url",
+            f"sqlite:///{path}",
+            "--allow-network",
+            "127.0.0.0/8",
+            "--grace",
+            grace,
+        ],
+        stdout=log,
+        stderr=log,
+    )
     try:
         yield running
     finally:

@@ -171,9 +171,10 @@ def _by_place(text: str) -> dict[int, Any]:
             place, _, count = part.partition(":")
             after = before + int(count)
             mine = [
-                row._replace(number=row.number - before) for row in rows
+                row._replace(number=row.number - before)
+                for row in rows
                 if before < row.number <= after
-            ]  # fmt: skip
+            ]
             answers[int(place)] = msgspec.Raw(_encode([*mine, rows[-1]])) if rows else kept
             before = after
     return answers

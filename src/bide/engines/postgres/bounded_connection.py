@@ -48,9 +48,14 @@ class BoundedConnection(psycopg.Connection[Any]):
             psycopg.Error: the server cannot be reached.
         """
         connection = cls.connect(
-            url, autocommit=True, prepare_threshold=None, fallback_application_name=name,
-            connect_timeout=connect_timeout(url), client_encoding="UTF8", **options,
-        )  # fmt: skip
+            url,
+            autocommit=True,
+            prepare_threshold=None,
+            fallback_application_name=name,
+            connect_timeout=connect_timeout(url),
+            client_encoding="UTF8",
+            **options,
+        )
         connection.timeout = timeout
         return connection
 

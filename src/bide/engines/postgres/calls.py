@@ -116,12 +116,23 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
         wanted = dict(zip(ids, versions_of(command), strict=False))
         only = integers(of_versions(batch, command.queue, wanted)) if wanted else None
     rows = batch.call(
-        "_change", verb, command.queue, batch.now, texts(ids), tokens, given("at"),
-        given("lease", given("delay", 0)), given("if_due"),
-        batch.json(given("reason", "")[:REASON_LENGTH]), given("release", False), only,
-        command.actor, _results(batch, results), None if edit is None else batch.json(edit),
+        "_change",
+        verb,
+        command.queue,
+        batch.now,
+        texts(ids),
+        tokens,
+        given("at"),
+        given("lease", given("delay", 0)),
+        given("if_due"),
+        batch.json(given("reason", "")[:REASON_LENGTH]),
+        given("release", False),
+        only,
+        command.actor,
+        _results(batch, results),
+        None if edit is None else batch.json(edit),
         *batch.identity,
-    )  # fmt: skip
+    )
     if verb != "ack" and any(row.done for row in rows):
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
     if verb == "ack" and not rows:
@@ -143,9 +154,8 @@ def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
         row = by_number.get(number)
         outcomes.append(Outcome(id, False) if row is None else outcome(id, row.done, row))
     wakes = [
-        o.due for o in outcomes
-        if o.done and o.state in ("delayed", "ready") and o.due is not None
-    ]  # fmt: skip
+        o.due for o in outcomes if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]
     wakes += [row.due for row in rows if row.number == 0 and row.due is not None]
     return Outcomes(outcomes, min(wakes, default=None))
 
@@ -196,9 +206,17 @@ def _bury(batch: Batch, command: cmd.Bury) -> Reply:
 def _configure(batch: Batch, command: cmd.Configure) -> Reply:
     limits = [getattr(command, name) for name in LIMITS]
     (row,) = batch.call(
-        "_configure", command.queue, batch.now, command.paused, command.keep, command.actor, PAUSES,
-        command.history, command.result_ttl, some(limits, None, integers),
-    )  # fmt: skip
+        "_configure",
+        command.queue,
+        batch.now,
+        command.paused,
+        command.keep,
+        command.actor,
+        PAUSES,
+        command.history,
+        command.result_ttl,
+        some(limits, None, integers),
+    )
     wake = row.moment if row.wakes else None
     return Settings(row.paused, row.keep, wake, row.history, row.result_ttl, *row.limits)
 
@@ -216,9 +234,16 @@ def _by(verb: str) -> Callable[[Batch, Any], Reply]:
 
 
 _REMEMBERING = (
-    cmd.Put, cmd.Reschedule, cmd.Edit, cmd.Claim, cmd.Extend, cmd.Ack, cmd.Retry, cmd.Release,
+    cmd.Put,
+    cmd.Reschedule,
+    cmd.Edit,
+    cmd.Claim,
+    cmd.Extend,
+    cmd.Ack,
+    cmd.Retry,
+    cmd.Release,
     cmd.Revive,
-)  # fmt: skip
+)
 _VERBS: dict[type, Callable[[Batch, Any], Reply]] = {
     cmd.Cancel: _cancel,
     cmd.Reschedule: _by("reschedule"),

@@ -35,10 +35,12 @@ _ROWS_AND_NOW = (
 )
 
 _STATEMENTS = {
-    "_put": _ROWS_AND_LSN, "_change": _ROWS_AND_LSN, "_delete_where": _ROWS_AND_LSN,
+    "_put": _ROWS_AND_LSN,
+    "_change": _ROWS_AND_LSN,
+    "_delete_where": _ROWS_AND_LSN,
     "_find": _ROWS_AND_NOW,
     "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are faster than a row
-}  # fmt: skip
+}
 """Calls that also return the server's time, or the position in the log (WAL) behind the change, in
 binary form."""
 

@@ -69,24 +69,32 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 def _version(version: int) -> list[Finding]:
     return _those(
         (
-            version < OLDEST, "danger", f"the server is PostgreSQL {version}",
-            "the functions of the store cannot be made or fail", f"upgrade to {TESTED[-1]}",
+            version < OLDEST,
+            "danger",
+            f"the server is PostgreSQL {version}",
+            "the functions of the store cannot be made or fail",
+            f"upgrade to {TESTED[-1]}",
         ),
         (
-            version >= OLDEST and version not in TESTED, "warning",
-            f"the server is PostgreSQL {version}", "bide was not tested with this version",
+            version >= OLDEST and version not in TESTED,
+            "warning",
+            f"the server is PostgreSQL {version}",
+            "bide was not tested with this version",
             "try your own tests on it, or use " + " or ".join(map(str, TESTED)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _pooler(pooled: bool) -> list[Finding]:
-    return _those((
-        pooled, "warning",
-        "a pooler is between bide and the server, and the URL names no other way",
-        "messages that other processes put are noticed up to a second late",
-        "name the server's own address with ?listen=",
-    ))  # fmt: skip
+    return _those(
+        (
+            pooled,
+            "warning",
+            "a pooler is between bide and the server, and the URL names no other way",
+            "messages that other processes put are noticed up to a second late",
+            "name the server's own address with ?listen=",
+        )
+    )
 
 
 def _writing(ask: Ask) -> list[Finding]:
@@ -96,34 +104,44 @@ def _writing(ask: Ask) -> list[Finding]:
     alter, reload = "ALTER SYSTEM SET", "SELECT pg_reload_conf()"
     return _those(
         (
-            encoding not in ("UTF8", "SQL_ASCII"), "danger",
+            encoding not in ("UTF8", "SQL_ASCII"),
+            "danger",
             f"the encoding of the database is {encoding}",
             "ids, groups and names with characters that it lacks are refused, in SQL also bodies",
             "use a database with ENCODING 'UTF8'",
         ),
         *(
             (
-                setting[name] != "on", "danger", f"{name} = {setting[name]}", broken,
+                setting[name] != "on",
+                "danger",
+                f"{name} = {setting[name]}",
+                broken,
                 f"{alter} {name} = on; {reload}",
             )
             for name in ("fsync", "full_page_writes")
         ),
         (
-            commit == "off", "danger", "synchronous_commit = off",
+            commit == "off",
+            "danger",
+            "synchronous_commit = off",
             "a crash loses what was confirmed within the last second",
             f"{alter} synchronous_commit = on; see ALTER ROLE and the URL, too",
         ),
         (
-            commit == "local" and bool(setting["synchronous_standby_names"]), "warning",
-            "synchronous_commit = local", "a failover loses what the standby had not received yet",
+            commit == "local" and bool(setting["synchronous_standby_names"]),
+            "warning",
+            "synchronous_commit = local",
+            "a failover loses what the standby had not received yet",
             f"{alter} synchronous_commit = remote_apply",
         ),
         (
-            setting["autovacuum"] != "on", "danger", "autovacuum = off",
+            setting["autovacuum"] != "on",
+            "danger",
+            "autovacuum = off",
             "deleted rows are never removed: claims get slower until the store is unusable",
             f"{alter} autovacuum = on; {reload}",
         ),
-    )  # fmt: skip
+    )
 
 
 def _standbys(ask: Ask) -> list[Finding]:
@@ -135,34 +153,41 @@ def _standbys(ask: Ask) -> list[Finding]:
     synchronous = any(row.sync_state in ("sync", "quorum") for row in following)
     return _those(
         (
-            standby, "danger", "this server is a standby",
+            standby,
+            "danger",
+            "this server is a standby",
             "it is read-only: nothing can be put or claimed",
             "name the primary, or several hosts with ?target_session_attrs=read-write",
         ),
         (
-            not standby and not sees, "warning",
+            not standby and not sees,
+            "warning",
             "this user may not see standbys, nor transactions of other users",
             "dangers that come from them are not found",
             "as a superuser: GRANT pg_read_all_stats TO the user; or ask as another user",
         ),
         (
-            not standby and sees and names and not synchronous, "danger",
+            not standby and sees and names and not synchronous,
+            "danger",
             f"synchronous_standby_names = {names!r}, and none of them is connected",
             "commits wait for ever: nothing is put, claimed or acked",
             "start the standby, or ALTER SYSTEM RESET synchronous_standby_names",
         ),
         (
-            not standby and sees and not names and not following, "warning",
+            not standby and sees and not names and not following,
+            "warning",
             "no standby follows this server",
             "if its disk is lost, so is what came after the last backup",
             "set up a standby, or archive the WAL",
         ),
         (
-            not standby and sees and not names and bool(following), "warning",
-            "no standby is synchronous", "a failover loses messages confirmed just before",
+            not standby and sees and not names and bool(following),
+            "warning",
+            "no standby is synchronous",
+            "a failover loses messages confirmed just before",
             "set synchronous_standby_names, and synchronous_commit = remote_apply",
         ),
-    )  # fmt: skip
+    )
 
 
 def _slots(ask: Ask) -> Iterator[Finding]:
@@ -175,11 +200,12 @@ def _slots(ask: Ask) -> Iterator[Finding]:
         yield Finding(
             "danger" if row.behind and not limited else "warning",
             f"the replication slot {row.slot_name} has no reader (WAL: {row.wal_status})",
-            "its standby must be copied again" if row.wal_status == "lost" else
-            "the server keeps all WAL for it until the disk is full, and stops",
+            "its standby must be copied again"
+            if row.wal_status == "lost"
+            else "the server keeps all WAL for it until the disk is full, and stops",
             f"start what reads it, or SELECT pg_drop_replication_slot('{row.slot_name}'); "
             "and set max_slot_wal_keep_size",
-        )  # fmt: skip
+        )
 
 
 def _schema(ask: Ask, settings: Settings) -> list[Finding]:
@@ -188,20 +214,26 @@ def _schema(ask: Ask, settings: Settings) -> list[Finding]:
         "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL,"
         " coalesce(has_schema_privilege(to_regnamespace(quote_ident(%s)), 'USAGE'), false),"
         " has_database_privilege(current_database(), 'CREATE')",
-        schema, schema,
-    )  # fmt: skip
+        schema,
+        schema,
+    )
     if not (there and usable):
         return _those(
             (
-                not there, "warning" if creates else "danger", f"there is no schema {schema!r} yet",
+                not there,
+                "warning" if creates else "danger",
+                f"there is no schema {schema!r} yet",
                 "the first use creates it" if creates else "this user may not create it",
                 "bide init, as a user who may create schemas in this database",
             ),
             (
-                there, "danger", f"this user may not use the schema {schema!r}",
-                "every command fails", f"as its owner: SELECT {schema}.allow('USER')",
+                there,
+                "danger",
+                f"this user may not use the schema {schema!r}",
+                "every command fails",
+                f"as its owner: SELECT {schema}.allow('USER')",
             ),
-        )  # fmt: skip
+        )
     found: list[Finding] = []
     version = _version_of(ask, settings)
     if version != VERSION:
@@ -216,16 +248,20 @@ def _schema(ask: Ask, settings: Settings) -> list[Finding]:
         table = f"{schema}.{row.relname}"
         found += _those(
             (
-                row.relpersistence != "p", "danger", f"the table {table} is not logged",
-                "it is empty after a crash, and on a standby", f"ALTER TABLE {table} SET LOGGED",
+                row.relpersistence != "p",
+                "danger",
+                f"the table {table} is not logged",
+                "it is empty after a crash, and on a standby",
+                f"ALTER TABLE {table} SET LOGGED",
             ),
             (
-                row.dead > max(MANY_DEAD, 5 * row.live), "warning",
+                row.dead > max(MANY_DEAD, 5 * row.live),
+                "warning",
                 f"the table {table} has {row.dead:,} deleted rows",
                 "the disk fills, and reads get slower",
                 "end old transactions, and see that autovacuum keeps up",
             ),
-        )  # fmt: skip
+        )
     return found
 
 
@@ -241,15 +277,17 @@ def _transactions(ask: Ask) -> Iterator[Finding]:
         " WHERE now() - xact_start > %s * interval '1 s' AND backend_xmin IS NOT NULL"
         " UNION ALL SELECT 'prepared ' || gid, owner, extract(epoch FROM now() - prepared)"
         " FROM pg_prepared_xacts WHERE now() - prepared > %s * interval '1 s'",
-        LONG, LONG,
-    ):  # fmt: skip
+        LONG,
+        LONG,
+    ):
         yield Finding(
             "warning",
             f"a transaction of {row.role} ({row.who}) is {float(row.age) / 60:.0f} minutes old",
             "deleted rows stay in the tables until it ends: the disk fills, and reads get slower",
-            f"end it: SELECT pg_terminate_backend({row.who})" if row.who.isdigit() else
-            f"end it: ROLLBACK PREPARED '{row.who.removeprefix('prepared ')}'",
-        )  # fmt: skip
+            f"end it: SELECT pg_terminate_backend({row.who})"
+            if row.who.isdigit()
+            else f"end it: ROLLBACK PREPARED '{row.who.removeprefix('prepared ')}'",
+        )
 
 
 _MAY = """
@@ -275,11 +313,15 @@ def _messages(
     may = ask(_MAY, settings.schema)
     if not (may and may[0].is_store) or _version_of(ask, settings) != VERSION:
         return
-    yield from _those((
-        not may[0].reads, "warning",
-        f"this user may not read the tables of the schema {settings.schema!r}",
-        "messages that cannot be read are not found", "ask as the user who owns the schema",
-    ))  # fmt: skip
+    yield from _those(
+        (
+            not may[0].reads,
+            "warning",
+            f"this user may not read the tables of the schema {settings.schema!r}",
+            "messages that cannot be read are not found",
+            "ask as the user who owns the schema",
+        )
+    )
     if may[0].reads:
         query = sql.SQL(_ROWS).format(schema=settings.identifier)
         looked_at = _looked_at(connection, query, longest)

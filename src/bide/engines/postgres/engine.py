@@ -145,8 +145,11 @@ class PostgresEngine:
             _log.warning(
                 "%s: a pooler is between bide and the server, and passes on no NOTIFY: messages "
                 "that other processes put are looked for every %g to %g s; name the server's own "
-                "address with ?listen=", self._settings.shown, SOON, SELDOM,
-            )  # fmt: skip
+                "address with ?listen=",
+                self._settings.shown,
+                SOON,
+                SELDOM,
+            )
             return None
         if self._notifier is None:
             self._notifier = PostgresNotifier(self._settings, self._process, self._names)

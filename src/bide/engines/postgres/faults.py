@@ -22,9 +22,11 @@ RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueVi
 """The server undid a transaction because of another: the same again may succeed."""
 
 CHANGED = (
-    errors.UndefinedFunction, errors.FeatureNotSupported,
-    errors.InvalidSchemaName, errors.UndefinedTable,
-)  # fmt: skip
+    errors.UndefinedFunction,
+    errors.FeatureNotSupported,
+    errors.InvalidSchemaName,
+    errors.UndefinedTable,
+)
 """The schema has changed: a newer bide upgraded it, or it was changed or dropped by hand."""
 
 _BY_HAND = (

@@ -52,9 +52,20 @@ _answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
 
 
 _PUT = (
-    "text", "bigint", "text", "text", "boolean", "bytea", "bigint", "bigint", "bigint", "bigint",
-    "bigint", "text", "text",
-)  # fmt: skip
+    "text",
+    "bigint",
+    "text",
+    "text",
+    "boolean",
+    "bytea",
+    "bigint",
+    "bigint",
+    "bigint",
+    "bigint",
+    "bigint",
+    "text",
+    "text",
+)
 """The types of what `_within_put` takes."""
 
 
@@ -94,9 +105,20 @@ class PostgresGuest(RemoteGuest):
             case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
                 headers = None if item.headers is None else _text(item.headers)
                 values = (
-                    self._database, now, queue, item.id, item.json, item.data, item.at, item.delay,
-                    item.priority, item.attempts, item.expires, item.group, headers,
-                )  # fmt: skip
+                    self._database,
+                    now,
+                    queue,
+                    item.id,
+                    item.json,
+                    item.data,
+                    item.at,
+                    item.delay,
+                    item.priority,
+                    item.attempts,
+                    item.expires,
+                    item.group,
+                    headers,
+                )
                 return _call(self._function("_within_put"), _PUT, mark), values
         fields = [_fields(command) for command in commands]
         asked = {"database": self._database, "now": now, "commands": fields}
@@ -165,9 +187,15 @@ def _text(value: object) -> str:
 
 
 _FIELDS = {
-    "ids": "ids", "if_due": "if_due", "actor": "actor", "new_due": "at", "new_delay": "delay",
-    "keep": "keep", "history": "history", "result_ttl": "result_ttl",
-}  # fmt: skip
+    "ids": "ids",
+    "if_due": "if_due",
+    "actor": "actor",
+    "new_due": "at",
+    "new_delay": "delay",
+    "keep": "keep",
+    "history": "history",
+    "result_ttl": "result_ttl",
+}
 """Columns of the type `_asked` that are fields of commands."""
 
 
@@ -184,9 +212,11 @@ def _fields(command: cmd.Command) -> dict[str, Any]:
             fields["verb"] = "cancel"
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
             fields |= {
-                "verb": "cancel_where", "of_group": where.group, "after": where.after,
+                "verb": "cancel_where",
+                "of_group": where.group,
+                "after": where.after,
                 "before": where.before,
-            }  # fmt: skip
+            }
         case cmd.Reschedule(if_version=None):
             fields["verb"] = "reschedule"
         case cmd.Configure(paused=None):

@@ -33,10 +33,21 @@ def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None
     ((moment, lsn),) = batch.call(
-        "_put_one", command.queue, batch.now, item.id, item.json, item.data, item.at, item.delay,
-        item.priority, item.attempts, item.expires, item.group,
-        None if item.headers is None else batch.json(item.headers), *batch.identity,
-    )  # fmt: skip
+        "_put_one",
+        command.queue,
+        batch.now,
+        item.id,
+        item.json,
+        item.data,
+        item.at,
+        item.delay,
+        item.priority,
+        item.attempts,
+        item.expires,
+        item.group,
+        None if item.headers is None else batch.json(item.headers),
+        *batch.identity,
+    )
     if moment is None:
         return None
     batch.positions[command.queue], batch.moments[command.queue] = int.from_bytes(lsn), moment

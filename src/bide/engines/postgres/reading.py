@@ -32,9 +32,18 @@ DAMAGED = (ValueError, TypeError, msgspec.MsgspecError)
 """What reading a row raises that bide has not written so."""
 
 _SHOWN = (
-    "id", "data", "is_json", "due", "priority", "attempt", "attempts", "expires", "group",
-    "headers", "failures",
-)  # fmt: skip
+    "id",
+    "data",
+    "is_json",
+    "due",
+    "priority",
+    "attempt",
+    "attempts",
+    "expires",
+    "group",
+    "headers",
+    "failures",
+)
 
 FOREVER = 1 << 53
 
@@ -75,11 +84,27 @@ def _of_row(
     successor: Item | None = None,
 ) -> Message:
     return Message(
-        row.id, queue, row.data, row.is_json, row.due, row.priority, attempt, row.attempts, state,
-        row.expires, row.group, _headers(row.headers) if row.headers else None,
-        _failures(row.failures) if row.failures else (), holder, until, ended, row.planned,
-        row.created or None, successor, asked=row.asked,
-    )  # fmt: skip
+        row.id,
+        queue,
+        row.data,
+        row.is_json,
+        row.due,
+        row.priority,
+        attempt,
+        row.attempts,
+        state,
+        row.expires,
+        row.group,
+        _headers(row.headers) if row.headers else None,
+        _failures(row.failures) if row.failures else (),
+        holder,
+        until,
+        ended,
+        row.planned,
+        row.created or None,
+        successor,
+        asked=row.asked,
+    )
 
 
 class _Successor(msgspec.Struct):
@@ -103,10 +128,18 @@ _as_successor = msgspec.json.Decoder(_Successor).decode
 def _successor(id: str, text: str) -> Item:
     read = _as_successor(text)
     return Item(
-        id, bytes.fromhex(read.data[2:]), read.is_json, read.due, 0, read.priority, read.expires,
-        read.attempts, read.group, _headers(read.headers) if read.headers else None,
+        id,
+        bytes.fromhex(read.data[2:]),
+        read.is_json,
+        read.due,
+        0,
+        read.priority,
+        read.expires,
+        read.attempts,
+        read.group,
+        _headers(read.headers) if read.headers else None,
         created=read.created,
-    )  # fmt: skip
+    )
 
 
 def is_readable(headers: str | None, failures: str | None, successor: str | None) -> bool:
@@ -134,10 +167,18 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
     queue, floors = command.queue, batch.floors
     floor, begin = floors.of(queue), time.monotonic()
     rows = batch.call(
-        "_claim", queue, batch.now, command.count, command.lease, command.holder,
-        command.max_bytes, command.count if command.slots is None else command.slots, floor,
-        batch.waiter, *batch.identity,
-    )  # fmt: skip
+        "_claim",
+        queue,
+        batch.now,
+        command.count,
+        command.lease,
+        command.holder,
+        command.max_bytes,
+        command.count if command.slots is None else command.slots,
+        floor,
+        batch.waiter,
+        *batch.identity,
+    )
     if floor is None:
         floors.looked(queue, begin)
     end = rows[-1]
@@ -188,13 +229,28 @@ def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
     for id in ids:
         _log.error(
             "the row of message %r in queue %r cannot be read: it is a dead letter now",
-            id, command.queue,
-        )  # fmt: skip
+            id,
+            command.queue,
+        )
     reason = msgspec.json.encode(UNREADABLE).decode()
     batch.call(
-        "_change", "bury", command.queue, batch.now, texts(ids), integers([token] * len(ids)), None,
-        0, None, reason, False, None, None, None, None, *NO_IDENTITY,
-    )  # fmt: skip
+        "_change",
+        "bury",
+        command.queue,
+        batch.now,
+        texts(ids),
+        integers([token] * len(ids)),
+        None,
+        0,
+        None,
+        reason,
+        False,
+        None,
+        None,
+        None,
+        None,
+        *NO_IDENTITY,
+    )
 
 
 def _rank(row: Any) -> tuple[int, int, int]:
@@ -229,9 +285,7 @@ def now_of(batch: Batch) -> int:
 def count(batch: Batch, command: cmd.Count) -> Counts:
     """Count by the counters."""
     read = batch.call.patiently if command.recount or command.stored else batch.call
-    ((counts,),) = read(
-        "_count", command.queue, batch.now, command.recount, command.stored
-    )  # fmt: skip
+    ((counts,),) = read("_count", command.queue, batch.now, command.recount, command.stored)
     batch.deltas = max(batch.deltas, counts["deltas"])
     return msgspec.convert(counts, Counts)
 
@@ -241,12 +295,17 @@ def history(batch: Batch, command: cmd.History) -> Reply:
     (((state, rows),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
     ends = [
         End(
-            ENDINGS[how], moment, by, due, attempt, since,
+            ENDINGS[how],
+            moment,
+            by,
+            due,
+            attempt,
+            since,
             msgspec.convert(failures or [], tuple[Failure, ...]),
             None if result is None else result.encode(),
         )
         for how, moment, by, due, attempt, since, failures, result in rows
-    ]  # fmt: skip
+    ]
     return Ends(None if state is None else STATES[state], within_budget(ends, command.max_bytes))
 
 
@@ -259,7 +318,7 @@ def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
     """Count what falls due in each bucket."""
     ((forecasted,),) = batch.call.patiently(
         "_forecast", command.queue, batch.now, command.bucket, command.buckets
-    )  # fmt: skip
+    )
     return msgspec.convert(forecasted, Forecasted)
 
 

@@ -94,9 +94,21 @@ class _Walk:
     ) -> list[Any]:
         """Return the rows of a stretch that the page can still take."""
         return self._batch.call(
-            "_scan", self._scan.queue, state, id, rank, seq, reach, self._group, *self._due,
-            self._scan.limit - len(self._found), self._scan.max_bytes, end, last_state, since,
-        )  # fmt: skip
+            "_scan",
+            self._scan.queue,
+            state,
+            id,
+            rank,
+            seq,
+            reach,
+            self._group,
+            *self._due,
+            self._scan.limit - len(self._found),
+            self._scan.max_bytes,
+            end,
+            last_state,
+            since,
+        )
 
     def _by_id(self, after: str) -> Iterator[Row]:
         first, end = range_of_ids(self._scan.prefix or "", after)

@@ -157,14 +157,16 @@ def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
     """
     named = {
         (command.queue, id)
-        for command in commands if not command.only_reads
+        for command in commands
+        if not command.only_reads
         for id in getattr(command, "ids", None) or ()
-    }  # fmt: skip
+    }
     named |= {
         (put.queue, item.id)
-        for put in commands if isinstance(put, Put) and put.on_conflict != "keep"
+        for put in commands
+        if isinstance(put, Put) and put.on_conflict != "keep"
         for item in put.items
-    }  # fmt: skip
+    }
     if len(named) == 1 and not any(isinstance(command, Claim) for command in commands):
         return  # it is the only thing to wait for
     for queue, group in groupby(sorted(named), itemgetter(0)):

@@ -37,9 +37,12 @@ def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
             f"mode={mode!r} must be 0600 (the store is for one user) or 0660 (for a group as well)"
         )
     return partial(
-        SqliteEngine, file, durability=cast("Durability", durability), timeout=timeout,
+        SqliteEngine,
+        file,
+        durability=cast("Durability", durability),
+        timeout=timeout,
         mode=_MODES[mode],
-    )  # fmt: skip
+    )
 
 
 def file_of(parts: SplitResult) -> Path:

@@ -82,8 +82,10 @@ def _bury(queue: QueueState, row: Any, record: Record, due: int, priority: int) 
     """Make a dead letter of a message: its body is what its row says, all else is readable."""
     _log.error(
         "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "
-        "row says as its body", record.id, queue.row.name,
-    )  # fmt: skip
+        "row says as its body",
+        record.id,
+        queue.row.name,
+    )
     id, failures = shown_id(record), json_text([Failure(0, queue.now, "", UNREADABLE)])
     queue.run(SQL.rewrite, (id, due, priority, stored(row), failures, record.seq))
     (readable,) = queue.load([id], bodies=False).values()

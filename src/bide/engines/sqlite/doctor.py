@@ -72,45 +72,75 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
     modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
     return findings(
-        (kind in _NETWORK, "danger",
-         f"{path} is on a network drive ({kind})",
-         "locks may not hold between machines: messages are delivered twice, the file breaks",
-         "move it to a local disk, or use PostgreSQL or Redis for several machines"),
-        (kind in _MEMORY, "danger",
-         f"{path} is in memory ({kind})",
-         "all messages are lost when the machine restarts",
-         "move it to a disk"),
-        (info.st_nlink > 1, "warning",
-         f"{path} has {info.st_nlink} names (hard links)",
-         "processes that open it by different names do not see each other's changes: messages "
-         "are lost, and the file may break",
-         "let all use one name, and remove the others; symbolic links are harmless"),
-        *((bool(mode & 0o007), "danger" if mode & 0o002 else "warning",
-           f"{file} is open to all users of this machine (mode {mode:04o})",
-           "others read the bodies of messages" + (", or change them" * bool(mode & 0o002)),
-           f"chmod o-rwx {file}") for file, mode in modes.items()),
-        (bool(folder & 0o002) and not folder & stat.S_ISVTX, "danger",
-         f"all users may change the folder {path.parent} (mode {folder:04o})",
-         "others delete or replace the store",
-         f"chmod o-w {path.parent}"),
-        (not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)), "danger",
-         f"this user may not write to {path} and its folder",
-         "nothing can be put, claimed or acked",
-         "run bide as the owner, open the store with ?mode=0660 for a group, or mount the file "
-         "system writable"),
-        (free < max(LITTLE_ROOM, size // 4), "danger" if free < LITTLE_ROOM else "warning",
-         f"the disk of {path} has {free >> 20} MB left, the store has {size >> 20} MB",
-         "once the disk is full, puts, claims and acks fail",
-         "free some space, or move the store"),
-        (head[18:20] != b"\2\2", "danger",
-         f"another program changed how {path} is written (no journal_mode=wal)",
-         "readers and writers block each other; a crash may lose what was confirmed",
-         "let only bide open the file; opening it with bide sets it right"),
-        ("normal" in options.get("durability", ()), "warning",
-         "durability=normal",
-         "when the power fails, the last messages that were confirmed are lost",
-         "leave the option out"),
-    )  # fmt: skip
+        (
+            kind in _NETWORK,
+            "danger",
+            f"{path} is on a network drive ({kind})",
+            "locks may not hold between machines: messages are delivered twice, the file breaks",
+            "move it to a local disk, or use PostgreSQL or Redis for several machines",
+        ),
+        (
+            kind in _MEMORY,
+            "danger",
+            f"{path} is in memory ({kind})",
+            "all messages are lost when the machine restarts",
+            "move it to a disk",
+        ),
+        (
+            info.st_nlink > 1,
+            "warning",
+            f"{path} has {info.st_nlink} names (hard links)",
+            "processes that open it by different names do not see each other's changes: messages "
+            "are lost, and the file may break",
+            "let all use one name, and remove the others; symbolic links are harmless",
+        ),
+        *(
+            (
+                bool(mode & 0o007),
+                "danger" if mode & 0o002 else "warning",
+                f"{file} is open to all users of this machine (mode {mode:04o})",
+                "others read the bodies of messages" + (", or change them" * bool(mode & 0o002)),
+                f"chmod o-rwx {file}",
+            )
+            for file, mode in modes.items()
+        ),
+        (
+            bool(folder & 0o002) and not folder & stat.S_ISVTX,
+            "danger",
+            f"all users may change the folder {path.parent} (mode {folder:04o})",
+            "others delete or replace the store",
+            f"chmod o-w {path.parent}",
+        ),
+        (
+            not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)),
+            "danger",
+            f"this user may not write to {path} and its folder",
+            "nothing can be put, claimed or acked",
+            "run bide as the owner, open the store with ?mode=0660 for a group, or mount the file "
+            "system writable",
+        ),
+        (
+            free < max(LITTLE_ROOM, size // 4),
+            "danger" if free < LITTLE_ROOM else "warning",
+            f"the disk of {path} has {free >> 20} MB left, the store has {size >> 20} MB",
+            "once the disk is full, puts, claims and acks fail",
+            "free some space, or move the store",
+        ),
+        (
+            head[18:20] != b"\2\2",
+            "danger",
+            f"another program changed how {path} is written (no journal_mode=wal)",
+            "readers and writers block each other; a crash may lose what was confirmed",
+            "let only bide open the file; opening it with bide sets it right",
+        ),
+        (
+            "normal" in options.get("durability", ()),
+            "warning",
+            "durability=normal",
+            "when the power fails, the last messages that were confirmed are lost",
+            "leave the option out",
+        ),
+    )
 
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:

@@ -206,9 +206,12 @@ class SqliteEngine:
     def reader(self) -> "SqliteEngine":
         """Return an engine with a separate connection, which reads while others write."""
         return SqliteEngine(
-            self._path, durability=self._durability, timeout=self._timeout, read_only=True,
+            self._path,
+            durability=self._durability,
+            timeout=self._timeout,
+            read_only=True,
             mode=self._mode,
-        )  # fmt: skip
+        )
 
     def notifier(self) -> Notifier | None:
         """Start to listen for the other processes on this file; `None` on Windows.
@@ -267,8 +270,10 @@ class SqliteEngine:
             if before.file not in (None, files.file):  # the writer logs it, its reader does not
                 _log.warning(
                     "%s was deleted, moved away or replaced while it was in use; from now on the "
-                    "file of that name is the store%s", self._path, new,
-                )  # fmt: skip
+                    "file of that name is the store%s",
+                    self._path,
+                    new,
+                )
         files.opened()
         self._files, self._connection = files, connection
         self._checked = time.monotonic()
@@ -346,5 +351,8 @@ def _added_by_failure(command: Bury | Retry) -> int:
 
 
 _ADDED: dict[type[Command], Callable[[Any], int]] = {
-    Put: _added_by_put, Edit: _added_by_edit, Bury: _added_by_failure, Retry: _added_by_failure,
-}  # fmt: skip
+    Put: _added_by_put,
+    Edit: _added_by_edit,
+    Bury: _added_by_failure,
+    Retry: _added_by_failure,
+}

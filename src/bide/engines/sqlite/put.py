@@ -52,10 +52,16 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
         return None
     due = item.due(now)
     values = (
-        command.queue, item.id, due, item.priority, item.attempts,
-        -1 if item.expires is None else item.expires, item.group or "",
-        item.data.decode() if item.json else item.data, now,
-    )  # fmt: skip
+        command.queue,
+        item.id,
+        due,
+        item.priority,
+        item.attempts,
+        -1 if item.expires is None else item.expires,
+        item.group or "",
+        item.data.decode() if item.json else item.data,
+        now,
+    )
     try:
         run(SQL.put_one, values)
     except sqlite3.IntegrityError:  # the id exists, or the trigger found it not simple

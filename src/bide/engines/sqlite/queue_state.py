@@ -39,9 +39,20 @@ if TYPE_CHECKING:
     from bide.engines.sqlite.session import Session
 
 _CONTENT = (
-    "data", "json", "due", "priority", "attempt", "attempts", "expires", "group", "headers",
-    "failures", "planned", "asked", "successor",
-)  # fmt: skip
+    "data",
+    "json",
+    "due",
+    "priority",
+    "attempt",
+    "attempts",
+    "expires",
+    "group",
+    "headers",
+    "failures",
+    "planned",
+    "asked",
+    "successor",
+)
 """What commands change of a message, beside its place. Its body has the type of JSON or bytes."""
 
 _content = attrgetter(*_CONTENT)
@@ -200,8 +211,17 @@ class QueueState(QueueReader):
         result = None if end.result is None else end.result.decode()
         how = ENDINGS.index(end.how)
         values = (
-            row.id, id, how, end.moment, end.by, end.due, end.attempt, end.since, failures, result,
-        )  # fmt: skip
+            row.id,
+            id,
+            how,
+            end.moment,
+            end.by,
+            end.due,
+            end.attempt,
+            end.since,
+            failures,
+            result,
+        )
         self.run(SQL.remember_end, values)
         row.ended += 1
         if row.result_ttl:  # a caller may wait for the result

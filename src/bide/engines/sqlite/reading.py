@@ -48,9 +48,13 @@ if TYPE_CHECKING:
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
 _SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
-    None: SQL.scan_group, "delayed": SQL.scan_pending, "ready": SQL.scan_pending,
-    "leased": SQL.scan_leased, "returned": SQL.scan_returned, "rest": SQL.scan_rest,
-}  # fmt: skip
+    None: SQL.scan_group,
+    "delayed": SQL.scan_pending,
+    "ready": SQL.scan_pending,
+    "leased": SQL.scan_leased,
+    "returned": SQL.scan_returned,
+    "rest": SQL.scan_rest,
+}
 _NOTHING_HAPPENED = (0,) * len(FLOW)
 
 
@@ -178,9 +182,13 @@ class QueueReader:
 
     def _phase(self, phase: Phase, after: Position, scan: Scan) -> Iterable[tuple[Any, ...]]:
         bounds: dict[str, Any] = {
-            "queue": self.row.id, "rank": after.rank, "seq": after.seq, "limit": scan.limit,
-            "reach": EVERYTHING, **bounds_of(scan.where),
-        }  # fmt: skip
+            "queue": self.row.id,
+            "rank": after.rank,
+            "seq": after.seq,
+            "limit": scan.limit,
+            "reach": EVERYTHING,
+            **bounds_of(scan.where),
+        }
         if phase.state == "returned":
             bounds["rank"] = after.since
         elif phase.state == "rest":
@@ -256,9 +264,12 @@ class QueueReader:
             later = sum(count for number, count in counted.items() if number >= buckets)
         else:
             bounds = {
-                "queue": self.row.id, "start": start, "bucket": bucket,
-                "first": delayed_reach(self.now), "last": delayed_reach(start + bucket * buckets),
-            }  # fmt: skip
+                "queue": self.row.id,
+                "start": start,
+                "bucket": bucket,
+                "first": delayed_reach(self.now),
+                "last": delayed_reach(start + bucket * buckets),
+            }
             counted.update(dict(self.run(SQL.forecast, bounds).fetchall()))
             later = self.row.delayed - self.due() - counted.total()
         return [counted[number] for number in range(buckets)], later
@@ -303,14 +314,22 @@ class QueueReader:
         if not self.row.ended:
             return []
         bounds = {
-            "queue": self.row.id, "id": id, "since": self.now - self.row.remembers,
-            "fresh": self.now - self.row.result_ttl, "limit": KEPT_ENDS,
-        }  # fmt: skip
+            "queue": self.row.id,
+            "id": id,
+            "since": self.now - self.row.remembers,
+            "fresh": self.now - self.row.result_ttl,
+            "limit": KEPT_ENDS,
+        }
         return [
             End(
-                ENDINGS[how], moment, by, due, attempt, since,
+                ENDINGS[how],
+                moment,
+                by,
+                due,
+                attempt,
+                since,
                 as_failures(failures) if failures else (),
                 None if result is None else result.encode(),
             )
             for how, moment, by, due, attempt, since, failures, result in self.run(SQL.ends, bounds)
-        ]  # fmt: skip
+        ]

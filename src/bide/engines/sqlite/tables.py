@@ -81,10 +81,31 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         checked: raise if a number or a text has another type.
     """
     (
-        seq, id, data, json, due, priority, attempt, attempts, expires, group, headers, failures,
-        created, planned, asked, code, rank, token, holder, until, since, extended, ended,
+        seq,
+        id,
+        data,
+        json,
+        due,
+        priority,
+        attempt,
+        attempts,
+        expires,
+        group,
+        headers,
+        failures,
+        created,
+        planned,
+        asked,
+        code,
+        rank,
+        token,
+        holder,
+        until,
+        since,
+        extended,
+        ended,
         successor,
-    ) = row + _REST[len(row) - _PLACED :]  # fmt: skip
+    ) = row + _REST[len(row) - _PLACED :]
     if checked:
         id.encode()
         if group is not None:
@@ -95,12 +116,31 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
     elif ranked and code == READY:
         rank = ready_rank(due, priority)
     return Record(
-        seq, id, data.encode() if isinstance(data, str) else data, bool(json), due, priority,
-        attempt, attempts, expires, group, None if headers is None else _as_headers(headers),
-        as_failures(failures) if failures else (), created or None, planned, asked, STATES[code],
-        rank, token, holder, until, since, extended, ended,
+        seq,
+        id,
+        data.encode() if isinstance(data, str) else data,
+        bool(json),
+        due,
+        priority,
+        attempt,
+        attempts,
+        expires,
+        group,
+        None if headers is None else _as_headers(headers),
+        as_failures(failures) if failures else (),
+        created or None,
+        planned,
+        asked,
+        STATES[code],
+        rank,
+        token,
+        holder,
+        until,
+        since,
+        extended,
+        ended,
         None if successor is None else as_item(successor),
-    )  # fmt: skip
+    )
 
 
 def shown(row: tuple[Any, ...], now: int) -> Record:
@@ -110,9 +150,23 @@ def shown(row: tuple[Any, ...], now: int) -> Record:
     except DAMAGED:
         found = Record(*row)
         return Record(
-            found.seq, shown_id(found), stored(row), False, now, 0, 0, ATTEMPTS, None, None, None,
-            (Failure(0, now, "", UNREADABLE),), None, state="dead", rank=found.rank, ended=now,
-        )  # fmt: skip
+            found.seq,
+            shown_id(found),
+            stored(row),
+            False,
+            now,
+            0,
+            0,
+            ATTEMPTS,
+            None,
+            None,
+            None,
+            (Failure(0, now, "", UNREADABLE),),
+            None,
+            state="dead",
+            rank=found.rank,
+            ended=now,
+        )
 
 
 def shown_id(record: Record) -> str:
@@ -143,22 +197,34 @@ def json_text(value: Any) -> str:
 def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) -> tuple[Any, ...]:
     """Return an item as the statement `insert_message` takes it."""
     return (
-        seq, queue, item.id, due, item.priority, item.attempt, item.attempts,
-        -1 if item.expires is None else item.expires, item.group or "",
+        seq,
+        queue,
+        item.id,
+        due,
+        item.priority,
+        item.attempt,
+        item.attempts,
+        -1 if item.expires is None else item.expires,
+        item.group or "",
         "" if item.headers is None else json_text(item.headers),
         json_text(item.failures) if item.failures else "",
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
-    )  # fmt: skip
+    )
 
 
 def plain_row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
     """Return an item as the statement `insert_plain` takes it."""
     return (
-        seq, queue, item.id, due, item.priority, item.attempts,
+        seq,
+        queue,
+        item.id,
+        due,
+        item.priority,
+        item.attempts,
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
-    )  # fmt: skip
+    )
 
 
 def empty(run: Callable[..., Any], queue: int, *tables: str) -> None:
