@@ -3,18 +3,14 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 import bide
-from tests.cluster import RedisCluster
 from tests.effort import effort
 from tests.faults.ledger import Ledger
 from tests.faults.strikes import cancellations, own_threads
-from tests.server.process import ServerProcess
 
 pytestmark = pytest.mark.process
 
@@ -22,25 +18,6 @@ HITS = effort(200, 2_000)
 
 CALLERS = 3
 """How many threads call at the same time, so that batches have calls of several."""
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "cluster", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    match request.param:
-        case "memory":
-            yield f"memory://{tmp_path.name}"
-        case "sqlite":
-            yield f"sqlite:///{tmp_path}/bide.db"
-        case "http":
-            with ServerProcess(tmp_path, "--store", f"sqlite:///{tmp_path}/bide.db") as server:
-                yield server.url
-        case "cluster":
-            cluster: RedisCluster = request.getfixturevalue("redis_cluster")
-            cluster.wipe()
-            yield f"{cluster.url}?shards=4"
-        case kind:
-            make_url: Callable[[], str] = request.getfixturevalue(f"{kind}_url")
-            yield make_url()
 
 
 def test_cancelled_tasks(url: str) -> None:

@@ -16,7 +16,7 @@ from bide.model.message import Item, Message
 from bide.model.replies import Counts, Outcomes
 from tests.effort import effort
 from tests.faults.ledger import Ledger
-from tests.faults.strikes import Late, Struck, alarms
+from tests.faults.strikes import Struck
 from tests.proxy import Fault, Faults, Proxy
 from tests.server.process import ServerProcess
 
@@ -224,23 +224,4 @@ def test_faults_at_random_lead_to_no_false_answer(
     while proxy.faults.counts.total() < effort(30, 300):
         ledger.turn()
     proxy.faults = None
-    assert ledger.problems() == []
-
-
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted while it is opened
-@pytest.mark.parametrize(
-    "error",
-    [
-        Late,
-        pytest.param(KeyboardInterrupt, marks=pytest.mark.full),
-        pytest.param(TimeoutError, marks=pytest.mark.full),
-    ],
-)
-def test_a_signal_handler_that_raises(
-    own_server: ServerProcess, error: type[BaseException]
-) -> None:
-    with alarms(error) as strikes:
-        ledger = Ledger(own_server.url, strikes)
-        while strikes.hits < effort(200, 2_000):
-            ledger.turn()
     assert ledger.problems() == []

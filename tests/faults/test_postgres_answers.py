@@ -1,4 +1,4 @@
-"""Interrupts and faults of the network before PostgreSQL: no false answer, no dead thread."""
+"""Faults of the network before PostgreSQL: no false answer, no dead thread."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,25 +8,11 @@ import pytest
 from bide.model.errors import OutcomeUnknown, StoreUnavailable
 from tests.effort import effort
 from tests.faults.ledger import Ledger
-from tests.faults.strikes import Late, Struck, alarms
+from tests.faults.strikes import Struck
 from tests.postgres_server import PostgresServer
 from tests.proxy import Faults, Proxy
 
 R = TypeVar("R")
-
-
-@pytest.mark.filterwarnings(  # Python ignores what is raised in a finalizer, and says so
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-@pytest.mark.parametrize("error", [Late, KeyboardInterrupt])
-def test_a_signal_handler_that_raises(
-    postgres_url: Callable[[], str], error: type[BaseException]
-) -> None:
-    with alarms(error) as strikes:
-        ledger = Ledger(postgres_url(), strikes)
-        while strikes.hits < effort(300, 2_000):
-            ledger.turn()
-    assert ledger.problems() == []
 
 
 class Unanswered:

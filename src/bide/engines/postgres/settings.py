@@ -53,6 +53,8 @@ class Settings:
         except psycopg.Error as error:
             raise translate(error, self.shown, sent=False) from error
         except OSError as error:  # psycopg waits by another descriptor
+            if error.errno is None:  # of a signal handler
+                raise
             raise StoreUnavailable(
                 f"{self.shown}: no connection can be opened ({error}): see how many files this "
                 "process may open (ulimit -n)"

@@ -80,6 +80,8 @@ def connect(
             connection.close()
             raise
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        if is_of_handler(error):
+            raise
         raise translate(error, path, timeout) from error
     return connection
 
@@ -160,6 +162,14 @@ def forget_statistics(connection: sqlite3.Connection) -> None:
         ours = "DELETE FROM sqlite_stat1 WHERE tbl GLOB 'bide_*'"
         if connection.execute(tables).fetchone() and connection.execute(ours).rowcount:
             connection.execute("ANALYZE sqlite_master")
+
+
+def is_of_handler(error: Exception) -> bool:
+    """Return whether a signal handler has raised an error of the file system.
+
+    A time limit may be a `TimeoutError`. Those of the system have a number.
+    """
+    return isinstance(error, OSError) and error.errno is None
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:

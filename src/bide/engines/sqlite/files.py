@@ -12,7 +12,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from bide.engines.sqlite.connection import patiently, translate
+from bide.engines.sqlite.connection import is_of_handler, patiently, translate
 from bide.model.errors import StoreCorrupt, StoreUnavailable
 from bide.model.forks import in_child
 
@@ -23,7 +23,9 @@ def identity(path: Path) -> Identity | None:
     """Return what identifies a file; `None` if there is none."""
     try:
         found = path.stat()
-    except OSError:  # gone, or out of reach: the error of opening it says which
+    except OSError as error:  # gone, or out of reach: the error of opening it says which
+        if is_of_handler(error):
+            raise
         return None
     return found.st_dev, found.st_ino
 
@@ -133,6 +135,8 @@ class Files:
                 self._log.unlink()
                 self._index.unlink(missing_ok=True)
         except OSError as error:
+            if is_of_handler(error):
+                raise
             raise translate(error, self._path, timeout) from error
 
 
