@@ -50,6 +50,12 @@ class Settings:
         try:
             psycopg.capabilities.has_pipeline(check=True)  # says which libpq is too old
             connection = BoundedConnection.open(url, self.timeout, name="bide")
+        except psycopg.ProgrammingError as error:
+            # Where psycopg reads a number, it takes what a signal handler raises for a bad one.
+            cause = error.__context__
+            if cause is not None and not isinstance(cause, (ValueError, psycopg.Error)):
+                raise cause from None
+            raise translate(error, self.shown, sent=False) from error
         except psycopg.Error as error:
             raise translate(error, self.shown, sent=False) from error
         except OSError as error:  # psycopg waits by another descriptor
