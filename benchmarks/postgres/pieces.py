@@ -10,7 +10,7 @@ from benchmarks.core.store import BODY
 from benchmarks.figure import Figure
 from benchmarks.postgres.store import Raw
 from benchmarks.stamps import Stamps, pieces
-from bide.engines.postgres.connection import Caller
+from bide.engines.postgres.connection import PostgresCaller
 from bide.engines.postgres.engine import PostgresEngine
 from tests.postgres_server import PostgresServer, new_folder
 
@@ -88,8 +88,8 @@ def _microseconds(work: Callable[[], object]) -> float:
 def _stamps() -> Stamps:
     stamps = Stamps()
     stamps.watch(PostgresEngine, "execute", before="client: command, lane", after="client: reply")
-    stamps.watch(Caller, "start", before="client: arguments")
-    stamps.watch(Caller, "_answer", after=ANSWERED)
+    stamps.watch(PostgresCaller, "start", before="client: arguments")
+    stamps.watch(PostgresCaller, "_answer", after=ANSWERED)
     return stamps
 
 

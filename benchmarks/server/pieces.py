@@ -25,7 +25,7 @@ from bide.engines.http.engine import HttpEngine
 from bide.lane.executor import Executor
 from bide.observing.logs import configure
 from bide.server import app
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.call import Call
 from bide.server.http.connection import Connection
 from bide.server.http.http_server import HttpServer
@@ -150,7 +150,7 @@ AFTER = (RETURNS, LOGS)
 def _server_stamps() -> Stamps:
     stamps = Stamps()
     stamps.watch(Connection, "data_received", before="network, server: event loop")
-    stamps.watch(App, "__call__", before="server: parse the head")
+    stamps.watch(ServerApp, "__call__", before="server: parse the head")
     stamps.watch(app, "_admit", before="server: route", after="server: authenticate, admit")
     stamps.watch(batch, "unpack", before="server: read the body", after=DECODED)
     stamps.watch(Service, "batch", before="server: check the command, quotas")
@@ -170,7 +170,7 @@ def main() -> None:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        server = HttpServer(App(settings, ready=ready))
+        server = HttpServer(ServerApp(settings, ready=ready))
 
         def wait() -> None:
             sys.stdin.read()

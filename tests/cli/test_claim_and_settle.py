@@ -11,7 +11,7 @@ from click.testing import Result
 import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access.tokens import Tokens
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from tests.server.conftest import running
 
@@ -180,7 +180,7 @@ def test_dead_purge(run: Bide, orders: bide.Queue) -> None:
 def test_leases_of_a_server_settle_with_their_whole_token_alone(run: Bide, url: str) -> None:
     lane = open_lane(url)
     text = Tokens(lane).create("shop", ["put", "consume"])[0]
-    with running(App(Settings(store=url))) as port:
+    with running(ServerApp(Settings(store=url))) as port:
         _settle_over_http(run, f"http://:{text}@127.0.0.1:{port}")
     close_lane(lane)
 

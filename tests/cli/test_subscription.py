@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.targets.http.subscription import new_secret
 from tests.server.conftest import running
@@ -212,7 +212,7 @@ def test_without_the_extra_it_is_said_what_to_install(
 def server(tmp_path: Path) -> Iterator[str]:
     """Provide the URL of a server that may ping this machine."""
     settings = Settings(store=f"sqlite:///{tmp_path}/served.db", push=False)
-    with running(App(settings)) as port:
+    with running(ServerApp(settings)) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -257,7 +257,7 @@ def test_a_token_says_whose_subscriptions_they_are(run: Bide, tmp_path: Path) ->
     store = f"sqlite:///{tmp_path}/served.db"
     made = run("token", "create", "--namespace", "team", "--scope", "admin", "--url", store)
     token = made.stdout.strip()
-    with running(App(Settings(store=store, push=False))) as port:
+    with running(ServerApp(Settings(store=store, push=False))) as port:
         url = f"http://:{token}@127.0.0.1:{port}"
         result = run("subscription", "put", "shop", "orders", URL, "--url", url)
         assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ import pytest
 import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access.tokens import Tokens
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from tests.cli.conftest import Bide
@@ -117,7 +117,7 @@ def test_a_token_that_may_not_look_hears_of_the_message_that_is_not_there(
 ) -> None:
     orders.put(1)
     token = Tokens(orders._lane).create(None, ["put", "change"])[0]
-    with running(App(Settings(store=url))) as port:
+    with running(ServerApp(Settings(store=url))) as port:
         for queue in ("orders", "ordrs"):
             done = run("cancel", queue, "b", "--url", f"http://:{token}@127.0.0.1:{port}")
             assert (done.stdout.split("\t")[:3], done.exit_code) == (["b", "no", "gone"], 1)

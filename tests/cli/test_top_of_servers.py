@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import bide
 from bide.cli import main
 from bide.server.access.tokens import Tokens
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from tests.cli.conftest import BOUND, environment
 from tests.cli.test_top import Live
@@ -29,7 +29,7 @@ Top = Callable[..., Result]
 @pytest.fixture
 def server(url: str) -> Iterator[str]:
     """Provide the URL of a server on the store of the other fixtures."""
-    with running(App(Settings(store=url))) as port:
+    with running(ServerApp(Settings(store=url))) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -97,7 +97,7 @@ def test_the_token_is_that_of_the_environment_or_the_url(url: str, orders: bide.
     tokens = Tokens(orders._lane)
     reads = tokens.create("shop", ["read"])[0]
     puts = tokens.create("shop", ["put", "change"])[0]
-    with running(App(Settings(store=url, auth="required"))) as port:
+    with running(ServerApp(Settings(store=url, auth="required"))) as port:
 
         def call(at: str, token: str) -> Result:
             env = {"BIDE_URL": f"http://{at}127.0.0.1:{port}", "BIDE_TOKEN": token}
@@ -119,7 +119,7 @@ def test_a_token_of_a_namespace_sees_the_workers_that_use_the_store_itself(url: 
         orders.put(1)
         say(url, "web1:7", "shop/orders", late=0.2)
         reads = Tokens(orders._lane).create("shop", ["read"])[0]
-        with running(App(Settings(store=url, auth="required"))) as port:
+        with running(ServerApp(Settings(store=url, auth="required"))) as port:
             env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
             result = CliRunner().invoke(main, ["top", "--once", "--json"], env=env)
     told = json.loads(result.output)
@@ -130,7 +130,7 @@ def test_a_token_of_a_namespace_sees_the_workers_that_use_the_store_itself(url: 
 def test_where_no_forecast_is_allowed_it_shows_the_counts(url: str, orders: bide.Queue) -> None:
     orders.put(1, delay=60)
     reads = Tokens(orders._lane).create(None, ["read"])[0]
-    app = App(Settings(store=url, auth="required", max_slow_reads=1))
+    app = ServerApp(Settings(store=url, auth="required", max_slow_reads=1))
     with running(app) as port, app.service.gate.slow_calls.one(None, ""):
         env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
         result = CliRunner().invoke(main, ["top"], env=env)

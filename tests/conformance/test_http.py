@@ -18,7 +18,7 @@ from bide.engines.port import Engine
 from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.replies import Reply
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from bide.testing.conformance import EngineConformance
@@ -42,9 +42,9 @@ class Stores:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._apps: dict[str, App] = {}
+        self._apps: dict[str, ServerApp] = {}
         self.clocks: defaultdict[str, FakeClock] = defaultdict(FakeClock)
-        self._settings = App(self._told("main"))
+        self._settings = ServerApp(self._told("main"))
         self.service = self._settings.service
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -53,8 +53,8 @@ class Stores:
     def _told(self, name: str) -> Settings:
         return Settings(store=f"sqlite:///{self._folder}/{name}.db?durability=normal")
 
-    async def _app(self, name: str) -> App:
-        app = self._apps.pop(name, None) or App(self._told(name), self.clocks[name])
+    async def _app(self, name: str) -> ServerApp:
+        app = self._apps.pop(name, None) or ServerApp(self._told(name), self.clocks[name])
         self._apps[name] = app
         if len(self._apps) > KEPT:
             await self._apps.pop(next(iter(self._apps))).service.end()

@@ -14,7 +14,7 @@ from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.driver import done
-from bide.testing.conformance.repeating import Sender, of
+from bide.testing.conformance.repeating import RepeatingSender, of
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.cluster import RedisCluster, eventually
 from tests.conformance.shards import Apart, Forgetting, ShardedConformance
@@ -107,7 +107,9 @@ class TestRedisCluster(OnCluster, ShardedConformance):
 
     examples = EXAMPLES // 20
 
-    def test_what_was_not_executed_is_executed_by_its_repetition(self, sends: Sender) -> None:
+    def test_what_was_not_executed_is_executed_by_its_repetition(
+        self, sends: RepeatingSender
+    ) -> None:
         """Only where the shard knows the sender: elsewhere nothing is executed."""
         assert done(sends(Put("q", [Item("a", b"1")]), of(1)).outcomes) == [True]
         cancel = Cancel("q", ["a"])

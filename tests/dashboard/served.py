@@ -9,7 +9,7 @@ import bide
 from bide.dashboard.served import dashboard_of
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access.tokens import Tokens
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from tests.server.client import Client, Reply
@@ -56,7 +56,7 @@ class Served:
 
     def server(self, key: bytes = KEY, **settings: Any) -> Guest:
         told = Settings(store=self.url, action_log=str(self.log), **settings)
-        app = App(told, self.clock, pages=lambda service: dashboard_of(service, key))
+        app = ServerApp(told, self.clock, pages=lambda service: dashboard_of(service, key))
         port = self.open.enter_context(running(app))
         return Guest(self.open.enter_context(Client(port, app)))
 

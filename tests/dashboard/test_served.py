@@ -13,7 +13,7 @@ from bide.dashboard.app import Dashboard
 from bide.dashboard.served import LASTS
 from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.oidc import OidcSettings
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.limits.request_bodies import LARGE
 from bide.server.session_table import SESSIONS
 from bide.server.settings import Settings
@@ -369,7 +369,7 @@ def test_all_processes_of_a_server_know_a_session(tmp_path: Path) -> None:
             tmp_path, "--store", served.url, "--dashboard", "--workers", "2", "--no-push"
         )
         try:
-            app = App(Settings(store="memory://"))
+            app = ServerApp(Settings(store="memory://"))
             cookies: list[str] = []
             for _ in range(8):  # each on a connection of its own
                 with Client(server.port, app) as client:

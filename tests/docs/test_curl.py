@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.docs.test_pages import ROOT, blocks
@@ -62,7 +62,7 @@ def receiving() -> Iterator[int]:
 def test_every_example_prints_what_the_page_says(tmp_path: Path, page: Path) -> None:
     functions = [command for command, _ in examples(page) if "() {" in command]
     settings = Settings(store=f"sqlite:///{tmp_path}/bide.db", push_networks=["127.0.0.1"])
-    with receiving() as receiving_port, running(App(settings)) as port:
+    with receiving() as receiving_port, running(ServerApp(settings)) as port:
         for command, output in examples(page):
             script = "\n".join([*functions, command]).replace(":8642", f":{port}")
             script = script.replace(":9000", f":{receiving_port}")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from tests.docs.test_pages import ROOT
 from tests.server.conftest import running
@@ -93,7 +93,7 @@ def test_what_fails_is_retried_and_a_lost_lease_stops_nothing(tmp_path: Path) ->
     changes = handle, ('delay: "1m", reason', 'delay: "100ms", reason'), ('lease: "1m"', "lease: 1")
     url = f"sqlite:///{tmp_path}/bide.db"
     with (
-        running(App(Settings(store=url))) as port,
+        running(ServerApp(Settings(store=url))) as port,
         bide.Queue("orders", url) as orders,
         node(tmp_path, f"http://127.0.0.1:{port}", program(*changes)),
     ):

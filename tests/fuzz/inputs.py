@@ -25,7 +25,7 @@ from bide.model.errors import BideError
 from bide.model.identity import RESERVED
 from bide.model.message import Item
 from bide.model.times import LATEST, milliseconds
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.targets.http.subscription import check_url
 from tests.server.conftest import running
@@ -43,7 +43,7 @@ class Wrong(AssertionError):
 class Place(NamedTuple):
     """Where inputs are tried: a server, and a store of its own for commands."""
 
-    app: App
+    app: ServerApp
     port: int
     folder: Path
 
@@ -68,7 +68,7 @@ def place(folder: Path) -> Iterator[Place]:
         store=f"sqlite:///{folder}/served.db?durability=normal", request_timeout=0.2,
         longest_wait=0.05, push=False,
     )  # fmt: skip
-    app = App(settings)
+    app = ServerApp(settings)
     with running(app) as port:
         put = json.dumps({"id": "a", "body": {"b": [1, None, "ü"]}, "delay": 60}).encode()
         post(port, b"/v1/queues/q/messages", put, b"application/json")

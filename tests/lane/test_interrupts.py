@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.lane.inbox import Request
+from bide.lane.inbox import LaneRequest
 from bide.lane.lane import Lane
 from bide.model.command_identity import Identities
 from bide.model.commands import Claim, Command, History
@@ -110,7 +110,7 @@ def test_interrupted_right_after_it_was_submitted(
     lane.call(put("later", delay=60_000))
     add = lane._inbox.add
 
-    def interrupted(request: Request) -> None:
+    def interrupted(request: LaneRequest) -> None:
         add(request)
         raise KeyboardInterrupt
 

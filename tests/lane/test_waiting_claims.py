@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.lane import waiting_claims
-from bide.lane.inbox import FOREVER, Request
+from bide.lane.inbox import FOREVER, LaneRequest
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims
 from bide.model.replies import Claimed
 from tests.lane.commands import claim
 
 
-def request(queue: str) -> Request:
-    return Request(claim(queue=queue), deadline=1e9)
+def request(queue: str) -> LaneRequest:
+    return LaneRequest(claim(queue=queue), deadline=1e9)
 
 
-def wait(claims: WaitingClaims, one: Request, now: float, next_ms: int | None = None) -> None:
+def wait(claims: WaitingClaims, one: LaneRequest, now: float, next_ms: int | None = None) -> None:
     """Give a claim, which has asked at `now`, an empty reply."""
     one.reply = Claimed([], 0, 0, next=next_ms)
     claims.has_asked(one, now, closed=False)
@@ -57,7 +57,7 @@ Steps = st.lists(
 @given(Steps)
 def test_the_claims_that_are_due_are_those_whose_moment_has_come(steps: Any) -> None:
     claims, now = WaitingClaims(), 0.0
-    asking: list[Request] = []
+    asking: list[LaneRequest] = []
     for what, number, which, next_ms, pause in steps:
         now += pause / 10
         queue = f"q{number}"

@@ -17,7 +17,7 @@ from bide.model.commands import Command
 from bide.model.replies import Reply
 from bide.outbox.forwarder import Forwarder, table_of
 from bide.outbox.rows import Table
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from tests.outbox.shop import connected, forward, rows
 from tests.server.conftest import running
@@ -84,7 +84,7 @@ def store(
     if request.param == "redis":
         yield redis_url()
     else:
-        with running(App(Settings(store=f"sqlite:///{tmp_path}/store.db"))) as port:
+        with running(ServerApp(Settings(store=f"sqlite:///{tmp_path}/store.db"))) as port:
             yield f"http://127.0.0.1:{port}"
 
 

@@ -18,7 +18,7 @@ import bide
 from bide.model.commands import Put
 from bide.model.message import Item
 from bide.outbox.forwarder import Forwarder, table_of
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from tests.outbox.shop import rows
 from tests.server.conftest import running
@@ -178,7 +178,7 @@ def test_a_server_refuses_one_message_and_takes_the_others(
     url: str, shop: Any, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/bide.db"
-    with running(App(Settings(store=store, max_body=1_000))) as port:
+    with running(ServerApp(Settings(store=store, max_body=1_000))) as port:
         with bide.Queue("orders", f"http://127.0.0.1:{port}") as orders:
             for number, body in enumerate(["a", "x" * 2_000, "b"]):
                 assert orders.put(body, id=f"m{number}", within=shop).state == "pending"

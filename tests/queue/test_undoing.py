@@ -50,11 +50,11 @@ def url(
     elif kind == "sqlite":
         yield f"sqlite:///{tmp_path}/bide.db?durability=normal"
     else:
-        from bide.server.app import App
+        from bide.server.app import ServerApp
         from bide.server.settings import Settings
         from tests.server.conftest import running
 
-        app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db?durability=normal"), clock)
+        app = ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db?durability=normal"), clock)
         with running(app) as port:
             yield f"http://127.0.0.1:{port}"
 

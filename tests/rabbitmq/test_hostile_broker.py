@@ -8,14 +8,14 @@ from pamqp import commands, frame
 
 from bide.clock import SYSTEM_CLOCK
 from bide.targets.amqp import parse
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused
 
 FRAME = b"\x01\x00\x00\xff\xff\xff\xff"
 """The beginning of a frame of a method, of 4 GiB."""
 
 
-def broker(host: str, port: int = 5672, gate: Gate | None = None) -> Broker:
+def broker(host: str, port: int = 5672, gate: AddressGate | None = None) -> Broker:
     return Broker(parse(f"amqp://{host}:{port}/?exchange=x"), SYSTEM_CLOCK, gate)
 
 
@@ -91,9 +91,9 @@ def test_a_private_host_and_an_unknown_one_are_refused_with_the_same_words(
         return str(error.value)
 
     async def story() -> None:
-        private = await refused(broker("127.0.0.1", gate=Gate()))
+        private = await refused(broker("127.0.0.1", gate=AddressGate()))
         monkeypatch.setattr(socket, "getaddrinfo", find)
-        unknown = await refused(broker("mq.example", gate=Gate()))
+        unknown = await refused(broker("mq.example", gate=AddressGate()))
         assert private.replace("127.0.0.1", "mq.example") == unknown
 
     asyncio.run(story())

@@ -12,8 +12,8 @@ from aiormq import spec
 from bide.model.commands import Put
 from bide.model.errors import StoreFull
 from bide.targets.http import addresses
-from bide.targets.http.addresses import Gate
-from bide.targets.http.receiver import Answer
+from bide.targets.http.addresses import AddressGate
+from bide.targets.http.receiver import ReceiverAnswer
 from bide.targets.rabbitmq import broker as brokers
 from bide.targets.rabbitmq import publisher as publishers
 from bide.targets.rabbitmq.messages import Publication
@@ -24,12 +24,12 @@ from tests.rabbitmq.proxy import proxy
 
 async def publish(
     to: Publisher, key: str = "k", patience: float = PATIENCE, id: str = "m1", **properties: Any
-) -> Answer:
+) -> ReceiverAnswer:
     given = spec.Basic.Properties(message_id=id, delivery_mode=2, **properties)
     return await to.publish(Publication(b"hi", given, key), patience)
 
 
-def outcome_of(answer: Answer) -> str:
+def outcome_of(answer: ReceiverAnswer) -> str:
     return next(name for name, status in STATUS.items() if status == answer.status)
 
 
@@ -188,7 +188,7 @@ def test_tls_is_checked(stage: Stage, authority: Path) -> None:
 
 
 def test_only_addresses_that_the_gate_allows_are_connected_to(stage: Stage) -> None:
-    class Closed(Gate):
+    class Closed(AddressGate):
         def lets(self, address: str, port: int) -> bool:
             return address != "127.0.0.1"
 

@@ -16,7 +16,7 @@ from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.targets.amqp import parse
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.pusher import Pusher
@@ -39,7 +39,7 @@ async def put(stage: Stage, count: int = 1, delay: int = 0, **fields: Any) -> No
 
 @asynccontextmanager
 async def pushing(stage: Stage, *intakes: str) -> AsyncIterator[Pusher]:
-    pusher = Pusher(stage.lane, gate=Gate(LOOPBACK), intakes=map(parse, intakes))
+    pusher = Pusher(stage.lane, gate=AddressGate(LOOPBACK), intakes=map(parse, intakes))
     task = asyncio.create_task(pusher.run(5))
     try:
         await until(lambda: task.done() or pusher.looked)
@@ -69,7 +69,7 @@ def test_a_ping_leaves_no_connection_behind(stage: Stage) -> None:
     async def story() -> None:
         async with proxy(stage.broker.port) as line:
             await subscribe(stage, stage.url("&key=k", port=line.port))
-            pusher = Pusher(stage.lane, gate=Gate(LOOPBACK))
+            pusher = Pusher(stage.lane, gate=AddressGate(LOOPBACK))
             one = await pusher.records.get("s")
             assert one is not None
             assert (await pusher.ping(one)).good
@@ -93,7 +93,7 @@ def test_a_message_in_flight_to_a_url_that_is_given_up_leaves_no_connection_behi
             assert to is not None
             assert first is not None
             assert second is not None
-            target = RabbitMQ(SYSTEM_CLOCK, Gate(LOOPBACK))
+            target = RabbitMQ(SYSTEM_CLOCK, AddressGate(LOOPBACK))
             assert (await target.send(first, to)).good
             line.hold_answers()
             sending = asyncio.create_task(target.send(second, to))
@@ -270,7 +270,7 @@ def test_what_an_intake_has_stored_counts_once_after_the_end(stage: Stage) -> No
 
 def test_an_intake_goes_on_when_its_pusher_runs_again(stage: Stage) -> None:
     async def story() -> None:
-        pusher = Pusher(stage.lane, gate=Gate(LOOPBACK), intakes=[parse(stage.url())])
+        pusher = Pusher(stage.lane, gate=AddressGate(LOOPBACK), intakes=[parse(stage.url())])
         for run in (1, 2):
             task = asyncio.create_task(pusher.run(5))
             await until(lambda: pusher.sent.taken[stage.exchange].connected)

@@ -5,7 +5,7 @@ import json
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from bide.server.app import App
+from bide.server.app import ServerApp
 
 Q = "/v1/queues/orders"
 
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 class Client:
     """Sends requests to a server of this machine, one after the other."""
 
-    def __init__(self, port: int, app: App, token: str | None = None) -> None:
+    def __init__(self, port: int, app: ServerApp, token: str | None = None) -> None:
         self.port = port
         self.app = app
         self.token = token

@@ -11,7 +11,7 @@ import pytest
 
 from bide.server.access.rights import SCOPES
 from bide.server.access.tokens import Tokens
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.http.http_server import HttpServer
 from bide.server.serve import bind
 from bide.server.settings import Settings
@@ -23,7 +23,7 @@ SERVERS: dict[int, HttpServer] = {}
 
 
 @contextmanager
-def running(app: App) -> Iterator[int]:
+def running(app: ServerApp) -> Iterator[int]:
     """Serve an application, and give its port."""
     with bind(Settings(port=0)) as listening:
         port: int = listening.getsockname()[1]
@@ -49,9 +49,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Provide a function that starts a server and returns a client of it."""
     with ExitStack() as stack:
 
-        def start(app: App | None = None, **settings: Any) -> Client:
+        def start(app: ServerApp | None = None, **settings: Any) -> Client:
             told = {"store": f"sqlite:///{tmp_path}/bide.db", **settings}
-            app = app or App(Settings(**told))
+            app = app or ServerApp(Settings(**told))
             port = stack.enter_context(running(app))
             return stack.enter_context(Client(port, app))
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_NAME
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.logs import Act, ActionLog
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(serve: Serve, tmp_path: Path, log: Path) -> Client:
     url = f"sqlite:///{tmp_path}/bide.db"
-    return serve(App(Settings(store=url, auth="required", push=False, action_log=str(log))))
+    return serve(ServerApp(Settings(store=url, auth="required", push=False, action_log=str(log))))
 
 
 def lines(log: Path, count: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bide.server.access.admission import LOOK, RECHECK
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from tests.server.client import Client, Q
@@ -32,7 +32,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def client(serve: Serve, tmp_path: Path, clock: FakeClock) -> Client:
     """Provide a client of a server that is open at first."""
-    return serve(App(Settings(store=f"sqlite:///{tmp_path}/bide.db"), clock))
+    return serve(ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db"), clock))
 
 
 def test_a_first_token_is_noticed_within_a_second(
@@ -163,7 +163,7 @@ def test_a_claim_that_waits_ends_when_its_token_does(
 ) -> None:
     clock = FakeClock()
     url = f"sqlite:///{tmp_path}/bide.db"
-    client = serve(App(Settings(store=url, auth="required"), clock))
+    client = serve(ServerApp(Settings(store=url, auth="required"), clock))
     left = round(clock.now() + 1_000 - time.time() * 1_000)
     text = make_token("shop", "consume", expires_ms=left if ends == "expired" else None)
     waiting, service = client.with_token(text), client.app.service

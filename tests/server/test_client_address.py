@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_FAILED_LOGINS
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.http.client_address import ClientAddress
 from bide.server.settings import Settings
 from bide.server.shared_state import WINDOW
@@ -83,7 +83,7 @@ def test_failed_logins_are_throttled_until_the_minute_is_over(
 ) -> None:
     clock = FakeClock(round(time.time() * 1_000))
     settings = Settings(store=f"sqlite:///{tmp_path}/bide.db", auth="required")
-    client = serve(App(settings, clock))
+    client = serve(ServerApp(settings, clock))
     known = client.with_token(make_token("shop", "read"))
     assert known.get("/v1/queues").status == 200
     assert guess(client, MAX_FAILED_LOGINS) == [401] * MAX_FAILED_LOGINS

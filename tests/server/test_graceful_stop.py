@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pytest
 
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.http import http_server
 from bide.server.http.http_server import HttpServer
 from bide.server.serve import bind
@@ -31,7 +31,7 @@ LONG = 60.0
 class Leaving:
     """A server in a thread that is told to stop in mid-test."""
 
-    def __init__(self, app: App, listening: socket.socket) -> None:
+    def __init__(self, app: ServerApp, listening: socket.socket) -> None:
         self.app = app
         self.port: int = listening.getsockname()[1]
         self._server = HttpServer(app)
@@ -123,7 +123,7 @@ def wait(true: object) -> None:
 
 @contextmanager
 def served(tmp_path: Path) -> Iterator[Leaving]:
-    app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db", push_networks=["127.0.0.1"]))
+    app = ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db", push_networks=["127.0.0.1"]))
     with bind(Settings(port=0)) as listening:
         server = Leaving(app, listening)
         try:

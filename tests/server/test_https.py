@@ -14,7 +14,7 @@ import trustme
 
 import bide
 from bide.model.errors import InvalidArgument, StoreUnavailable
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.http import http_server
 from bide.server.http.http_server import context_of
 from bide.server.settings import Settings
@@ -60,7 +60,7 @@ def files(tmp_path: Path) -> Files:
 def secured(serve: Serve, files: Files) -> Callable[..., int]:
     def start(**more: Any) -> int:
         cert, key = files.issue("server", "127.0.0.1")
-        app = App(Settings(store="memory://tls", tls_cert=cert, tls_key=key, **more))
+        app = ServerApp(Settings(store="memory://tls", tls_cert=cert, tls_key=key, **more))
         return serve(app).port
 
     return start

@@ -12,7 +12,7 @@ from bide.model.errors import StoreUnavailable
 from bide.model.replies import Counts, Flow, Sizes
 from bide.observing.metrics import claim_metrics, registry_of
 from bide.server.access.rights import OPEN, Caller
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.limits.gate import Visit
 from bide.server.routes import monitoring
 from bide.server.settings import Settings
@@ -164,7 +164,7 @@ def test_a_namespace_reads_its_own_queues_alone(serve: Serve, make_token: Any) -
 
 
 def test_a_store_that_is_away_is_told_and_the_rest_as_well(serve: Serve, tmp_path: Any) -> None:
-    app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
+    app = ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
     client = serve(app)
     client.put(f"{Q}/messages/m", {"body": 1})
     (tmp_path / "garbage").write_bytes(b"no database" * 1_000)

@@ -10,7 +10,7 @@ import requests
 from hypothesis import HealthCheck, Phase, settings
 from openapi_spec_validator import validate
 
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.openapi import description
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
@@ -107,7 +107,7 @@ def ask() -> Iterator[Ask]:
     api = schemathesis.openapi.from_dict(description())
     modes = [builder.HypothesisTestMode.COVERAGE, builder.HypothesisTestMode.FUZZING]
     store = Settings(longest_wait=0.01, store="memory://schemathesis", push=False)
-    with running(App(store)) as port, Bounded() as session:
+    with running(ServerApp(store)) as port, Bounded() as session:
 
         @settings(
             max_examples=EXAMPLES,

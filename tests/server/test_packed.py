@@ -13,7 +13,7 @@ from bide.model.limits import MAX_COUNT, MAX_PACKED
 from bide.model.message import Failure, Item
 from bide.model.undoing import Bulk, Undo
 from bide.server.limits import decoding
-from bide.server.limits.decoding import Batch, unpack
+from bide.server.limits.decoding import RequestBatch, unpack
 from bide.server.limits.request_bodies import LargeBodies
 from bide.server.problem import Problem
 from tests.server.client import Client, Reply
@@ -44,8 +44,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_every_command_is_read_as_it_was_written() -> None:
     data = msgspec.msgpack.encode({"commands": COMMANDS})
-    assert read(data) == Batch(COMMANDS)
-    assert read(msgspec.msgpack.encode({"commands": []})) == Batch([])
+    assert read(data) == RequestBatch(COMMANDS)
+    assert read(msgspec.msgpack.encode({"commands": []})) == RequestBatch([])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from bide.model.commands import Command, Put
 from bide.model.message import Item
 from bide.server.access.rights import Caller
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.server.shared_state import NEVER, QuotaUsage, make_file
 from tests.server.process import ServerProcess
@@ -103,7 +103,7 @@ def test_a_rate_holds_however_many_processes_there_are(tmp_path: Path) -> None:
 
 def test_a_count_that_is_under_way_ends_with_the_server() -> None:
     async def story() -> None:
-        app, reads = App(Settings(store="memory://", auth="required")), asyncio.Event()
+        app, reads = ServerApp(Settings(store="memory://", auth="required")), asyncio.Event()
 
         async def hang(command: Command) -> None:
             reads.set()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.operation import Operation
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Quota, Settings
@@ -345,4 +345,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
         {"push_lease": 0.1},
     ):
         with pytest.raises(InvalidArgument):
-            App(Settings(**wrong))
+            ServerApp(Settings(**wrong))

@@ -23,7 +23,7 @@ from bide.model.message import Message
 from bide.model.replies import Found, Names, Outcomes
 from bide.server.limits import reply_budget
 from bide.server.limits.reply_budget import Present, ReplyBudget, room_for, size_of_reply
-from bide.server.limits.request_bodies import Gone
+from bide.server.limits.request_bodies import ClientGone
 from bide.server.problem import Problem
 from bide.server.settings import Quota
 from tests.server.client import Client
@@ -115,7 +115,7 @@ def test_who_waits_no_more_holds_nothing(monkeypatch: pytest.MonkeyPatch, why: s
             client.leave()
         elif why == "it is cancelled":
             waits.cancel()
-        kinds = {"the client goes": Gone, "it takes too long": Problem}
+        kinds = {"the client goes": ClientGone, "it takes too long": Problem}
         with pytest.raises(kinds.get(why, asyncio.CancelledError)):
             await waits
         if why == "it takes too long":

@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from bide.server.app import App, create_app
+from bide.server.app import ServerApp, create_app
 from bide.server.openapi import TEXTS, description
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
@@ -185,7 +185,7 @@ class TestInABrowser:
         assert page.one(f"{page.form} [type=submit]").is_enabled()
 
     def test_a_server_that_is_gone(self, page: Page, tmp_path: Path) -> None:
-        app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
+        app = ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
         with running(app) as port:
             page.open(f"http://127.0.0.1:{port}", "about")
         page.send()

@@ -5,7 +5,7 @@ from typing import Any
 
 import bide
 from bide.server.access.tokens import Tokens
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock, ManualWorker, ScratchStore
 from tests.server.client import Client
@@ -180,7 +180,7 @@ def _limited(store: ScratchStore) -> None:
 
 
 def _subscribe(url: str, clock: FakeClock, token: str) -> None:
-    server = App(Settings(store=url, push=False), clock)
+    server = ServerApp(Settings(store=url, push=False), clock)
     with running(server) as port, Client(port, server, token) as client:
         hook = {"queue": "hooked", "url": RECEIVER, "headers": {"authorization": "secret"}}
         assert client.put("/v1/subscriptions/hooks", hook).status == 201

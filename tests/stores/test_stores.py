@@ -11,7 +11,7 @@ import pytest
 import bide
 from bide.model.ended import ENDINGS
 from bide.model.message import STATES
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock, ManualWorker, ScratchStore
 from tests.postgres_server import PostgresServer
@@ -160,7 +160,7 @@ def test_schedules_and_sources_go_on(kept: Kept) -> None:
 
 
 def test_its_tokens_and_subscriptions_are_valid(kept: Kept) -> None:
-    server = App(Settings(store=kept.url, push=False), kept.clock)
+    server = ServerApp(Settings(store=kept.url, push=False), kept.clock)
     with running(server) as port, Client(port, server, kept.content["token"]) as client:
         told: Any = client.get("/v1/subscriptions").json["subscriptions"]
         assert [(one["name"], one["queue"], one["state"], one["reason"]) for one in told] == [

@@ -18,7 +18,7 @@ import bide
 from bide.cli.option import read_address
 from bide.observing.metrics import MetricsServer
 from bide.worker.process.health import notify, update_health_file, watchdog_seconds
-from bide.worker.process.processes import Report
+from bide.worker.process.processes import ProcessReport
 from bide.worker.process.supervisor import Supervisor
 from tests.servers import free_port
 from tests.worker.processes import (
@@ -186,9 +186,9 @@ def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
         supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(60)"])
         (slot,) = supervisor.slots
         process = slot.process = supervisor._start(1)
-        process.report = Report(ready=True)
+        process.report = ProcessReport(ready=True)
         assert supervisor.trouble() is None
-        process.report = Report(ready=True, stuck=["q", "r"])
+        process.report = ProcessReport(ready=True, stuck=["q", "r"])
         told = "all places of q, r are taken by handlers that do not return"
         assert supervisor.trouble() == f"process 1: {told}"
         process.reported -= 11

@@ -9,7 +9,7 @@ import pytest
 
 from bide.threads import deaths
 from bide.worker.process import runner
-from bide.worker.process.runner import Watch
+from bide.worker.process.runner import LoopWatch
 from tests.worker.worker_app import PATIENCE, Scene
 
 
@@ -75,7 +75,7 @@ def test_who_awaits_is_not(scene: Scene, caplog: pytest.LogCaptureFixture) -> No
 def test_something_else_on_the_loop_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         asyncio.current_task().set_name("another")  # type: ignore[union-attr]
-        watch = Watch()
+        watch = LoopWatch()
         await asyncio.sleep(0.02)
         hold_up(lambda: warnings(caplog))
         watch.close()
@@ -88,10 +88,10 @@ def test_the_watch_goes_on_after_an_error_that_nobody_expects(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        watch = Watch()
+        watch = LoopWatch()
         died = deaths["bide-watch"]
         with monkeypatch.context() as broken:
-            broken.setattr(Watch, "_warn", None)  # calling it raises a TypeError
+            broken.setattr(LoopWatch, "_warn", None)  # calling it raises a TypeError
             hold_up(lambda: deaths["bide-watch"] > died)
         hold_up(lambda: warnings(caplog))
         watch.close()

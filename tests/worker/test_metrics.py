@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 import bide
 from bide.observing.metrics import unlistenable
 from bide.observing.tally import Tally
-from bide.worker.process.processes import Report, receive, reporting
+from bide.worker.process.processes import ProcessReport, receive, reporting
 from bide.worker.process.totals import Totals
 from tests.servers import free_port
 from tests.worker.processes import BOUND, children, log, wait_for, worker
@@ -102,7 +102,7 @@ def tally(acked: int, running: int = 0) -> dict[str, Tally]:
 
 def told(tallies: dict[str, Tally], store: str = "") -> Any:
     """Return a process with its last report."""
-    return SimpleNamespace(report=Report(True, store, tallies))
+    return SimpleNamespace(report=ProcessReport(True, store, tallies))
 
 
 def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
@@ -127,11 +127,11 @@ def test_a_store_of_each_process_alone_has_no_counts() -> None:
     gathered.close()
 
 
-async def listen(pipe: socket.socket) -> list[Report]:
+async def listen(pipe: socket.socket) -> list[ProcessReport]:
     return [report async for report in receive(pipe)]
 
 
-async def heard(reports: list[Report]) -> list[Report]:
+async def heard(reports: list[ProcessReport]) -> list[ProcessReport]:
     """Return what comes out of a line at the other end."""
     ours, theirs = socket.socketpair()
     receiving, rest = asyncio.create_task(listen(ours)), iter(reports)
@@ -142,14 +142,14 @@ async def heard(reports: list[Report]) -> list[Report]:
 
 def test_a_report_arrives_whole_however_long_it_is() -> None:
     many = {f"queue-{number}": Tally(claims=number) for number in range(3_000)}
-    reports = [Report(ready=True, store="sqlite:///x.db"), Report(tallies=many)]
+    reports = [ProcessReport(ready=True, store="sqlite:///x.db"), ProcessReport(tallies=many)]
     assert asyncio.run(heard(reports)) == reports
 
 
 def test_who_is_not_listened_to_waits_with_the_next_report() -> None:
     async def story() -> int:
         ours, theirs = socket.socketpair()
-        report = Report(tallies={f"queue-{number}": Tally() for number in range(3_000)})
+        report = ProcessReport(tallies={f"queue-{number}": Tally() for number in range(3_000)})
         async with reporting(theirs.detach(), lambda: report, lambda: None) as send:
             for _ in range(50):
                 send()
@@ -163,7 +163,7 @@ def test_a_supervisor_that_dies_is_noticed() -> None:
     async def story() -> None:
         ours, theirs = socket.socketpair()
         cut = asyncio.Event()
-        async with reporting(theirs.detach(), Report, cut.set) as send:
+        async with reporting(theirs.detach(), ProcessReport, cut.set) as send:
             ours.close()
             await asyncio.wait_for(cut.wait(), BOUND)
             send()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bide.worker.process.child import Orders
-from bide.worker.process.processes import FAILED, Process, Report
-from bide.worker.process.supervisor import Slot, Supervisor
+from bide.worker.process.processes import FAILED, Process, ProcessReport
+from bide.worker.process.supervisor import ProcessSlot, Supervisor
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,
@@ -119,7 +119,7 @@ def test_who_cannot_hand_back_is_killed_soon_after_the_second(
     async def story() -> None:
         supervisor = Supervisor(["sh", "-c", deaf], grace=600)
         process = supervisor._start(1)
-        process.report = Report(ready=True)
+        process.report = ProcessReport(ready=True)
         await until((tmp_path / "begun").exists)
         supervisor.stop()
         supervisor.stop()
@@ -178,7 +178,7 @@ def test_who_has_not_begun_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
-    slot = Slot(1)
+    slot = ProcessSlot(1)
     pauses = [slot.pause(0.1) for _ in range(9)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
     assert [slot.pause(lived) for lived in (31, 0.1, 0.1)] == [0.5, 0.5, 1]
@@ -215,7 +215,7 @@ def test_the_watchdog_of_systemd_guards_also_during_a_reload(
         supervisor = Supervisor(["true"])
         supervisor._tell(watchdog=True)  # it begins
         process = supervisor.slots[0].process = supervisor._start(1)
-        process.report = Report(ready=True)
+        process.report = ProcessReport(ready=True)
         supervisor._tell(watchdog=True)
         supervisor.reload()
         process.reported -= 60  # its event loop is blocked

@@ -73,7 +73,9 @@ class Consumer(Claimer):
         """The other tasks: they settle, extend leases, and log."""
         self._state = state
         self._crash_isolation = crash_isolation or CrashIsolation()
-        self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
+        self._summary = delivery_log.DeliverySummary(
+            queue_handlers.queue, store_client.clock.monotonic()
+        )
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
         self._settling = Settling(queue_handlers.queue, store_client)

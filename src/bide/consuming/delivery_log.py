@@ -44,7 +44,7 @@ def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Ou
         _log.log(level, "%s: %s", handling, text, extra=fields)
 
 
-class Summary:
+class DeliverySummary:
     """Logs in one line what was done on a queue since the last summary, if anything.
 
     Args:

@@ -45,7 +45,7 @@ class Handling(Delivery):
     def __init__(
         self, message: Message, token: int, claimed: int, handler: "Handler", state: SimpleNamespace
     ) -> None:
-        self.message = message  # as `Held` does: a call for each message counts here
+        self.message = message  # as `queue.delivery.Held` does: a call for each message counts here
         self.token = token
         self.claimed = claimed
         self.settled = False

@@ -26,7 +26,7 @@ from bide.server.call import send_whole
 from bide.server.http.client_address import network_of
 from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.open_calls import LongCalls
-from bide.server.limits.request_bodies import Gone, LargeBodies, Receive
+from bide.server.limits.request_bodies import ClientGone, LargeBodies, Receive
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
@@ -184,7 +184,7 @@ class Dashboard:
             if view is not None:
                 visit.carried(request.received + len(answer.content))
             return answer
-        except Gone:
+        except ClientGone:
             return None
         except Exception as error:  # noqa: BLE001  (it is logged, and other requests go on)
             if isinstance(error, Problem) and error.kind.name == "rate-limited":

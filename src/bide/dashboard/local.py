@@ -10,7 +10,7 @@ from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.queue.arguments import user_name
 from bide.server.access.admission import refuse_foreign_hosts
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.call import Scope, Send
 from bide.server.http.http_server import HttpServer
 from bide.server.limits.request_bodies import Receive
@@ -37,7 +37,7 @@ def open_access(actions: Collection[str]) -> Callable[[Mapping[str, Any]], Acces
     return admit
 
 
-class _LocalApp(App):
+class _LocalApp(ServerApp):
     """The dashboard alone, without the API."""
 
     def __init__(self, settings: Settings, dashboard: Dashboard) -> None:

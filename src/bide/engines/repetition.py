@@ -22,7 +22,7 @@ MAX_KEPT = 64 * 1024
 """The maximum size of what a store remembers of one batch, in bytes."""
 
 
-class Held(msgspec.Struct, frozen=True, gc=False, tag="held"):
+class HeldClaim(msgspec.Struct, frozen=True, gc=False, tag="held"):
     """What is remembered of a claim: its reply without the messages, and their ids.
 
     The messages themselves are read again, those that the claim still holds.
@@ -36,7 +36,7 @@ class NotKept(msgspec.Struct, frozen=True, gc=False, tag="not_kept"):
     """An answer that is too large to be remembered."""
 
 
-Kept = Outcomes | Affected | Settings | Deleted | Held | NotKept
+Kept = Outcomes | Affected | Settings | Deleted | HeldClaim | NotKept
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
@@ -97,7 +97,7 @@ def remember(identity: Identity, reply: Reply, answers: Answers | None) -> Answe
 def _kept(reply: Reply) -> Kept:
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]
-        return Held(msgspec.structs.replace(reply, messages=[]), ids)
+        return HeldClaim(msgspec.structs.replace(reply, messages=[]), ids)
     assert isinstance(reply, Outcomes | Affected | Settings | Deleted), reply
     return reply
 

@@ -16,7 +16,7 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
-from bide.lane.inbox import Request
+from bide.lane.inbox import LaneRequest
 from bide.logs import logger, wait_while
 from bide.model import errors
 from bide.model.command_identity import Identity
@@ -95,7 +95,7 @@ class Executor:
         with self._lock:
             return self._opened()
 
-    def execute(self, batch: Sequence[Request]) -> None:
+    def execute(self, batch: Sequence[LaneRequest]) -> None:
         """Execute a batch: afterwards each of its requests has a reply or an error."""
         self._batch_waits = True
         with self._lock:
@@ -105,7 +105,7 @@ class Executor:
             if isinstance(request.reply, Claimed):
                 log_died(request.command, request.reply)
 
-    def _execute_batch(self, batch: Sequence[Request]) -> None:
+    def _execute_batch(self, batch: Sequence[LaneRequest]) -> None:
         try:
             engine = self._opened()
             identities = self._identities(engine, batch)
@@ -118,7 +118,7 @@ class Executor:
     def _execute(
         self,
         engine: Engine,
-        batch: Sequence[Request],
+        batch: Sequence[LaneRequest],
         identities: Sequence[Identity | None],
         *,
         repeated: bool = False,
@@ -153,14 +153,14 @@ class Executor:
     def _repeat(
         self,
         engine: Engine,
-        batch: Sequence[Request],
+        batch: Sequence[LaneRequest],
         identities: Sequence[Identity | None],
         unknown: errors.OutcomeUnknown,
         *,
         repeated: bool,
     ) -> None:
         """Execute once more what may have been executed, and can be told from a new command."""
-        again: list[Request] = []
+        again: list[LaneRequest] = []
         again_identities: list[Identity | None] = []
         for request, identity in zip(batch, identities, strict=True):
             if repeated or not self.may_repeat(engine, request.command, identity):
@@ -186,7 +186,7 @@ class Executor:
             return engine.execute(commands, self._now(engine), identities)
         return engine.execute(commands, self._now(engine))
 
-    def _identities(self, engine: Engine, batch: Sequence[Request]) -> list[Identity | None]:
+    def _identities(self, engine: Engine, batch: Sequence[LaneRequest]) -> list[Identity | None]:
         """Return the identity of each request: its own, or the next number of this sender."""
         can = engine.capabilities
         if not (can.remembers and can.loses_replies):

@@ -43,7 +43,7 @@ HEAR_INTERRUPTS = 1.0
 """How often, in seconds, a blocked thread checks for an interrupt."""
 
 
-class Request(msgspec.Struct, eq=False):
+class LaneRequest(msgspec.Struct, eq=False):
     """A command of one caller.
 
     Args:
@@ -95,16 +95,16 @@ class Request(msgspec.Struct, eq=False):
     def settle(self) -> object:
         """Wake the caller."""
 
-    def release(self) -> "Request | None":
+    def release(self) -> "LaneRequest | None":
         """Return the request that releases the messages of the claim, if it got any."""
         reply = self.reply
         if not isinstance(self.command, Claim) or not isinstance(reply, Claimed):
             return None
         leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
-        return Request(Retry(self.command.queue, leases, release=True)) if leases else None
+        return LaneRequest(Retry(self.command.queue, leases, release=True)) if leases else None
 
 
-class BlockingRequest(Request, eq=False):
+class BlockingRequest(LaneRequest, eq=False):
     """A command of a thread that blocks until it is settled."""
 
     # A lock costs a third of an event, and a claim waits for one.
@@ -127,7 +127,7 @@ class BlockingRequest(Request, eq=False):
             worker.ensure(again=True)
 
 
-class AsyncRequest(Request, eq=False, kw_only=True):
+class AsyncRequest(LaneRequest, eq=False, kw_only=True):
     """A command of a task on an event loop."""
 
     loop: asyncio.AbstractEventLoop
@@ -182,8 +182,8 @@ class Inbox:
 
     def __init__(self, signal: Signal) -> None:
         self._signal = signal
-        self.requests: deque[Request] = deque()
-        self.batch: list[Request] = []
+        self.requests: deque[LaneRequest] = deque()
+        self.batch: list[LaneRequest] = []
         """The last ones that were taken."""
         self._left = 0  # so many of `requests` were not in the last batch
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
@@ -203,7 +203,7 @@ class Inbox:
         """How many callers wait for space."""
         return len(self._threads) + len(self._tasks)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: LaneRequest) -> None:
         """Add a command without regard to the limit, and wake the lane's thread.
 
         For commands of tasks, the thread is woken once per iteration of the event loop, so that
@@ -222,7 +222,7 @@ class Inbox:
         self._turns.discard(loop)
         self._signal.set()
 
-    def take(self, *, overlaps: bool = False) -> list[Request]:
+    def take(self, *, overlaps: bool = False) -> list[LaneRequest]:
         """Remove and return the commands of one batch.
 
         With `overlaps`, of many commands only one half: while the server executes it, the tasks
@@ -232,7 +232,7 @@ class Inbox:
         if overlaps and waiting >= HALVED:
             waiting = max((waiting + 1) // 2, self._left)
         most = min(waiting, MAX_COMMANDS)
-        batch: list[Request] = []
+        batch: list[LaneRequest] = []
         self.batch = batch
         weight = 0
         while len(batch) < most and weight < MAX_WEIGHT:

@@ -26,7 +26,7 @@ from bide.lane.executor import (
     log_died,
     refuse_to_wait,
 )
-from bide.lane.inbox import AsyncRequest, BlockingRequest, Request, is_empty
+from bide.lane.inbox import AsyncRequest, BlockingRequest, LaneRequest, is_empty
 from bide.lane.lane_thread import LaneThread
 from bide.logs import waiting_lines, write_lines
 from bide.model import forks
@@ -260,7 +260,7 @@ class Lane(LaneThread):
     def _recover(self, queue: str) -> None:
         """After an interrupt, let the engine execute a command: it releases what was claimed."""
         if not self._ended:
-            self._submit(Request(Retry(queue, [], release=True)))
+            self._submit(LaneRequest(Retry(queue, [], release=True)))
 
     def _reader(self) -> "Lane":
         """Return the lane on which reads do not wait for writers; itself if there is none."""

@@ -15,7 +15,7 @@ from typing import Any
 from bide.clock import Clock, Signal
 from bide.engines.port import Engine, Notifier
 from bide.lane.executor import OWN_THREADS, Executor, copied, interrupted
-from bide.lane.inbox import AsyncRequest, Inbox, Request, call_on, wakes
+from bide.lane.inbox import AsyncRequest, Inbox, LaneRequest, call_on, wakes
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims
 from bide.logs import logger
 from bide.model.commands import Claim, Command
@@ -65,7 +65,7 @@ class LaneThread(Executor):
         notifier = self._notifier if self._listens else None
         return notifier is not None and not notifier.is_listening
 
-    def _submit(self, request: Request) -> None:
+    def _submit(self, request: LaneRequest) -> None:
         """Add a command to the inbox."""
         self._worker.ensure()  # first: starting it may fail
         self._inbox.add(request)
@@ -104,7 +104,7 @@ class LaneThread(Executor):
                 request.entered, request.last = False, None
                 self._inbox.requests.append(request)
 
-    def _gather(self) -> tuple[list[Request], list[Request]]:
+    def _gather(self) -> tuple[list[LaneRequest], list[LaneRequest]]:
         """Wait for work; return the commands to execute, and the claims whose time is over.
 
         Both are empty when the lane is closing and nothing is left to do.
@@ -131,13 +131,13 @@ class LaneThread(Executor):
                 self._clock.wait(self._signal, self._waiting.next_moment())
                 self._rests = False
 
-    def _abandon(self, request: Request) -> None:
+    def _abandon(self, request: LaneRequest) -> None:
         """Forget a command whose caller was interrupted; return what a claim has got."""
         self._withdraw(request)
         if request.settled:
             self._give_back(request)
 
-    def _withdraw(self, request: Request) -> None:
+    def _withdraw(self, request: LaneRequest) -> None:
         """Stop the wait of a claim whose caller has gone."""
         self._waiting.withdraw(request, self._clock.monotonic())
 
@@ -147,7 +147,7 @@ class LaneThread(Executor):
         requests = self._waiting.owned(owner, self._clock.monotonic())
         self._fail(requests, Closed(WAITED))
 
-    def _work(self, batch: Sequence[Request]) -> None:
+    def _work(self, batch: Sequence[LaneRequest]) -> None:
         """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""
         waits = any(request.deadline is not None for request in batch)
         try:
@@ -167,7 +167,7 @@ class LaneThread(Executor):
                     request.error.__cause__ = error
             self._settle(unsettled)
 
-    def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
+    def _keep_waiting(self, batch: Sequence[LaneRequest]) -> list[LaneRequest]:
         """Let claims without messages continue to wait; return the requests to settle."""
         now, settled = self._clock.monotonic(), []
         for request in batch:
@@ -179,7 +179,7 @@ class LaneThread(Executor):
                     request.error = Closed(WAITED)
         return settled
 
-    def _settle(self, requests: Sequence[Request]) -> None:
+    def _settle(self, requests: Sequence[LaneRequest]) -> None:
         """Wake callers: threads one by one, tasks with one wake-up of their loop."""
         loops: defaultdict[asyncio.AbstractEventLoop, list[AsyncRequest]] = defaultdict(list)
         for request in requests:
@@ -195,7 +195,7 @@ class LaneThread(Executor):
                 for request in group:
                     self._give_back(request)
 
-    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+    def _fail(self, requests: Sequence[LaneRequest], error: Exception) -> None:
         for request in requests:
             request.error = copied(error)
         self._settle(requests)
@@ -207,7 +207,7 @@ class LaneThread(Executor):
             if not request.settle():
                 self._give_back(request)
 
-    def _give_back(self, request: Request) -> None:
+    def _give_back(self, request: LaneRequest) -> None:
         """Return at once the messages of a claim whose caller has gone."""
         if back := request.release():
             request.reply = None

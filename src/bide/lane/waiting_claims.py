@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
-from bide.lane.inbox import FOREVER, Request
+from bide.lane.inbox import FOREVER, LaneRequest
 from bide.model.commands import Claim, History
 from bide.model.replies import Claimed
 
@@ -28,7 +28,7 @@ CALM = 2.5
 class _Waiting:
     """The claims that wait for one queue."""
 
-    requests: deque[Request] = field(default_factory=deque)
+    requests: deque[LaneRequest] = field(default_factory=deque)
     asking: int = 0
     wake: float = FOREVER
     """When the first request should ask."""
@@ -47,8 +47,8 @@ class WaitingClaims:
         self.queues: dict[str, _Waiting] = {}
         """By name: the queues with claims that wait, or that ask now; and awaited ends."""
         self._moments: SortedList[tuple[float, int, _Waiting]] = SortedList()
-        self._deadlines: SortedList[tuple[float, int, Request]] = SortedList()
-        self.entered: set[Request] = set()
+        self._deadlines: SortedList[tuple[float, int, LaneRequest]] = SortedList()
+        self.entered: set[LaneRequest] = set()
         """All of them, also those that ask now."""
         self.watchers = 0
         """How many of them wait for the end of a message."""
@@ -56,7 +56,7 @@ class WaitingClaims:
     def __len__(self) -> int:
         return sum(len(waiting.requests) for waiting in self.queues.values())
 
-    def enter(self, request: Request) -> None:
+    def enter(self, request: LaneRequest) -> None:
         """Add a claim before it asks: from now on no hint for its queue is missed."""
         self.entered.add(request)
         request.entered = True
@@ -67,7 +67,7 @@ class WaitingClaims:
         if request.deadline is not None and request.deadline != FOREVER:
             self._deadlines.add((request.deadline, id(request), request))
 
-    def has_asked(self, request: Request, now: float, *, closed: bool) -> bool:
+    def has_asked(self, request: LaneRequest, now: float, *, closed: bool) -> bool:
         """Note that a claim has its reply; return whether it continues to wait, without messages.
 
         It waits until something is due, or for a hint; not if its caller has gone or has `closed`.
@@ -91,7 +91,7 @@ class WaitingClaims:
         self._list(waiting)
         return True
 
-    def leave(self, request: Request, now: float, *, asked: bool) -> None:
+    def leave(self, request: LaneRequest, now: float, *, asked: bool) -> None:
         """Remove a settled claim; if it asked, the next one asks whether there is more."""
         waiting = self.queues[request.awaits]
         if asked:
@@ -105,7 +105,7 @@ class WaitingClaims:
         self.watchers -= isinstance(request.command, History)
         self._deadlines.discard((request.deadline, id(request), request))
 
-    def wanted(self, batch: list[Request], now: float) -> list[Request]:
+    def wanted(self, batch: list[LaneRequest], now: float) -> list[LaneRequest]:
         """Return what to execute of a batch: all but the claims whose callers have gone.
 
         Otherwise callers with short timeouts fill a slow store with claims that only take messages
@@ -135,7 +135,7 @@ class WaitingClaims:
             waiting.wake = moment
             self._list(waiting)
 
-    def due(self, now: float) -> list[Request]:
+    def due(self, now: float) -> list[LaneRequest]:
         """Return the claims that should ask now, the first of each queue."""
         due = []
         while self._moments and self._moments[0][0] <= now:
@@ -156,7 +156,7 @@ class WaitingClaims:
             self._moments.add((moment, id(waiting), waiting))
         waiting.listed = moment
 
-    def withdraw(self, request: Request, now: float) -> bool:
+    def withdraw(self, request: LaneRequest, now: float) -> bool:
         """Remove a waiting claim; return False if it does not wait: it asks, or is settled."""
         waiting = self.queues.get(request.awaits)
         if not request.entered or waiting is None or request not in waiting.requests:
@@ -165,7 +165,7 @@ class WaitingClaims:
         self.leave(request, now, asked=False)
         return True
 
-    def overdue(self, now: float) -> list[Request]:
+    def overdue(self, now: float) -> list[LaneRequest]:
         """Remove and return the claims whose deadline has passed."""
         over = []
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -174,7 +174,7 @@ class WaitingClaims:
                 over.append(request)
         return over
 
-    def owned(self, owner: object, now: float) -> list[Request]:
+    def owned(self, owner: object, now: float) -> list[LaneRequest]:
         """Remove and return the claims of one owner (`None`: all)."""
         requests = [t for w in self.queues.values() for t in w.requests]
         owned = [t for t in requests if owner is None or t.owner is owner]

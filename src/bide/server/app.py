@@ -15,7 +15,7 @@ from bide.server.access.admission import refuse_pages
 from bide.server.access.rights import OPEN
 from bide.server.call import Call, Scope, Send, completing, send_whole, visit_of
 from bide.server.limits.gate import REQUEST, Visit, new_request_id
-from bide.server.limits.request_bodies import Gone, Receive
+from bide.server.limits.request_bodies import ClientGone, Receive
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
@@ -72,7 +72,7 @@ async def answer(
         else:
             status = 200
         result = DONE
-    except Gone:
+    except ClientGone:
         status, result = 499, "client-gone"  # as nginx logs it
     except Problem as problem:
         status, result = await _refuse(call, problem)
@@ -149,7 +149,7 @@ DASHBOARD = "/dashboard"
 """The path of the pages."""
 
 
-class App:
+class ServerApp:
     """The ASGI application, and the service behind it.
 
     Args:
@@ -312,7 +312,7 @@ def _shape(path: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def create_app(settings: Settings | None = None) -> App:
+def create_app(settings: Settings | None = None) -> ServerApp:
     """Return the service as an ASGI application, for another ASGI server.
 
     Args:
@@ -321,4 +321,4 @@ def create_app(settings: Settings | None = None) -> App:
     Raises:
         InvalidArgument: the settings conflict.
     """
-    return App(settings or Settings())
+    return ServerApp(settings or Settings())

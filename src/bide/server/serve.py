@@ -24,13 +24,13 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.server.access.admission import Admission
 from bide.server.access.tokens import Tokens
-from bide.server.app import App, Pages
+from bide.server.app import Pages, ServerApp
 from bide.server.http.http_server import BACKLOG, HttpServer, context_of
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState, make_files
 from bide.worker.process.child import loop_factory
-from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
+from bide.worker.process.processes import FAILED, WRONG_USAGE, ProcessReport, command_of, reporting
 from bide.worker.process.supervisor import Supervisor
 
 _log = logger("bide.server")
@@ -182,7 +182,7 @@ async def _serve(
     pages: Callable[[Service], Pages] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
-    report = Report()
+    report = ProcessReport()
 
     def ready() -> None:
         # The objects that exist now stay until the end, and requests leave no reference cycles:
@@ -193,9 +193,9 @@ async def _serve(
         report.ready = True
         send()
 
-    app = App(settings, ready=ready, shared=shared, pages=pages)
+    app = ServerApp(settings, ready=ready, shared=shared, pages=pages)
 
-    def figures() -> Report:
+    def figures() -> ProcessReport:
         shared.stats.post(app.service.stats)
         return report
 

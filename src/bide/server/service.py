@@ -72,7 +72,10 @@ class Service:
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock = SYSTEM_CLOCK, shared: SharedState | None = None
+        self,
+        settings: Settings,
+        clock: Clock = SYSTEM_CLOCK,
+        shared: SharedState | None = None,
     ) -> None:
         settings.check()
         self.settings = settings

@@ -14,7 +14,7 @@ from bide.logs import logger
 from bide.model.commands import Queues
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.stats import push_metrics
 from bide.targets.pusher import Pusher
 from bide.tasks import first_of
@@ -55,7 +55,7 @@ async def push(
     try:
         await lane.acall(Queues("-"))  # errors in its URL or rights show at the start
         pusher = Pusher(
-            lane, SYSTEM_CLOCK, gate=Gate(networks), intakes=intakes, queue_type=queue_type
+            lane, SYSTEM_CLOCK, gate=AddressGate(networks), intakes=intakes, queue_type=queue_type
         )
         for intake in pusher.intakes:
             await intake.declare()

@@ -17,12 +17,12 @@ from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.client import HttpClient
 from bide.targets.http.encryption import KEY, KEY_FILE
-from bide.targets.http.receiver import Answer, Circuit
+from bide.targets.http.receiver import Circuit, ReceiverAnswer
 from bide.targets.http.records import Records
-from bide.targets.http.sender import Busy, Sender
+from bide.targets.http.sender import ReceiverBusy, Sender
 from bide.targets.http.stats import Known, PushStats
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker, Target
@@ -67,7 +67,7 @@ class Pusher:
         lane: Lane,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        gate: Gate | None = None,
+        gate: AddressGate | None = None,
         lease: float = LEASE,
         holder: str | None = None,
         client: HttpClient | None = None,
@@ -80,7 +80,7 @@ class Pusher:
         """The name of the holder in its claims."""
         self.store_client = StoreClient(lane, clock)
         self._clock = clock
-        self.gate = gate or Gate()
+        self.gate = gate or AddressGate()
         self.lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
         self._sender = Sender(clock, client or HttpClient(clock, self.gate))
@@ -282,18 +282,18 @@ class Pusher:
             await self._rabbitmq.close()
             self._rabbitmq = None
 
-    async def ping(self, subscription: Subscription) -> Answer:
+    async def ping(self, subscription: Subscription) -> ReceiverAnswer:
         """Check whether the receiver answers; send no message."""
         if subscription.encrypted:
-            return Answer(None, subscription.reason)
+            return ReceiverAnswer(None, subscription.reason)
         seconds = subscription.timeout / 1000
         try:
             async with asyncio.timeout(seconds):
                 return await self.target(subscription).ping(subscription)
-        except Busy as error:
-            return Answer(None, str(error))
+        except ReceiverBusy as error:
+            return ReceiverAnswer(None, str(error))
         except TimeoutError:
-            return Answer(None, f"no answer within {seconds:g} s")
+            return ReceiverAnswer(None, f"no answer within {seconds:g} s")
 
 
 class _NotInstalled:
@@ -302,8 +302,8 @@ class _NotInstalled:
     def room_for(self, to: Subscription, under_way: int, *, failing: bool) -> int:
         return 1 - under_way
 
-    async def send(self, message: Message, to: Subscription, *, failing: bool) -> Answer:
-        return Answer(None, NOT_INSTALLED)
+    async def send(self, message: Message, to: Subscription, *, failing: bool) -> ReceiverAnswer:
+        return ReceiverAnswer(None, NOT_INSTALLED)
 
-    async def ping(self, to: Subscription) -> Answer:
-        return Answer(None, NOT_INSTALLED)
+    async def ping(self, to: Subscription) -> ReceiverAnswer:
+        return ReceiverAnswer(None, NOT_INSTALLED)

@@ -15,7 +15,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from bide import Queue
-from bide.engines.postgres.connection import Caller
+from bide.engines.postgres.connection import PostgresCaller
 from bide.engines.postgres.settings import read_url
 
 
@@ -24,10 +24,10 @@ class Interrupted(Exception):
 
 
 @pytest.fixture
-def sleeper(postgres_url: Callable[[], str]) -> Iterator[Caller]:
+def sleeper(postgres_url: Callable[[], str]) -> Iterator[PostgresCaller]:
     """Provide a caller of PostgreSQL's own functions."""
     with closing(read_url(urlsplit(postgres_url())).connect()) as connection:
-        yield Caller(connection, "pg_catalog", prepares=True)
+        yield PostgresCaller(connection, "pg_catalog", prepares=True)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def interrupts() -> Iterator[threading.Timer]:
 
 
 def test_a_signal_interrupts_a_call_and_closes_the_connection(
-    sleeper: Caller, interrupts: threading.Timer
+    sleeper: PostgresCaller, interrupts: threading.Timer
 ) -> None:
     interrupts.start()
     with pytest.raises(Interrupted):
@@ -54,14 +54,14 @@ def test_a_signal_interrupts_a_call_and_closes_the_connection(
     assert sleeper.has_news()
 
 
-def test_what_is_larger_than_a_buffer_of_the_socket_arrives(sleeper: Caller) -> None:
+def test_what_is_larger_than_a_buffer_of_the_socket_arrives(sleeper: PostgresCaller) -> None:
     body = os.urandom(1 << 20) * 16
     ((answer,),) = sleeper("decode", body.hex(), "hex")
     assert answer == body
 
 
 def test_a_transaction_is_undone_by_a_refusal_and_the_connection_is_used_again(
-    sleeper: Caller,
+    sleeper: PostgresCaller,
 ) -> None:
     def number() -> bytes:
         ((number,),) = sleeper("pg_current_xact_id")  # 8 bytes, which grow

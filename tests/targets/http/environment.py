@@ -15,7 +15,7 @@ from bide.model import body as bodies
 from bide.model.commands import Command, Count, Find, Put
 from bide.model.message import Item, Message
 from bide.model.replies import Counts, Found
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.client import HttpClient
 from bide.targets.http.peers import CIRCUITS
 from bide.targets.http.receiver import Circuit
@@ -59,7 +59,7 @@ class Stage:
 
     @asynccontextmanager
     async def pushing(self, grace: float = 0.0, **options: Any) -> AsyncIterator[Pusher]:
-        gate = options.pop("gate", Gate(LOOPBACK))
+        gate = options.pop("gate", AddressGate(LOOPBACK))
         others = {name: options.pop(name) for name in ("lookup", "tls", "limit") if name in options}
         client = HttpClient(self.clock, gate, **others)
         pusher = Pusher(self.lane, self.clock, gate=gate, client=client, **options)

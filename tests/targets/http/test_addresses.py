@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bide.model.errors import InvalidArgument
-from bide.targets.http.addresses import Gate, NotPublic, is_own
+from bide.targets.http.addresses import AddressGate, NotPublic, is_own
 from tests.targets.http.environment import LOOPBACK, Stage
 from tests.targets.http.receiver import answer, receiver
 
@@ -63,12 +63,12 @@ PRIVATE = [
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_let_through(address: str) -> None:
-    assert Gate().lets(address, 443)
+    assert AddressGate().lets(address, 443)
 
 
 @pytest.mark.parametrize("port", [1, 22, 25, 53, 111, 445, 1023])
 def test_low_ports_of_public_hosts_are_refused(port: int) -> None:
-    gate = Gate()
+    gate = AddressGate()
     assert not gate.lets("8.8.8.8", port)
     with pytest.raises(NotPublic, match="port is not public"):
         asyncio.run(gate.addresses("hook.example", port, Names(["8.8.8.8"])))
@@ -79,21 +79,21 @@ def test_low_ports_of_public_hosts_are_refused(port: int) -> None:
 
 @pytest.mark.parametrize("port", [80, 443, 1024, 5672, 8443, 65535])
 def test_ports_of_the_web_and_those_of_applications_are_let_through(port: int) -> None:
-    gate = Gate()
+    gate = AddressGate()
     assert gate.lets("8.8.8.8", port)
     gate.check(f"http://hook.example:{port}/")
 
 
 def test_a_public_address_of_this_machine_is_refused() -> None:
     mine = {"8.8.8.8", "2606:4700:4700::1111"}
-    gate = Gate(is_own=mine.__contains__)
+    gate = AddressGate(is_own=mine.__contains__)
     assert not gate.lets("8.8.8.8", 443)
     assert not gate.lets("::ffff:8.8.8.8", 443)
     assert not gate.lets("2606:4700:4700::1111", 443)
     assert gate.lets("1.1.1.1", 443)
     with pytest.raises(InvalidArgument, match="not public"):
         gate.check("http://8.8.8.8/")
-    assert Gate(["8.8.8.8/32"], is_own=mine.__contains__).lets("8.8.8.8", 22)
+    assert AddressGate(["8.8.8.8/32"], is_own=mine.__contains__).lets("8.8.8.8", 22)
 
 
 def test_the_addresses_of_this_machine_are_known() -> None:
@@ -105,19 +105,19 @@ def test_the_addresses_of_this_machine_are_known() -> None:
 
 @pytest.mark.parametrize("address", ["::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1"])
 def test_an_address_that_leads_to_a_public_one_is_let_through(address: str) -> None:
-    assert Gate().lets(address, 80)
+    assert AddressGate().lets(address, 80)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_all_others_are_refused(address: str) -> None:
-    gate = Gate()
+    gate = AddressGate()
     assert not gate.lets(address, 443)
     with pytest.raises(NotPublic):
         asyncio.run(gate.addresses("hook.example", 443, Names([address])))
 
 
 def test_networks_can_be_allowed_and_nothing_beside_them() -> None:
-    gate = Gate(["10.1.0.0/16", "fd00:1::/32"])
+    gate = AddressGate(["10.1.0.0/16", "fd00:1::/32"])
     assert gate.lets("10.1.2.3", 22)
     assert gate.lets("::ffff:10.1.2.3", 8080)
     assert gate.lets("fd00:1::7", 80)
@@ -142,7 +142,7 @@ class Names:
 async def refused(stage: Stage, url: str, **options: Any) -> str:
     """Return with what a message fails whose subscription leads to a URL."""
     await stage.subscribe(url)
-    async with stage.pushing(**{"gate": Gate(), **options}):
+    async with stage.pushing(**{"gate": AddressGate(), **options}):
         await stage.put(1)
         await stage.delayed(1)
     error = (await stage.find("m0")).error
@@ -168,7 +168,7 @@ def test_no_way_to_write_this_machine_leads_to_it(stage: Stage, host: str) -> No
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "::1/128"])
 def test_the_name_of_this_machine_is_allowed_with_one_of_its_networks(network: str) -> None:
-    Gate([network]).check("http://localhost:9000/")
+    AddressGate([network]).check("http://localhost:9000/")
 
 
 def test_the_metadata_service_of_clouds_is_refused(stage: Stage) -> None:
@@ -199,7 +199,7 @@ def test_a_private_name_and_an_unknown_one_fail_with_the_same_words(stage: Stage
         names = Names(["10.1.2.3"], [])
         private = await refused(stage, "http://hook.example/", lookup=names)
         await stage.put(2, id="m1")
-        async with stage.pushing(gate=Gate(), lookup=names):
+        async with stage.pushing(gate=AddressGate(), lookup=names):
             await stage.delayed(2)
         assert (await stage.find("m1")).error == private
         assert names.answers == [[]]
@@ -243,7 +243,10 @@ def test_redirects_are_not_followed(stage: Stage, status: int) -> None:
 def test_a_redirect_to_the_metadata_service_is_not_followed(stage: Stage) -> None:
     async def story() -> None:
         names = Names(["127.0.0.1"])
-        async with stage.at_work(options={"lookup": names, "gate": Gate(LOOPBACK)}) as (it, _):
+        async with stage.at_work(options={"lookup": names, "gate": AddressGate(LOOPBACK)}) as (
+            it,
+            _,
+        ):
             it.answers(answer(302, location="http://169.254.169.254/latest/meta-data/"))
             await stage.put(1)
             await stage.delayed(1)

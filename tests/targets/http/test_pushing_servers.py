@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.pusher import Pusher
 from tests.targets.http.environment import LOOPBACK, Stage, until
 from tests.targets.http.receiver import receiver
@@ -12,7 +12,7 @@ def test_a_pusher_that_runs_again_tells_the_others_at_once(stage: Stage) -> None
     async def story() -> None:
         async with receiver() as it:
             await stage.subscribe(it.url)
-            pusher = Pusher(stage.lane, stage.clock, gate=Gate(LOOPBACK), holder="one")
+            pusher = Pusher(stage.lane, stage.clock, gate=AddressGate(LOOPBACK), holder="one")
             for run in (1, 2):
                 task = asyncio.create_task(pusher.run(0.0))
                 await until(lambda: task.done() or pusher.looked == run)  # noqa: B023

@@ -17,7 +17,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Put, Scan
 from bide.model.errors import StoreUnavailable
 from bide.targets.http import subscription_worker
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.encryption import KEY, new_key
 from bide.targets.http.peers import PUSHERS, Peers, R
 from bide.targets.http.records import Records
@@ -42,7 +42,7 @@ def another(stage: Stage) -> Iterator[Lane]:
 async def joined_by(stage: Stage, one: Pusher) -> AsyncIterator[Pusher]:
     """Let another server be at work on the store; both know of each other."""
     with another(stage) as lane:
-        other = Pusher(lane, stage.clock, gate=Gate(LOOPBACK), holder="other")
+        other = Pusher(lane, stage.clock, gate=AddressGate(LOOPBACK), holder="other")
         task = asyncio.create_task(other.run(0.0))
         try:
             await stage.pass_time(lambda: one._servers == other._servers == ["one", "other"])

@@ -9,7 +9,7 @@ import bide
 from bide import NewMessage
 from bide.model.commands import Configure, Put
 from bide.model.message import KEPT_FAILURES, Failure, Item
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
 from bide.transfer.move import Mover
@@ -278,7 +278,7 @@ def test_a_queue_is_not_moved_onto_itself_by_another_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
+    app = ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
     with running(app) as port, bide.Queue("orders", "sqlite:///bide.db") as orders:
         url = f"sqlite:///{tmp_path}/bide.db" if other == "path" else f"http://127.0.0.1:{port}"
         orders.put(1, id="alive", delay="1h")

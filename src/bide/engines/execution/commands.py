@@ -8,7 +8,7 @@ import msgspec
 from bide.engines.execution import changing, reading
 from bide.engines.execution.claiming import claim
 from bide.engines.origins import executed_once
-from bide.engines.repetition import Held, Kept, NotKept
+from bide.engines.repetition import HeldClaim, Kept, NotKept
 from bide.engines.storage import QueueStore
 from bide.model import commands as cmd
 from bide.model.message import Message
@@ -64,7 +64,7 @@ def execute(store: QueueStore[Any], command: cmd.Command) -> Reply:
 def answer_again(store: QueueStore[Any], queue: str, kept: Kept) -> Reply:
     """Return a remembered answer; of a claim with the messages that it still holds."""
     assert not isinstance(kept, NotKept)
-    if not isinstance(kept, Held):
+    if not isinstance(kept, HeldClaim):
         return kept
     state, reply = store.look(queue), kept.reply
     messages: list[Message] = []

@@ -13,7 +13,7 @@ from bide.engines.bounded_dict import BoundedDict
 from bide.engines.cursor import position
 from bide.engines.execution import changing
 from bide.engines.execution.commands import answer_again, execute
-from bide.engines.memory.queue_state import QueueState
+from bide.engines.memory.queue_state import MemoryQueue
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.queue_row import QueueRow
 from bide.engines.repetition import MAX_SENDERS, Answers, recall, remember, replies_of
@@ -29,7 +29,7 @@ from bide.model.replies import Outcome, Outcomes, Reply
 class Before:
     """What a store was before the commands that run now."""
 
-    queues: dict[str, QueueState | None] = field(default_factory=dict)
+    queues: dict[str, MemoryQueue | None] = field(default_factory=dict)
     """By name, those that are changed, each with its savepoint; `None`: there was no such queue."""
     answers: dict[tuple[str, str], Answers | None] = field(default_factory=dict)
     """What was remembered of senders, by owner and sender."""
@@ -41,7 +41,7 @@ class MemoryEngine:
     capabilities = Capabilities(durable=False, shared=False, ids_ordered=False, remembers=True)
 
     def __init__(self) -> None:
-        self._states: dict[str, QueueState] = {}
+        self._states: dict[str, MemoryQueue] = {}
         self._answers: dict[str, BoundedDict[str, Answers]] = {}
         """What is remembered of senders, by owner and sender."""
         self._before: Before | None = None
@@ -121,14 +121,14 @@ class MemoryEngine:
         self._answers.clear()
         self._before = None
 
-    def look(self, name: str) -> QueueState:
+    def look(self, name: str) -> MemoryQueue:
         """Return a queue at this time."""
         now = int(self.exactly)
-        queue = self._states.get(name) or QueueState(QueueRow(name=name, token=now))
+        queue = self._states.get(name) or MemoryQueue(QueueRow(name=name, token=now))
         queue.now, queue.lines.now = now, int(self.exactly * 1000)
         return queue
 
-    def open(self, name: str) -> QueueState:
+    def open(self, name: str) -> MemoryQueue:
         """Return a queue that is going to be changed; save what it is now."""
         queue = self.look(name)
         if self._before is not None and name not in self._before.queues:
@@ -138,13 +138,13 @@ class MemoryEngine:
         queue.forget()
         return queue
 
-    def make(self, name: str) -> QueueState:
+    def make(self, name: str) -> MemoryQueue:
         """Return a queue that is going to be changed, made if it did not exist."""
         queue = self._states[name] = self.open(name)
         queue.row.id = 1
         return queue
 
-    def drop(self, queue: QueueState) -> None:
+    def drop(self, queue: MemoryQueue) -> None:
         """Delete a queue."""
         del self._states[queue.row.name]
 

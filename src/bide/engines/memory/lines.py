@@ -21,7 +21,7 @@ from bide.model.rank import LOOK_MOST
 from bide.model.times import CREDIT
 
 
-class Lines(limiter.Limiter):
+class MemoryLines(limiter.Limiter):
     """The limits of a queue, and if it has any the lines of its groups.
 
     The caller sets `now`, in microseconds, before each command.

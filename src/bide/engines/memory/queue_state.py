@@ -10,7 +10,7 @@ from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, position
 from bide.engines.memory.group import Place
-from bide.engines.memory.lines import Lines
+from bide.engines.memory.lines import MemoryLines
 from bide.engines.memory.savepoint import Savepoint
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.change import Change, Facts, leased, ready
@@ -24,7 +24,7 @@ from bide.model.rank import EVERYTHING, delayed_reach
 from bide.model.replies import PAUSES, Flow, Pause, Sizes
 
 
-class QueueState:
+class MemoryQueue:
     """The records of one queue, and the sets of its states."""
 
     def __init__(self, row: QueueRow) -> None:
@@ -40,7 +40,7 @@ class QueueState:
         self.all: SortedDict[int, str] = SortedDict()
         """The ids of all, by sequence number: as they were put."""
         self.sets: dict[State, SortedList[Place]] = {state: SortedList() for state in STATES}
-        self.lines: Lines = Lines(self.sets)
+        self.lines: MemoryLines = MemoryLines(self.sets)
         self.paused: tuple[Pause, ...] = ()
         self.seq = 0
         self.savepoint: Savepoint | None = None

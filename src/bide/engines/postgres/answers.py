@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bide.engines.postgres.arrays import booleans, integers, texts
-from bide.engines.postgres.batch import Batch
+from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.putting import put_outcomes, stored
 from bide.engines.postgres.reading import held
@@ -59,7 +59,7 @@ class Remembered:
     Within a transaction: senders of the same batches wait for its end.
     """
 
-    def __init__(self, batch: Batch, identities: Sequence[Identity | None]) -> None:
+    def __init__(self, batch: PostgresBatch, identities: Sequence[Identity | None]) -> None:
         self._batch = batch
         self._numbers: dict[str, int] = {}
         self._repeated: dict[str, bool] = {}
@@ -180,7 +180,7 @@ def _by_place(text: str) -> dict[int, Any]:
     return answers
 
 
-def _kept(batch: Batch, command: Any, reply: Any) -> Any:
+def _kept(batch: PostgresBatch, command: Any, reply: Any) -> Any:
     """Return what is remembered of a reply."""
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]

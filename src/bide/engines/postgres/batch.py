@@ -7,7 +7,7 @@ import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.arrays import ascii_json, integers
-from bide.engines.postgres.connection import Caller
+from bide.engines.postgres.connection import PostgresCaller
 
 LAST = 60.0
 """Seconds after which a claim looks everywhere again, since the server's clock may have been set
@@ -61,10 +61,10 @@ class Floors:
 
 
 @dataclass
-class Batch:
+class PostgresBatch:
     """Calls functions of the schema for commands, within one transaction."""
 
-    call: Caller
+    call: PostgresCaller
     """Calls a function with arguments, and returns its rows, each with named columns."""
     now: int | None
     """Unix milliseconds to go by; `None`: the server's clock."""

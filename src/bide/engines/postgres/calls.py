@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from bide.engines.origins import executed_once
 from bide.engines.postgres.arrays import integers, texts
-from bide.engines.postgres.batch import Batch
+from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.putting import only_puts, outcome, puts, some
 from bide.engines.postgres.reading import (
     FOREVER,
@@ -31,7 +31,7 @@ from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Rep
 from bide.model.times import LIMITS
 
 
-def replies(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply]:
+def replies(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply]:
     """Carry out commands in order."""
     found: list[Reply] = []
     for (kind, queue, origin), group in groupby(commands, _together):
@@ -70,7 +70,7 @@ def remembers(command: cmd.Command) -> bool:
     return isinstance(command, _REMEMBERING)
 
 
-def _once(batch: Batch, command: Any) -> Reply:
+def _once(batch: PostgresBatch, command: Any) -> Reply:
     """Execute a command of an outbox for the messages whose rows the queue does not remember."""
     queue, origin = command.queue, command.origin
     rows = batch.call("_forward", queue, origin.outbox, texts(origin.rows), origin.before)
@@ -81,7 +81,7 @@ def _once(batch: Batch, command: Any) -> Reply:
     return reply
 
 
-def _carry_out(batch: Batch, command: Any) -> Reply:
+def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
     verb = _VERBS[type(command)]
     ids = getattr(command, "ids", None) or ()
     if len(set(ids)) == len(ids) or not (wanted := versions_of(command)):
@@ -102,7 +102,7 @@ def _carry_out(batch: Batch, command: Any) -> Reply:
 # Changing.
 
 
-def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Outcomes:
+def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = None) -> Outcomes:
     """Do one thing to each message that a command names, as its other fields say."""
 
     def given(name: str, default: Any = None) -> Any:
@@ -140,7 +140,7 @@ def _change(batch: Batch, verb: str, command: Any, *, edit: object = None) -> Ou
     return change_outcomes(ids, rows)
 
 
-def _results(batch: Batch, results: Sequence[bytes | None]) -> bytes | None:
+def _results(batch: PostgresBatch, results: Sequence[bytes | None]) -> bytes | None:
     if not any(results):
         return None
     return texts([None if one is None else batch.storable(one.decode()) for one in results])
@@ -160,7 +160,7 @@ def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
     return Outcomes(outcomes, min(wakes, default=None))
 
 
-def _cancel(batch: Batch, command: cmd.Cancel) -> Reply:
+def _cancel(batch: PostgresBatch, command: cmd.Cancel) -> Reply:
     where = command.where
     if where is None:
         return _change(batch, "cancel", command)
@@ -171,21 +171,21 @@ def _cancel(batch: Batch, command: cmd.Cancel) -> Reply:
     return _delete_where(batch, "cancelled", command, None, where.group, where.after, where.before)
 
 
-def _purge(batch: Batch, command: cmd.Purge) -> Reply:
+def _purge(batch: PostgresBatch, command: cmd.Purge) -> Reply:
     if command.ids is not None:
         return _change(batch, "purge", command)
     state = STATES.index(command.state)
     return _delete_where(batch, "purged", command, state, None, None, command.before)
 
 
-def _delete_where(batch: Batch, cause: str, command: Any, *rule: Any) -> Affected:
+def _delete_where(batch: PostgresBatch, cause: str, command: Any, *rule: Any) -> Affected:
     (row,) = batch.call("_delete_where", cause, command.queue, batch.now, *rule, command.actor)
     if row.count:
         batch.positions[command.queue] = int.from_bytes(row.lsn)
     return Affected(row.count, row.more)
 
 
-def _edit(batch: Batch, command: cmd.Edit) -> Reply:
+def _edit(batch: PostgresBatch, command: cmd.Edit) -> Reply:
     edit = command.options  # by the names of columns
     if (headers := edit.get("headers")) is not None:
         edit = {**edit, "headers": batch.json(headers)}
@@ -194,7 +194,7 @@ def _edit(batch: Batch, command: cmd.Edit) -> Reply:
     return _change(batch, "edit", command, edit=edit)
 
 
-def _bury(batch: Batch, command: cmd.Bury) -> Reply:
+def _bury(batch: PostgresBatch, command: cmd.Bury) -> Reply:
     none_held = command.ids and not command.leases
     held = Outcomes([]) if none_held else _change(batch, "bury", command)
     if not command.ids:
@@ -203,7 +203,7 @@ def _bury(batch: Batch, command: cmd.Bury) -> Reply:
     return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
 
-def _configure(batch: Batch, command: cmd.Configure) -> Reply:
+def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
     limits = [getattr(command, name) for name in LIMITS]
     (row,) = batch.call(
         "_configure",
@@ -221,7 +221,7 @@ def _configure(batch: Batch, command: cmd.Configure) -> Reply:
     return Settings(row.paused, row.keep, wake, row.history, row.result_ttl, *row.limits)
 
 
-def _delete(batch: Batch, command: cmd.Delete) -> Reply:
+def _delete(batch: PostgresBatch, command: cmd.Delete) -> Reply:
     ((deleted,),) = batch.call("_delete", command.queue, batch.now)
     if deleted:
         return Deleted(True)
@@ -229,7 +229,7 @@ def _delete(batch: Batch, command: cmd.Delete) -> Reply:
     return Deleted(False, counts.sizes, counts.kept)
 
 
-def _by(verb: str) -> Callable[[Batch, Any], Reply]:
+def _by(verb: str) -> Callable[[PostgresBatch, Any], Reply]:
     return lambda batch, command: _change(batch, verb, command)
 
 
@@ -244,7 +244,7 @@ _REMEMBERING = (
     cmd.Release,
     cmd.Revive,
 )
-_VERBS: dict[type, Callable[[Batch, Any], Reply]] = {
+_VERBS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Cancel: _cancel,
     cmd.Reschedule: _by("reschedule"),
     cmd.Edit: _edit,

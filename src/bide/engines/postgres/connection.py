@@ -45,7 +45,7 @@ _STATEMENTS = {
 binary form."""
 
 
-class Caller:
+class PostgresCaller:
     """Calls functions over one connection; not while anything else uses it.
 
     Args:

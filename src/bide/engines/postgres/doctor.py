@@ -13,7 +13,7 @@ from bide.engines.postgres.bounded_connection import patient
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.reading import is_readable
 from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only, check_owner
-from bide.engines.postgres.settings import Settings, is_pooled, read_url
+from bide.engines.postgres.settings import PostgresSettings, is_pooled, read_url
 
 TESTED = (15, 18)
 """Versions of the server."""
@@ -208,7 +208,7 @@ def _slots(ask: Ask) -> Iterator[Finding]:
         )
 
 
-def _schema(ask: Ask, settings: Settings) -> list[Finding]:
+def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
     schema = settings.schema
     ((there, usable, creates),) = ask(
         "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL,"
@@ -265,7 +265,7 @@ def _schema(ask: Ask, settings: Settings) -> list[Finding]:
     return found
 
 
-def _version_of(ask: Ask, settings: Settings) -> int:
+def _version_of(ask: Ask, settings: PostgresSettings) -> int:
     ((version,),) = ask(f"SELECT version FROM {settings.identifier.as_string()}.store")
     return int(version)
 
@@ -307,7 +307,7 @@ WHERE m.headers IS NOT NULL OR m.failures IS NOT NULL OR m.successor IS NOT NULL
 
 
 def _messages(
-    ask: Ask, connection: psycopg.Connection[Any], settings: Settings, longest: float
+    ask: Ask, connection: psycopg.Connection[Any], settings: PostgresSettings, longest: float
 ) -> Iterator[Finding]:
     """Look for some seconds for messages whose rows cannot be read."""
     may = ask(_MAY, settings.schema)

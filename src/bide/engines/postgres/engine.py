@@ -14,15 +14,15 @@ from psycopg.errors import LockNotAvailable
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.postgres.batch import NEVER, Batch, Floors
+from bide.engines.postgres.batch import NEVER, Floors, PostgresBatch
 from bide.engines.postgres.calls import replies
-from bide.engines.postgres.connection import Caller, Witness
+from bide.engines.postgres.connection import PostgresCaller, Witness
 from bide.engines.postgres.constants import LOOK_AGAIN
 from bide.engines.postgres.faults import CHANGED, RETRIED, first_line, lasts, translate
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
-from bide.engines.postgres.settings import Settings, is_pooled
+from bide.engines.postgres.settings import PostgresSettings, is_pooled
 from bide.engines.postgres.transactions import Answer, transact
 from bide.engines.repetition import replies_of
 from bide.logs import logger
@@ -80,10 +80,10 @@ class PostgresEngine:
 
     capabilities = Capabilities(overlaps=True, remembers=True, loses_replies=True)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._process = f"{os.getpid()}:{secrets.token_hex(4)}"
-        self._caller: Caller | None = None
+        self._caller: PostgresCaller | None = None
         self._notifier: PostgresNotifier | None = None
         self._closed = False
         self._until_fold = FOLD_EVERY
@@ -115,7 +115,7 @@ class PostgresEngine:
             caller = self._current()
             caller.in_use = True
             waiter = self._process if self._notifier is not None and now is None else None
-            batch = Batch(
+            batch = PostgresBatch(
                 caller, now, self._floors, waiter, escapes=caller.escapes, hopeful=number == 1
             )
             try:
@@ -185,7 +185,9 @@ class PostgresEngine:
                 outcomes.append(error)
         return PartlyDone(outcomes)
 
-    def _follow_up(self, batch: Batch, commands: Sequence[Command], found: list[Answer]) -> None:
+    def _follow_up(
+        self, batch: PostgresBatch, commands: Sequence[Command], found: list[Answer]
+    ) -> None:
         """Wake other processes, and do the housekeeping. If it fails, the commands stay done."""
         try:
             self._wake_and_sleep(batch, commands, found)
@@ -197,7 +199,7 @@ class PostgresEngine:
             _log.warning("%s: no claim could be woken: %s", self._settings.shown, first_line(error))
             self._leave_if_lost(error)
 
-    def _fold(self, caller: Caller) -> None:
+    def _fold(self, caller: PostgresCaller) -> None:
         """Add up the counters, unless that has just taken long."""
         begin = time.monotonic()
         if begin < self._fold_from:
@@ -207,7 +209,7 @@ class PostgresEngine:
         self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
 
     def _wake_and_sleep(
-        self, batch: Batch, commands: Sequence[Command], found: list[Answer]
+        self, batch: PostgresBatch, commands: Sequence[Command], found: list[Answer]
     ) -> None:
         """Wake the processes that would sleep too long; store how long this one will sleep.
 
@@ -236,7 +238,7 @@ class PostgresEngine:
             self._settle(batch.call)
             batch.call.start("_wake", self._process, queue, wake, min(most, _EVERYBODY))
 
-    def _sleep(self, batch: Batch, queue: str, reply: Claimed) -> Claimed:
+    def _sleep(self, batch: PostgresBatch, queue: str, reply: Claimed) -> Claimed:
         """Store how long this process will sleep, unless that is stored already."""
         until, asleep = batch.waits[queue]
         if asleep is not None and until <= asleep <= until + DOZE:
@@ -270,7 +272,7 @@ class PostgresEngine:
         wait = pause * 1000 if reply.next is None else min(reply.next, pause * 1000)
         return replace(reply, next=wait)
 
-    def _current(self) -> Caller:
+    def _current(self) -> PostgresCaller:
         """Return a connection that is not known to be lost."""
         if self._closed:
             raise Closed("this engine was closed")
@@ -282,14 +284,14 @@ class PostgresEngine:
                 self._leave()  # to an idle client, a server sends only its end
         return self._caller or self._reconnect()
 
-    def _settle(self, caller: Caller) -> None:
+    def _settle(self, caller: PostgresCaller) -> None:
         """Wait for the result of `_wake` after the last put."""
         try:
             caller.settle()
         except psycopg.Error as error:  # of a lost connection the next look at it says so, too
             _log.warning("%s: no claim could be woken: %s", self._settings.shown, first_line(error))
 
-    def _reconnect(self) -> Caller:
+    def _reconnect(self) -> PostgresCaller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted."""
         until = time.monotonic() + self._settings.reconnect
         while True:
@@ -300,7 +302,7 @@ class PostgresEngine:
                     raise
             time.sleep(AGAIN)
 
-    def _connect(self) -> Caller:
+    def _connect(self) -> PostgresCaller:
         connection = self._settings.connect()
         try:
             prepare(connection, self.schema)
@@ -316,7 +318,7 @@ class PostgresEngine:
             connection.close()
             raise
         self._polls = pooled and self._settings.listen == self._settings.url
-        self._caller = Caller(connection, self.schema, prepares=not pooled)
+        self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)
         return self._caller
 
     def _tries_again(self, error: Exception, number: int) -> bool:

@@ -13,7 +13,7 @@ from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.putting import put_outcomes
 from bide.engines.postgres.schema import prepare
-from bide.engines.postgres.settings import Settings, read_url
+from bide.engines.postgres.settings import PostgresSettings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
 from bide.model.message import Item
@@ -74,7 +74,7 @@ class PostgresGuest(RemoteGuest):
 
     dialect: Literal["postgresql"] = "postgresql"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._schema = settings.identifier.as_string()
         self._database: str | None = None

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from bide.engines.postgres.bounded_connection import BoundedConnection
 from bide.engines.postgres.faults import first_line
-from bide.engines.postgres.settings import Settings
+from bide.engines.postgres.settings import PostgresSettings
 from bide.engines.waiting import readable
 from bide.logs import logger
 from bide.model.errors import StoreError
@@ -32,7 +32,7 @@ class PostgresNotifier:
         StoreError: the server cannot be reached.
     """
 
-    def __init__(self, settings: Settings, process: str, names: Mapping[str, str]) -> None:
+    def __init__(self, settings: PostgresSettings, process: str, names: Mapping[str, str]) -> None:
         self._settings = settings
         self._process = process
         self._names = names

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from bide.engines.postgres.arrays import booleans, byteas, integers, texts
-from bide.engines.postgres.batch import Batch
+from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.reading import of_versions
 from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
@@ -22,7 +22,7 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
     )
 
 
-def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None:
+def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply] | None:
     """Store one message the short way, if that is all there is to do; else return `None`."""
     command = commands[0]
     if len(commands) > 1 or type(command) is not cmd.Put or command.on_conflict != "keep":
@@ -55,7 +55,7 @@ def put_one(batch: Batch, commands: Sequence[cmd.Command]) -> list[Reply] | None
     return [Outcomes([outcome], outcome.due)]
 
 
-def puts(batch: Batch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
+def puts(batch: PostgresBatch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
     """Store the messages of consecutive puts into one queue: in one call those that keep."""
     found: list[Reply] = []
     for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
@@ -69,7 +69,9 @@ def puts(batch: Batch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
     return found
 
 
-def _put(batch: Batch, queue: str, command: cmd.Put, items: Sequence[Item]) -> list[Outcome]:
+def _put(
+    batch: PostgresBatch, queue: str, command: cmd.Put, items: Sequence[Item]
+) -> list[Outcome]:
     """Put messages as a command says."""
     mode, only = command.on_conflict, None
     if command.if_version is not None:
@@ -90,7 +92,7 @@ def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -
     return None if values.count(default) == len(values) else array(values)
 
 
-def _columns(batch: Batch, items: Sequence[Item]) -> list[bytes | None]:
+def _columns(batch: PostgresBatch, items: Sequence[Item]) -> list[bytes | None]:
     """Return items as the arguments of a put; nothing for a field that no item has."""
     delays = [i.delay for i in items]
 

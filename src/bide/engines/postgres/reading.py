@@ -9,7 +9,7 @@ import msgspec
 
 from bide.engines.cursor import Budget
 from bide.engines.postgres.arrays import integers, texts
-from bide.engines.postgres.batch import NEVER, NO_IDENTITY, Batch
+from bide.engines.postgres.batch import NEVER, NO_IDENTITY, PostgresBatch
 from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
@@ -156,13 +156,13 @@ def is_readable(headers: str | None, failures: str | None, successor: str | None
     return True
 
 
-def of_versions(batch: Batch, queue: str, versions: Mapping[str, str]) -> list[int]:
+def of_versions(batch: PostgresBatch, queue: str, versions: Mapping[str, str]) -> list[int]:
     """Lock messages, and return which of them are of the versions that are given by id."""
     rows = batch.call("_find", queue, texts(sorted(versions)), FOREVER, True, batch.now)
     return [row.seq for row in rows if message(queue, row, 0).version == versions[row.id]]
 
 
-def claim(batch: Batch, command: cmd.Claim) -> Reply:
+def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
     """Lease up to `count` messages."""
     queue, floors = command.queue, batch.floors
     floor, begin = floors.of(queue), time.monotonic()
@@ -215,7 +215,7 @@ def claim(batch: Batch, command: cmd.Claim) -> Reply:
     return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
 
 
-def held(batch: Batch, command: cmd.Claim, token: int, until: int) -> list[Message]:
+def held(batch: PostgresBatch, command: cmd.Claim, token: int, until: int) -> list[Message]:
     """Return the messages that an earlier claim still holds."""
     rows = batch.call("_held", command.queue, batch.now, token, until)
     rows.sort(key=_rank)
@@ -224,7 +224,7 @@ def held(batch: Batch, command: cmd.Claim, token: int, until: int) -> list[Messa
     ]
 
 
-def _bury(batch: Batch, command: cmd.Claim, ids: list[str], token: int) -> None:
+def _bury(batch: PostgresBatch, command: cmd.Claim, ids: list[str], token: int) -> None:
     """Make dead letters of messages whose rows cannot be read."""
     for id in ids:
         _log.error(
@@ -257,7 +257,7 @@ def _rank(row: Any) -> tuple[int, int, int]:
     return -row.priority, row.due, row.seq
 
 
-def find(batch: Batch, command: cmd.Find) -> Reply:
+def find(batch: PostgresBatch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
     rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False, None)
     budget = Budget(command.max_bytes)
@@ -274,7 +274,7 @@ def find(batch: Batch, command: cmd.Find) -> Reply:
     return Found(found)
 
 
-def now_of(batch: Batch) -> int:
+def now_of(batch: PostgresBatch) -> int:
     """Return the time of a batch, in milliseconds."""
     if batch.now is not None:
         return batch.now
@@ -282,7 +282,7 @@ def now_of(batch: Batch) -> int:
     return int(moment)
 
 
-def count(batch: Batch, command: cmd.Count) -> Counts:
+def count(batch: PostgresBatch, command: cmd.Count) -> Counts:
     """Count by the counters."""
     read = batch.call.patiently if command.recount or command.stored else batch.call
     ((counts,),) = read("_count", command.queue, batch.now, command.recount, command.stored)
@@ -290,7 +290,7 @@ def count(batch: Batch, command: cmd.Count) -> Counts:
     return msgspec.convert(counts, Counts)
 
 
-def history(batch: Batch, command: cmd.History) -> Reply:
+def history(batch: PostgresBatch, command: cmd.History) -> Reply:
     """Look at how messages with an id have ended."""
     (((state, rows),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
     ends = [
@@ -314,7 +314,7 @@ def is_awaited(command: cmd.History, reply: object) -> bool:
     return command.watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
-def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
+def forecast(batch: PostgresBatch, command: cmd.Forecast) -> Reply:
     """Count what falls due in each bucket."""
     ((forecasted,),) = batch.call.patiently(
         "_forecast", command.queue, batch.now, command.bucket, command.buckets
@@ -322,7 +322,7 @@ def forecast(batch: Batch, command: cmd.Forecast) -> Reply:
     return msgspec.convert(forecasted, Forecasted)
 
 
-def explain(batch: Batch, command: cmd.Explain) -> Reply:
+def explain(batch: PostgresBatch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((facts,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
     failures = _failures(facts.pop("failures", "[]"))
@@ -330,6 +330,6 @@ def explain(batch: Batch, command: cmd.Explain) -> Reply:
     return msgspec.structs.replace(found, failure=failures[-1] if failures else None)
 
 
-def queues(batch: Batch, command: cmd.Queues) -> Reply:
+def queues(batch: PostgresBatch, command: cmd.Queues) -> Reply:
     """Name the queues."""
     return Names([name for (name,) in batch.call("_queues", command.queue)])

@@ -13,7 +13,7 @@ from bide.engines.cursor import (
     goes_by_set,
     position,
 )
-from bide.engines.postgres.batch import NEVER, Batch
+from bide.engines.postgres.batch import NEVER, PostgresBatch
 from bide.engines.postgres.reading import FOREVER, message, now_of
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
@@ -28,7 +28,7 @@ Row = tuple[Any, str]
 """A row, and the cursor of the page that begins behind it."""
 
 
-def scan(batch: Batch, command: cmd.Scan) -> Page:
+def scan(batch: PostgresBatch, command: cmd.Scan) -> Page:
     """Look at a page of messages."""
     now, budget = now_of(batch), Budget(command.max_bytes)
     found: list[Message] = []
@@ -53,7 +53,9 @@ class _Walk:
         found: what is in the page already.
     """
 
-    def __init__(self, batch: Batch, scan: cmd.Scan, now: int, found: Sequence[Message]) -> None:
+    def __init__(
+        self, batch: PostgresBatch, scan: cmd.Scan, now: int, found: Sequence[Message]
+    ) -> None:
         self._batch, self._scan, self._now, self._found = batch, scan, now, found
         where = scan.where or cmd.Where()
         self._group = where.group

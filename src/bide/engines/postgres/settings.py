@@ -20,7 +20,7 @@ SHORTEST = 0.1
 
 
 @dataclass(frozen=True)
-class Settings:
+class PostgresSettings:
     """How to reach a store."""
 
     url: str
@@ -79,7 +79,7 @@ def libpq_url(parts: SplitResult) -> str:
     return f"postgresql://{parts.netloc}{parts.path}" + "?" * any(options) + "&".join(options)
 
 
-def read_url(parts: SplitResult) -> Settings:
+def read_url(parts: SplitResult) -> PostgresSettings:
     """Return what a URL says; all options but those of `OURS` are libpq's.
 
     Raises:
@@ -106,7 +106,7 @@ def read_url(parts: SplitResult) -> Settings:
     timeout = seconds(ours.get("timeout", f"{TIMEOUT}"), "timeout")
     if timeout < SHORTEST:
         raise InvalidArgument(f"?timeout={timeout:g} is too short; it is {SHORTEST} s or more")
-    return Settings(url, ours.get("listen", url), schema, reconnect, timeout, shown)
+    return PostgresSettings(url, ours.get("listen", url), schema, reconnect, timeout, shown)
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

@@ -10,7 +10,7 @@ import psycopg
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.answers import SENT_BEFORE, Remembered
 from bide.engines.postgres.arrays import integers, texts
-from bide.engines.postgres.batch import NO_IDENTITY, Batch
+from bide.engines.postgres.batch import NO_IDENTITY, PostgresBatch
 from bide.engines.postgres.calls import is_one_call, remembers, replies
 from bide.engines.postgres.putting import only_puts, put_one
 from bide.model.command_identity import Identities, Identity
@@ -22,7 +22,7 @@ Answer = Reply | BideError
 
 
 def transact(
-    batch: Batch,
+    batch: PostgresBatch,
     commands: Sequence[Command],
     identities: Identities,
     enrolled: BoundedDict[str, None],
@@ -53,7 +53,7 @@ def transact(
 
 
 def _enroll(
-    batch: Batch, identities: Sequence[Identity | None], enrolled: BoundedDict[str, None]
+    batch: PostgresBatch, identities: Sequence[Identity | None], enrolled: BoundedDict[str, None]
 ) -> None:
     """Make new senders known to the store, before the first command whose reply may be lost."""
     present = [identity for identity in identities if identity is not None]
@@ -83,7 +83,7 @@ def _together(
 
 
 def _transact_together(
-    batch: Batch, commands: Sequence[Command], identity: tuple[str, int, str]
+    batch: PostgresBatch, commands: Sequence[Command], identity: tuple[str, int, str]
 ) -> list[Answer]:
     """Carry out commands in one call, which also remembers its answer.
 
@@ -98,7 +98,7 @@ def _transact_together(
 
 
 def _transact_new(
-    batch: Batch, commands: Sequence[Command], identities: Sequence[Identity | None]
+    batch: PostgresBatch, commands: Sequence[Command], identities: Sequence[Identity | None]
 ) -> list[Answer]:
     """Carry out commands that are sent for the first time, and remember their answers.
 
@@ -116,7 +116,7 @@ def _transact_new(
 
 
 def _transact_once(
-    batch: Batch, commands: Sequence[Command], identities: Sequence[Identity | None]
+    batch: PostgresBatch, commands: Sequence[Command], identities: Sequence[Identity | None]
 ) -> list[Answer]:
     """Carry out those commands that were not executed before."""
     remembered = Remembered(batch, identities)
@@ -133,13 +133,13 @@ def _transact_once(
     return [answer for answer in answers if answer is not None]
 
 
-def _transact(batch: Batch, commands: Sequence[Command]) -> list[Reply]:
+def _transact(batch: PostgresBatch, commands: Sequence[Command]) -> list[Reply]:
     """Carry out commands in a transaction: a single call is one."""
     with nullcontext() if is_one_call(commands) else batch.call.transaction():
         return _carry_out(batch, commands)
 
 
-def _carry_out(batch: Batch, commands: Sequence[Command]) -> list[Reply]:
+def _carry_out(batch: PostgresBatch, commands: Sequence[Command]) -> list[Reply]:
     """Carry out commands, after locking what they would else lock in another order."""
     if len(commands) > 1:
         _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
@@ -149,7 +149,7 @@ def _carry_out(batch: Batch, commands: Sequence[Command]) -> list[Reply]:
     return replies(batch, commands)
 
 
-def _lock_ids(batch: Batch, commands: Sequence[Command]) -> None:
+def _lock_ids(batch: PostgresBatch, commands: Sequence[Command]) -> None:
     """Lock the messages that several commands name, in one order, before the first changes them.
 
     Else two processes whose callers change the same messages would deadlock. Puts that keep an

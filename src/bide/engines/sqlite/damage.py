@@ -7,7 +7,7 @@ from typing import Any
 from bide.engines.rules.leases import died
 from bide.engines.rules.putting import succeed
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.queue_state import QueueState
+from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import (
     DAMAGED,
@@ -78,7 +78,7 @@ def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
     return found
 
 
-def _bury(queue: QueueState, row: Any, record: Record, due: int, priority: int) -> None:
+def _bury(queue: SqliteQueue, row: Any, record: Record, due: int, priority: int) -> None:
     """Make a dead letter of a message: its body is what its row says, all else is readable."""
     _log.error(
         "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "

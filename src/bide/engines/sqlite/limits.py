@@ -28,7 +28,7 @@ class GroupRow(Group, gc=False):
     waiting: int = 0
 
 
-class Lines(Limiter):
+class SqliteLines(Limiter):
     """The limits of a queue in one transaction, and if it has any the lines of its groups.
 
     Args:

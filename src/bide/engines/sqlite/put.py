@@ -10,7 +10,7 @@ from bide.engines.execution.changing import PART, WHOLE_PART
 from bide.engines.rules.decide import decide_put
 from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.queue_state import QueueState
+from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.tables import DEAD, SQL, plain_row_of, row_of
 from bide.model.commands import Command, Put
 from bide.model.message import Item, State
@@ -83,7 +83,7 @@ def put_all(session: "Session", puts: Sequence[Put], *, stores_new: bool) -> lis
 
 
 def _put_into(
-    queue: QueueState, session: "Session", commands: Sequence[Put], stores_new: bool
+    queue: SqliteQueue, session: "Session", commands: Sequence[Put], stores_new: bool
 ) -> list[Reply]:
     """Store the new messages with one statement, then the others in the order of the puts."""
     items = [item for command in commands for item in command.items]
@@ -101,7 +101,7 @@ def _put_into(
     return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
 
 
-def _store_new(queue: QueueState, items: Sequence[Item], base: int) -> dict[int, Outcome]:
+def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int, Outcome]:
     """Store the items whose id does not exist, and let them wait, or be dead letters.
 
     Args:
@@ -162,7 +162,7 @@ def _have_extras(items: Sequence[Item]) -> bool:
 
 
 def _put_others(
-    queue: QueueState, commands: Sequence[Put], base: int, outcomes: dict[int, Outcome]
+    queue: SqliteQueue, commands: Sequence[Put], base: int, outcomes: dict[int, Outcome]
 ) -> None:
     """Put the items that are not stored as new messages, and add their outcomes."""
     put = [(command, item) for command in commands for item in command.items]
@@ -176,7 +176,7 @@ def _put_others(
             outcomes[seq] = _put_again(queue, records, command, item)
 
 
-def _put_again(queue: QueueState, records: dict[str, Record], command: Put, item: Item) -> Outcome:
+def _put_again(queue: SqliteQueue, records: dict[str, Record], command: Put, item: Item) -> Outcome:
     """Put an item whose id exists, or that is not stored as a new message."""
     record = records.get(item.id)
     if record is None:

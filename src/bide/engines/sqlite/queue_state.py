@@ -58,7 +58,7 @@ _CONTENT = (
 _content = attrgetter(*_CONTENT)
 
 
-class QueueState(QueueReader):
+class SqliteQueue(QueueReader):
     """One queue: its row, and those of its messages that a command names.
 
     Args:

@@ -19,7 +19,7 @@ from bide.engines.cursor import (
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.change import Facts
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.limits import Lines
+from bide.engines.sqlite.limits import SqliteLines
 from bide.engines.sqlite.tables import (
     ACKED,
     DEAD,
@@ -72,7 +72,7 @@ class QueueReader:
         self.run_many: Callable[..., sqlite3.Cursor] = session.run_many
         self._session = session
         self._row: QueueRow | None = None
-        self._lines: Lines | None = None
+        self._lines: SqliteLines | None = None
         self.values_before: tuple[Any, ...] = ()
         """What the table has of the row."""
         self.changed_hours: dict[int, int] = {}
@@ -97,14 +97,14 @@ class QueueReader:
             row.put += sum(single_puts.values())
             row.delayed += sum(single_puts.values())
         if row.limited:  # they begin with the counts before any change
-            self._lines = Lines(self._session, row)
+            self._lines = SqliteLines(self._session, row)
         return row
 
     @property
-    def lines(self) -> Lines:
+    def lines(self) -> SqliteLines:
         """The limits of the queue; those of a queue without limits allow everything."""
         if self._lines is None:
-            self._lines = Lines(self._session, self.row)
+            self._lines = SqliteLines(self._session, self.row)
         return self._lines
 
     @property

@@ -8,7 +8,7 @@ from typing import cast
 from bide.engines.execution.changing import change_each, reopening
 from bide.engines.execution.commands import answer_again, execute
 from bide.engines.sqlite.put import put_all, put_one, together
-from bide.engines.sqlite.queue_state import QueueState
+from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.senders import Senders
 from bide.engines.sqlite.tables import SQL, empty, json_text
 from bide.model.command_identity import Identities, Identity
@@ -35,7 +35,7 @@ class Session:
         """The ends of messages that other processes may wait for."""
         self.has_uncounted = False
         """Whether there are messages with a higher number than the store has counted up to."""
-        self._queues: dict[str, QueueState] = {}
+        self._queues: dict[str, SqliteQueue] = {}
         self._single_puts: dict[int, dict[int, int]] | None = None
         self._senders: Senders | None = None
 
@@ -99,28 +99,28 @@ class Session:
 
     # Queues.
 
-    def look(self, name: str) -> QueueState:
+    def look(self, name: str) -> SqliteQueue:
         """Return a queue as it is."""
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = QueueState(self, name)
+            queue = self._queues[name] = SqliteQueue(self, name)
         return queue
 
-    def open(self, name: str) -> QueueState:
+    def open(self, name: str) -> SqliteQueue:
         """Return a queue that is going to be changed; first forget what was kept long enough."""
         queue = self.look(name)
         queue.forget()
         return queue
 
-    def make(self, name: str) -> QueueState:
+    def make(self, name: str) -> SqliteQueue:
         """Return a queue that is going to be changed, made if it did not exist."""
         queue = self.open(name)
         if not queue.row.id:
             self.run(SQL.create_queue, (name, self.now))
-            queue = self._queues[name] = QueueState(self, name)
+            queue = self._queues[name] = SqliteQueue(self, name)
         return queue
 
-    def drop(self, queue: QueueState) -> None:
+    def drop(self, queue: SqliteQueue) -> None:
         """Delete the row of a queue that is empty."""
         tables = "limit", "group", "line", "due_hour", "pause", "forwarded", "ended"
         empty(self.run, queue.row.id, *tables)
@@ -199,7 +199,7 @@ class Session:
         return Outcomes(outcomes, min(reopening(queue), default=None))
 
 
-def _all_held(queue: QueueState, leases: Sequence[Lease]) -> list[int]:
+def _all_held(queue: SqliteQueue, leases: Sequence[Lease]) -> list[int]:
     """Return the messages of leases if all are good and their acks delete them; else none."""
     ids = [lease.id for lease in leases]
     if queue.row.keep or queue.row.successors or len(set(ids)) < len(ids):

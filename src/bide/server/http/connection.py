@@ -19,7 +19,7 @@ import httptools
 from bide.logs import logger
 from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD
 from bide.server.http.exchange import TOO_LARGE, Exchange, Refusal, RequestHead
-from bide.server.http.output import Output
+from bide.server.http.output import ResponseOutput
 from bide.server.logs import log_refused
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ SLICE = 16 * 1024
 _log = logger("bide.server")
 
 
-class Connection(Output):
+class Connection(ResponseOutput):
     """One connection of a client.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HEADS, MAX_UNREAD, SMALL_HEAD
-from bide.server.app import App
+from bide.server.app import ServerApp
 from bide.server.http.client_address import network_of
 from bide.server.http.connection import Connection
 from bide.server.http.exchange import CLOSE, head
@@ -48,7 +48,7 @@ class HttpServer:
         app: the application.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ServerApp) -> None:
         settings = app.service.settings
         self.app = app
         self.stopping = False

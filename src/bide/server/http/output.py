@@ -17,7 +17,7 @@ WRITTEN = 64 * 1024
 """Bytes that are passed to TLS at a time."""
 
 
-class Output(asyncio.Protocol):
+class ResponseOutput(asyncio.Protocol):
     """The writing side of a connection."""
 
     server: "HttpServer"

@@ -177,7 +177,7 @@ class _Identified(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     """Whether the commands were sent before, and perhaps executed."""
 
 
-class Batch(_Identified):
+class RequestBatch(_Identified):
     """Commands to be executed in this order, each all or nothing."""
 
     commands: Annotated[list[Given], Meta(max_length=limits.MAX_COMMANDS)]
@@ -195,7 +195,7 @@ class _Headers(msgspec.Struct):
     headers: Raw = field(default_factory=Raw)
 
 
-_whole = msgspec.msgpack.Decoder(Batch).decode
+_whole = msgspec.msgpack.Decoder(RequestBatch).decode
 _raw_batch = msgspec.msgpack.Decoder(_Raws).decode
 _headers = msgspec.msgpack.Decoder(_Headers).decode
 _fields = msgspec.msgpack.Decoder(Annotated[dict[str, Raw], Meta(max_length=100)]).decode
@@ -205,7 +205,7 @@ _command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-async def unpack(data: bytes, pause: Pause) -> Batch:
+async def unpack(data: bytes, pause: Pause) -> RequestBatch:
     """Decode a batch of commands.
 
     Raises:
@@ -227,7 +227,7 @@ async def unpack(data: bytes, pause: Pause) -> Batch:
         commands.append(command)
         await pause()
     identified = {name: getattr(raws, name) for name in _Identified.__struct_fields__}
-    return Batch(commands=commands, **identified)
+    return RequestBatch(commands=commands, **identified)
 
 
 async def _large(raw: Raw, pause: Pause) -> Given:

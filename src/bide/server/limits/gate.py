@@ -28,7 +28,7 @@ from bide.server.limits.reply_budget import (
     room_for,
     size_of_reply,
 )
-from bide.server.limits.request_bodies import Gone
+from bide.server.limits.request_bodies import ClientGone
 from bide.server.limits.slow_reads import SlowReads, is_slow
 
 REQUEST = "bide.request"
@@ -142,7 +142,7 @@ class Visit:
             Gone: it has.
         """
         if self.client.gone:
-            raise Gone
+            raise ClientGone
 
     async def execute(self, command: Command) -> Reply:
         """Execute a command in the store, once there is room for its reply.

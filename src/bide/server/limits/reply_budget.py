@@ -15,7 +15,7 @@ from bide.model import commands as cmd
 from bide.model.limits import MAX_NAME
 from bide.model.message import size_of
 from bide.model.replies import Claimed, Found, Names, Page, Reply
-from bide.server.limits.request_bodies import Gone
+from bide.server.limits.request_bodies import ClientGone
 from bide.server.problem import Problem
 
 PATIENCE = 5.0
@@ -84,7 +84,7 @@ class Client(Protocol):
     gone: bool
     """Whether the client has closed the connection."""
     waiting: "asyncio.Future[None] | None"
-    """What the request waits for; it gets `Gone` when the client closes the connection."""
+    """What the request waits for; it gets `ClientGone` when the client closes the connection."""
 
 
 class Present:
@@ -98,7 +98,7 @@ class Present:
         """Note that the client has gone, and end the wait of its request."""
         self.gone = True
         if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_exception(Gone())
+            self.waiting.set_exception(ClientGone())
 
 
 class ReplyBudget:

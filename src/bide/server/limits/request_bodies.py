@@ -165,7 +165,7 @@ def check_count(what: str, count: int, most: int) -> None:
 Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client has closed the connection."""
 
 
@@ -198,7 +198,7 @@ async def read_body(
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientGone
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > limit:
@@ -247,7 +247,7 @@ async def unless_gone(
     async def leaves() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass  # nothing is expected after a body
-        raise Gone
+        raise ClientGone
 
     working = asyncio.ensure_future(work)
     handed_over = False

@@ -22,7 +22,7 @@ from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
 from bide.server.access.senders import sender_of
 from bide.server.call import Call
-from bide.server.limits.decoding import Batch, Given, unpack
+from bide.server.limits.decoding import Given, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.limits.slow_reads import Sent
 from bide.server.logs import Act, count_of
@@ -48,7 +48,7 @@ class About(msgspec.Struct):
     """Patterns of the queues that the rights are for."""
 
 
-@route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=Batch, problems=(501, 507))
+@route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=RequestBatch, problems=(501, 507))
 async def batch(call: Call) -> Answer:
     """Execute commands.
 
@@ -62,7 +62,7 @@ async def batch(call: Call) -> Answer:
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
     binary = call.content_type == MSGPACK
-    given = await (_unpacked(call) if binary else call.read(Batch))
+    given = await (_unpacked(call) if binary else call.read(RequestBatch))
     call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
     pause = call.service.large_bodies.pauses()
     commands = [await _own(call, command, pause) for command in given.commands]
@@ -111,7 +111,7 @@ async def _completed(call: Call, command: Any, reply: Any) -> Any:
     return reply
 
 
-def _identities(call: Call, given: Batch) -> list[Identity | None]:
+def _identities(call: Call, given: RequestBatch) -> list[Identity | None]:
     """Return the identity of each command for the store; reads have none.
 
     Raises:
@@ -134,7 +134,7 @@ def _identities(call: Call, given: Batch) -> list[Identity | None]:
     ]
 
 
-async def _composed(call: Call, command: Any, given: Batch) -> Part | Undone | BideError:
+async def _composed(call: Call, command: Any, given: RequestBatch) -> Part | Undone | BideError:
     if given.repeated:  # it is made of commands of the server's own
         return OutcomeUnknown(
             "the connection was lost during a bulk change, which may have been carried out or not; "
@@ -148,13 +148,13 @@ async def _composed(call: Call, command: Any, given: Batch) -> Part | Undone | B
         return error
 
 
-async def _unpacked(call: Call) -> Batch:
+async def _unpacked(call: Call) -> RequestBatch:
     data = await call.bytes()
     await call.service.large_bodies.turn(len(data))
     try:
         return await unpack(data, call.service.large_bodies.pauses())
     except UNREADABLE as error:
-        raise of_decoding(error, Batch) from None
+        raise of_decoding(error, RequestBatch) from None
 
 
 async def _own(call: Call, command: Given, pause: Pause) -> Any:

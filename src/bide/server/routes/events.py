@@ -14,7 +14,7 @@ from bide.model.times import milliseconds
 from bide.observing.sample import Sample, Worker, take_sample
 from bide.server import wire
 from bide.server.call import Call
-from bide.server.limits.request_bodies import Gone, unless_gone
+from bide.server.limits.request_bodies import ClientGone, unless_gone
 from bide.server.operation import Routes
 from bide.server.problem import Problem, invalid, of_bide
 from bide.server.subscriptions.subscription_wire import SubscriptionState, state_of
@@ -78,7 +78,7 @@ async def events(call: Call, query: EventsQuery) -> None:
             await unless_gone(call.receive, stream.run(), refused)
         except Problem as problem:
             await stream.end(problem)
-        except Gone:
+        except ClientGone:
             if not stream.ended:  # a client that has read the end leaves, too
                 raise
 

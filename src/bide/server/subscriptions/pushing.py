@@ -10,7 +10,7 @@ from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.server.settings import Settings
 from bide.targets.amqp import intakes
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.stats import Known
 from bide.targets.pusher import Pusher
@@ -35,7 +35,7 @@ class Pushing:
         self.pusher = Pusher(
             lane,
             clock,
-            gate=Gate(settings.push_networks),
+            gate=AddressGate(settings.push_networks),
             lease=settings.push_lease,
             intakes=intakes(settings.rabbitmq),
         )

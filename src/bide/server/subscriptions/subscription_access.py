@@ -16,7 +16,7 @@ from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
 from bide.model.identity import split_name
 from bide.server.subscriptions import subscription_wire as wire
-from bide.targets.http.addresses import Gate
+from bide.targets.http.addresses import AddressGate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 
@@ -68,7 +68,7 @@ class _StoreAccess:
         )
 
         async def ask() -> wire.PingOut | None:
-            pusher = Pusher(self._lane, gate=Gate(networks, fix))
+            pusher = Pusher(self._lane, gate=AddressGate(networks, fix))
             known = await pusher.records.get(name)
             if known is None:
                 return None

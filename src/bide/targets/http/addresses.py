@@ -84,7 +84,7 @@ def is_own(address: str) -> bool:
     return True
 
 
-class Gate:
+class AddressGate:
     """Allows connections to public addresses of other machines, and to allowed networks.
 
     Args:
@@ -94,7 +94,7 @@ class Gate:
         is_own: tells whether an address belongs to this machine.
 
     Example:
-        >>> gate = Gate(["10.1.0.0/16"])
+        >>> gate = AddressGate(["10.1.0.0/16"])
         >>> gate.lets("10.1.2.3", 22), gate.lets("10.2.0.1", 443), gate.lets("::ffff:127.0.0.1", 80)
         (True, False, False)
     """

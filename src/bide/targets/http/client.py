@@ -18,7 +18,7 @@ import h11
 
 from bide.clock import Clock, Timer
 from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
-from bide.targets.http.addresses import Gate, Lookup, NotPublic, first_to_answer, lookup
+from bide.targets.http.addresses import AddressGate, Lookup, NotPublic, first_to_answer, lookup
 
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""
@@ -97,7 +97,7 @@ class HttpClient:
     def __init__(
         self,
         clock: Clock,
-        gate: Gate,
+        gate: AddressGate,
         *,
         lookup: Lookup = lookup,
         tls: ssl.SSLContext | None = None,

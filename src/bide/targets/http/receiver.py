@@ -24,7 +24,7 @@ AWAY = frozenset({429, 502, 503, 504})
 """Statuses of a receiver that is busy or away; they say nothing about the message."""
 
 
-class Answer(NamedTuple):
+class ReceiverAnswer(NamedTuple):
     """The result of one request."""
 
     status: int | None
@@ -63,14 +63,20 @@ class Failed(Exception):
         probe: whether the message was to show that the receiver is back.
     """
 
-    def __init__(self, answer: Answer, *, probe: bool) -> None:
+    def __init__(self, answer: ReceiverAnswer, *, probe: bool) -> None:
         super().__init__(answer.text)
         self.answer = answer
         self.probe = probe
 
 
 def verdict(
-    message: Message, answer: Answer, backoff: Backoff, chance: float, *, is_open: bool, probe: bool
+    message: Message,
+    answer: ReceiverAnswer,
+    backoff: Backoff,
+    chance: float,
+    *,
+    is_open: bool,
+    probe: bool,
 ) -> Verdict:
     """Return how to settle a message.
 

@@ -13,7 +13,7 @@ from bide.logs import logger
 from bide.model.identity import split_name
 from bide.model.message import Message
 from bide.targets.http.client import HttpClient, NoAnswer
-from bide.targets.http.receiver import Answer, retry_after
+from bide.targets.http.receiver import ReceiverAnswer, retry_after
 from bide.targets.http.subscription import Subscription, signed
 
 EXCERPT = 500
@@ -31,7 +31,7 @@ HEADERS = {
 _log = logger("bide.server.push")
 
 
-class Busy(Exception):
+class ReceiverBusy(Exception):
     """This process has no connection left for a message, which was not sent."""
 
 
@@ -104,7 +104,9 @@ class Sender:
             shares.append(self._running[f"{to.namespace}/"] + waiting)
         return min(free, *(max(1, (free + taken) // 2) - taken for taken in shares))
 
-    async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
+    async def send(
+        self, message: Message, to: Subscription, *, failing: bool = False
+    ) -> ReceiverAnswer:
         """Send a message.
 
         Raises:
@@ -112,7 +114,7 @@ class Sender:
         """
         return await self._post(to, _headers_of(message, to), message.data, failing=failing)
 
-    async def ping(self, to: Subscription) -> Answer:
+    async def ping(self, to: Subscription) -> ReceiverAnswer:
         """Send a request that carries no message.
 
         Raises:
@@ -124,7 +126,7 @@ class Sender:
 
     async def _post(
         self, to: Subscription, given: Mapping[str, str], body: bytes, *, failing: bool = False
-    ) -> Answer:
+    ) -> ReceiverAnswer:
         """Send a request and return the answer, or why there is none. Cancelling closes it.
 
         Raises:
@@ -142,14 +144,14 @@ class Sender:
         # The subscription's own share bounds what is claimed: what was claimed, and a ping, may use
         # any connection that is free.
         if self.room_for(to, 0, failing=failing) <= 0:
-            raise Busy("this server has no connection left for it; it tries again soon")
+            raise ReceiverBusy("this server has no connection left for it; it tries again soon")
         self._running.update(counted)
         self._failing += failing
         try:
             reply = await self._client.post(to.url, headers.items(), body)
         except NoAnswer as error:
             _log.debug("%s: %s (%r)", to.name, error, error.__cause__)
-            return Answer(None, str(error))
+            return ReceiverAnswer(None, str(error))
         finally:
             self._failing -= failing
             self._running.subtract(counted)
@@ -159,7 +161,7 @@ class Sender:
         again = None
         if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             again = retry_after(reply.headers.get("retry-after"), self._clock.now())
-        return Answer(reply.status, _excerpt(reply.status, reply.body, hidden), again)
+        return ReceiverAnswer(reply.status, _excerpt(reply.status, reply.body, hidden), again)
 
     async def close(self) -> None:
         """Close all connections."""

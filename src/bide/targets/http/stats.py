@@ -7,7 +7,7 @@ import msgspec
 
 from bide.observing.metrics import Family, by_outcome
 from bide.observing.tally import Stats, Tally
-from bide.targets.http.receiver import Answer, Circuit, State
+from bide.targets.http.receiver import Circuit, ReceiverAnswer, State
 from bide.targets.http.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ class Deliveries(Stats, omit_defaults=True):
     error: str = ""
     """The error of that request."""
 
-    def note(self, answer: Answer, now: int) -> None:
+    def note(self, answer: ReceiverAnswer, now: int) -> None:
         """Count an answer.
 
         Example:
             >>> deliveries = Deliveries()
-            >>> deliveries.note(Answer(503, "503 Service Unavailable"), 1_000)
+            >>> deliveries.note(ReceiverAnswer(503, "503 Service Unavailable"), 1_000)
             >>> deliveries.answers, deliveries.error
             ({'5xx': 1}, '503 Service Unavailable')
         """

@@ -18,9 +18,9 @@ from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.observing.tally import Tally
 from bide.targets.http.peers import share
-from bide.targets.http.receiver import Answer, Circuit, Failed, Pace, verdict
+from bide.targets.http.receiver import Circuit, Failed, Pace, ReceiverAnswer, verdict
 from bide.targets.http.records import Overtaken
-from bide.targets.http.sender import Busy
+from bide.targets.http.sender import ReceiverBusy
 from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription import Subscription
 
@@ -40,10 +40,10 @@ class Target(Protocol):
             failing: whether its receiver has failed since it last accepted a message.
         """
 
-    async def send(self, message: Message, to: Subscription, *, failing: bool) -> Answer:
+    async def send(self, message: Message, to: Subscription, *, failing: bool) -> ReceiverAnswer:
         """Send a message; return what came of it. Any number may be sent at a time."""
 
-    async def ping(self, to: Subscription) -> Answer:
+    async def ping(self, to: Subscription) -> ReceiverAnswer:
         """See whether the receiver is there."""
 
 
@@ -197,9 +197,9 @@ class SubscriptionWorker(Consumer):
                 answer, probe = error.answer, error.probe
             case asyncio.CancelledError() if handling.timed_out:
                 to: Subscription = handling.given or self.subscription
-                answer = Answer(None, f"no answer within {to.timeout / 1000:g} s")
+                answer = ReceiverAnswer(None, f"no answer within {to.timeout / 1000:g} s")
                 probe = self._note(answer, to)
-            case Busy():
+            case ReceiverBusy():
                 return RELEASE._replace(delay=round(FULL * 1000))
             case asyncio.CancelledError():
                 return RELEASE
@@ -211,7 +211,7 @@ class SubscriptionWorker(Consumer):
             handling.message, answer, retry, random.random(), is_open=is_open, probe=probe
         )
 
-    def _note(self, answer: Answer, to: Subscription) -> bool:
+    def _note(self, answer: ReceiverAnswer, to: Subscription) -> bool:
         """Count an answer in the circuit, and respect its Retry-After; return whether it probed."""
         now, circuit = self._clock.now(), self.circuit
         self.deliveries.note(answer, now)

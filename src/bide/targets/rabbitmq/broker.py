@@ -31,7 +31,7 @@ from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.model.limits import MAX_AMQP_BODY
 from bide.targets.amqp import Address
-from bide.targets.http.addresses import Gate, NotPublic, first_to_answer, lookup
+from bide.targets.http.addresses import AddressGate, NotPublic, first_to_answer, lookup
 
 DELIVER = b"\x00\x3c\x00\x3c"
 """Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
@@ -169,7 +169,7 @@ class Broker:
         gate: which addresses may be connected to; all if it is `None`.
     """
 
-    def __init__(self, address: Address, clock: Clock, gate: Gate | None = None) -> None:
+    def __init__(self, address: Address, clock: Clock, gate: AddressGate | None = None) -> None:
         self.address = address
         self._clock = clock
         self._transport = _Transport(gate)
@@ -269,7 +269,7 @@ class Broker:
 class _Transport(TransportFactory):
     """Connects to the addresses that the gate allows, judged after the name was looked up."""
 
-    def __init__(self, gate: Gate | None) -> None:
+    def __init__(self, gate: AddressGate | None) -> None:
         self._gate = gate
         self.reader = FrameReader()
 

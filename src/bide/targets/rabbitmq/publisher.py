@@ -18,8 +18,8 @@ from bide.clock import Clock
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.targets.amqp import Address, parse
-from bide.targets.http.addresses import Gate
-from bide.targets.http.receiver import Answer
+from bide.targets.http.addresses import AddressGate
+from bide.targets.http.receiver import ReceiverAnswer
 from bide.targets.http.subscription import Subscription
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
 from bide.targets.rabbitmq.messages import UNFIT, Publication, to_amqp
@@ -45,7 +45,7 @@ AMQP cannot hold the message. Refused: the exchange does not exist, or the user 
 answer came."""
 
 
-class _Answer(Answer):
+class _Answer(ReceiverAnswer):
     """An answer of a broker."""
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class _Answer(Answer):
         return self.away
 
 
-def answer(outcome: Outcome, reason: str = "") -> Answer:
+def answer(outcome: Outcome, reason: str = "") -> ReceiverAnswer:
     """Return an outcome as an answer, with the reason of a failure."""
     return _Answer(STATUS[outcome], reason)
 
@@ -89,14 +89,14 @@ class Publisher:
         gate: which addresses may be connected to; all if it is `None`.
     """
 
-    def __init__(self, address: Address, clock: Clock, gate: Gate | None = None) -> None:
+    def __init__(self, address: Address, clock: Clock, gate: AddressGate | None = None) -> None:
         self.address = address
         self._broker = Broker(address, clock, gate)
         self._line, self._single = _Line(self._broker), _Line(self._broker)
         self._one = asyncio.Lock()
         self._flying: dict[str | None, asyncio.Event] = {}
 
-    async def publish(self, publication: Publication, patience: float) -> Answer:
+    async def publish(self, publication: Publication, patience: float) -> ReceiverAnswer:
         """Publish a message.
 
         Args:
@@ -170,7 +170,7 @@ class Publisher:
             del self._flying[id]
             over.set()
 
-    async def check(self, patience: float) -> Answer:
+    async def check(self, patience: float) -> ReceiverAnswer:
         """See whether the broker is there, and has the exchange; publish nothing."""
         try:
             async with asyncio.timeout(patience):
@@ -210,7 +210,7 @@ class RabbitMQ:
         trusted: the URLs of brokers that may be connected to wherever they are.
     """
 
-    def __init__(self, clock: Clock, gate: Gate, trusted: Collection[str] = ()) -> None:
+    def __init__(self, clock: Clock, gate: AddressGate, trusted: Collection[str] = ()) -> None:
         self._trusted = trusted
         self._clock = clock
         self._gate = gate
@@ -221,7 +221,9 @@ class RabbitMQ:
         """Return how many more messages may be sent: one connection carries any number."""
         return 1_000_000
 
-    async def send(self, message: Message, to: Subscription, *, failing: bool = False) -> Answer:
+    async def send(
+        self, message: Message, to: Subscription, *, failing: bool = False
+    ) -> ReceiverAnswer:
         """Publish a message; return once the broker has confirmed or rejected it."""
         publisher = self._publisher(to.url)
         try:
@@ -231,7 +233,7 @@ class RabbitMQ:
         # Sooner than the consumer, which would not know why.
         return await publisher.publish(publication, to.timeout / 1000 * 0.9)
 
-    async def ping(self, to: Subscription) -> Answer:
+    async def ping(self, to: Subscription) -> ReceiverAnswer:
         """Check whether the broker accepts the connection and has the exchange."""
         publisher = self._new(to.url)  # a server that only pings closes no cached one
         try:

@@ -8,7 +8,7 @@ from bide.model import commands as cmd
 from bide.model import replies as rep
 from bide.model.ended import End
 from bide.model.message import Item, Message, State
-from bide.testing.conformance.watch import Watch, audit
+from bide.testing.conformance.watch import StoreWatch, audit
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOUR = 3_600_000
@@ -62,7 +62,7 @@ class Driver:
         self.now = START
         self.wake: int | None = None
         """When the last command that changes says that there is more to claim."""
-        self._watch = Watch(engine) if watched else None
+        self._watch = StoreWatch(engine) if watched else None
 
     def wait(self, ms: int) -> Self:
         """Let time pass; return this driver."""

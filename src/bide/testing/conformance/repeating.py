@@ -24,13 +24,13 @@ class RepetitionCases:
     """What a store remembers of commands with an identity."""
 
     @pytest.fixture
-    def sends(self, bare: Driver) -> "Sender":
+    def sends(self, bare: Driver) -> "RepeatingSender":
         """Provide a sender to a store that remembers answers."""
         if not bare.engine.capabilities.remembers:
             pytest.skip("this store does not remember answers")
-        return Sender(bare)
+        return RepeatingSender(bare)
 
-    def test_a_repeated_command_is_not_executed_twice(self, sends: "Sender") -> None:
+    def test_a_repeated_command_is_not_executed_twice(self, sends: "RepeatingSender") -> None:
         put = cmd.Put("q", [Item("a", b"1"), Item("b", b"1")])
         first = sends(put, of(1))
         assert done(first.outcomes) == [True, True]
@@ -42,14 +42,18 @@ class RepetitionCases:
         assert done(first.outcomes) == [True, False]
         assert sends(cancel, of(2, repeated=True)) == first
 
-    def test_a_message_that_was_acked_meanwhile_is_not_put_again(self, sends: "Sender") -> None:
+    def test_a_message_that_was_acked_meanwhile_is_not_put_again(
+        self, sends: "RepeatingSender"
+    ) -> None:
         put = cmd.Put("q", [Item("a", b"1")])
         assert done(sends(put, of(1)).outcomes) == [True]
         sends.driver.ack(*sends.driver.hold())
         assert done(sends(put, of(1, repeated=True)).outcomes) == [True]
         assert sends.driver.find("a") == [None]
 
-    def test_every_kind_of_change_is_repeated_with_its_answer(self, sends: "Sender") -> None:
+    def test_every_kind_of_change_is_repeated_with_its_answer(
+        self, sends: "RepeatingSender"
+    ) -> None:
         driver = sends.driver
         held = [driver.lease(name) for name in ("acked", "retried", "buried", "extended", "lost")]
         driver.put("late", "version", "purged", "grouped", delay=1_000, group="g")
@@ -82,7 +86,9 @@ class RepetitionCases:
             if isinstance(reply, rep.Outcomes):
                 assert all(reply.outcomes), command
 
-    def test_what_was_not_executed_is_executed_by_its_repetition(self, sends: "Sender") -> None:
+    def test_what_was_not_executed_is_executed_by_its_repetition(
+        self, sends: "RepeatingSender"
+    ) -> None:
         sends(cmd.Put("q", [Item("a", b"1")]), of(1))
         put = cmd.Put("q", [Item("b", b"1")])
         assert done(sends(put, of(2, repeated=True)).outcomes) == [True]
@@ -92,7 +98,7 @@ class RepetitionCases:
         assert done(sends(cancel, of(2, 1, repeated=True)).outcomes) == [True]
 
     def test_an_original_that_comes_after_its_repetition_is_not_executed(
-        self, sends: "Sender"
+        self, sends: "RepeatingSender"
     ) -> None:
         sends(cmd.Put("q", [Item("a", b"1")]), of(1))
         cancel = cmd.Cancel("q", ["a"])
@@ -101,19 +107,21 @@ class RepetitionCases:
 
     @pytest.mark.parametrize("repeated", [False, True])
     def test_a_command_that_was_given_up_is_never_executed_later(
-        self, sends: "Sender", repeated: bool
+        self, sends: "RepeatingSender", repeated: bool
     ) -> None:
         sends(cmd.Put("q", [Item("a", b"1")]), of(2))
         with pytest.raises(OutcomeUnknown):
             sends(cmd.Cancel("q", ["a"]), of(1, repeated=repeated))
         assert sends.driver.scan() == ["a"]
 
-    def test_a_repetition_of_an_unknown_sender_is_not_executed(self, sends: "Sender") -> None:
+    def test_a_repetition_of_an_unknown_sender_is_not_executed(
+        self, sends: "RepeatingSender"
+    ) -> None:
         with pytest.raises(OutcomeUnknown):
             sends(cmd.Put("q", [Item("a", b"1")]), of(1, repeated=True))
         assert sends.driver.scan() == []
 
-    def test_senders_are_remembered_apart(self, sends: "Sender") -> None:
+    def test_senders_are_remembered_apart(self, sends: "RepeatingSender") -> None:
         put = cmd.Put("q", [Item("a", b"1")])
         commands: list[cmd.Command] = [put, put, cmd.Find("q", ["a"])]
         identities = [of(7), of(1, sender="owner:b"), None]
@@ -126,7 +134,7 @@ class RepetitionCases:
         with pytest.raises(OutcomeUnknown):
             sends(put, of(1, sender="owner:c", repeated=True))
 
-    def test_one_unknown_outcome_spoils_no_other(self, sends: "Sender") -> None:
+    def test_one_unknown_outcome_spoils_no_other(self, sends: "RepeatingSender") -> None:
         puts = [cmd.Put("q", [Item(id, b"1")]) for id in "abc"]
         identities = [of(1), of(1, sender="owner:new", repeated=True), of(1, 1)]
         with pytest.raises(PartlyDone) as partly:
@@ -137,7 +145,7 @@ class RepetitionCases:
         assert isinstance(unknown, OutcomeUnknown)
         assert sorted(sends.driver.scan()) == ["a", "c"]
 
-    def test_a_repeated_claim_returns_what_it_still_holds(self, sends: "Sender") -> None:
+    def test_a_repeated_claim_returns_what_it_still_holds(self, sends: "RepeatingSender") -> None:
         driver = sends.driver
         driver.put("a", "b", "c", "d")
         claim = cmd.Claim("q", 3, 1_000, "w1")
@@ -150,7 +158,9 @@ class RepetitionCases:
         assert driver.wait(2_000).take() == ["a", "c", "d"]
         assert ids_of(sends(claim, of(1, repeated=True))) == []
 
-    def test_a_claim_without_messages_asks_again_under_its_identity(self, sends: "Sender") -> None:
+    def test_a_claim_without_messages_asks_again_under_its_identity(
+        self, sends: "RepeatingSender"
+    ) -> None:
         claim = cmd.Claim("q", 3, 1_000, "w1")
         assert ids_of(sends(claim, of(1))) == []
         sends.driver.put("a")
@@ -158,7 +168,7 @@ class RepetitionCases:
         assert ids_of(sends(claim, of(1))) == ["a"]
 
     def test_a_caller_that_waits_for_an_end_asks_again_under_its_identity(
-        self, sends: "Sender"
+        self, sends: "RepeatingSender"
     ) -> None:
         sends.driver.configure(history=10_000)
         held = sends.driver.lease("a")
@@ -167,12 +177,12 @@ class RepetitionCases:
         sends.driver.ack(held)
         assert [end.how for end in sends(watch, of(1)).ends] == ["acked"]
 
-    def test_what_is_refused_is_not_remembered(self, sends: "Sender") -> None:
+    def test_what_is_refused_is_not_remembered(self, sends: "RepeatingSender") -> None:
         ack = cmd.Ack("q", [cmd.Lease("a", 1)])
         assert done(sends(ack, of(1)).outcomes) == [False]
         assert done(sends(ack, of(1, repeated=True)).outcomes) == [False]
 
-    def test_a_batch_is_as_true_if_all_of_it_is_repeated(self, sends: "Sender") -> None:
+    def test_a_batch_is_as_true_if_all_of_it_is_repeated(self, sends: "RepeatingSender") -> None:
         driver = sends.driver
         chance = Random(7)
         for number in range(1, 60):
@@ -195,7 +205,7 @@ class RepetitionCases:
         assert driver.now > START
 
 
-class Sender:
+class RepeatingSender:
     """Executes commands with an identity."""
 
     def __init__(self, driver: Driver) -> None:

@@ -31,7 +31,7 @@ MOVES = (
 TWO_HOURS = Where(after=START - HOUR, before=START + HOUR)
 
 
-class Mover:
+class ScanMover:
     """Changes messages at random, so that all stay there and due within `TWO_HOURS`.
 
     Args:
@@ -101,7 +101,7 @@ class ScanCases:
     def test_a_scan_misses_none_that_moves(self, driver: Driver, where: Where | None) -> None:
         for seed in range(40):
             chance, own_driver = Random(seed), Driver(driver.engine, f"q{seed}", watched=False)
-            mover = Mover(own_driver, chance)
+            mover = ScanMover(own_driver, chance)
             cursor, seen, moved = None, Counter[str](), set[str]()
             if where is not None:
                 own_driver.put("early", "late", at=START + 2 * HOUR)

@@ -19,7 +19,7 @@ from bide.model.times import LIMITS
 from bide.testing.conformance import drawing
 from bide.testing.conformance.drawing import IDS, LARGE, QUEUES, SORTED, Draw, Script
 from bide.testing.conformance.driver import HOUR, START, Driver, leases
-from bide.testing.conformance.watch import Watch, audit, dump
+from bide.testing.conformance.watch import StoreWatch, audit, dump
 
 EXAMPLES = int(os.environ.get("BIDE_EXAMPLES", "100"))
 FIRST = Random().getrandbits(32) if "BIDE_EXAMPLES" in os.environ else 0
@@ -36,7 +36,7 @@ class Player:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.watch = Watch(engine)
+        self.watch = StoreWatch(engine)
         self._given = {queue: [cmd.Lease("a", 0)] for queue in QUEUES}
 
     def batch(self, ops: Sequence[cmd.Command], now: int) -> list[Reply]:

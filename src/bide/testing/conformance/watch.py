@@ -43,7 +43,7 @@ def audit(engine: Engine, queue: str, now: int) -> Counts:
     return counts
 
 
-class Watch:
+class StoreWatch:
     """Executes commands one at a time, and checks each against the lifecycle.
 
     Args:

@@ -27,7 +27,7 @@ from bide.tasks import background, cancel
 from bide.threads import deaths
 from bide.worker.app.app import App
 from bide.worker.app.loading import load
-from bide.worker.process.processes import FAILED, WRONG_USAGE, Report, command_of, reporting
+from bide.worker.process.processes import FAILED, WRONG_USAGE, ProcessReport, command_of, reporting
 from bide.worker.process.runner import Runner
 
 LINGER = 2.0
@@ -66,7 +66,7 @@ def main(text: str, pipe: int) -> int:
     """
     orders = msgspec.json.decode(text, type=Orders)
     configure(as_json=orders.log_json, level=orders.log_level)
-    report = Report()
+    report = ProcessReport()
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
         code = 1
         try:
@@ -118,7 +118,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return import_module("uvloop").new_event_loop if has_uvloop else None
 
 
-async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:
+async def _work(app: App, orders: Orders, pipe: int, report: ProcessReport) -> None:
     loop = asyncio.get_running_loop()
     _check_store(app, orders.processes)
     report.store = app._url
@@ -128,7 +128,7 @@ async def _work(app: App, orders: Orders, pipe: int, report: Report) -> None:
         report.ready = True
         send()
 
-    def figures() -> Report:
+    def figures() -> ProcessReport:
         report.tallies, report.stuck = runner.tallies(), runner.stuck()
         report.notifications_lost, report.threads = runner.notifications_lost, dict(deaths)
         return report

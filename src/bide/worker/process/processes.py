@@ -28,7 +28,7 @@ LONGEST = 1 << 24
 """The largest report in bytes. A tally takes a few hundred, and a process may have many queues."""
 
 
-class Report(msgspec.Struct, omit_defaults=True):
+class ProcessReport(msgspec.Struct, omit_defaults=True):
     """A report of a process: that its event loop runs, and what it has done."""
 
     ready: bool = False
@@ -46,12 +46,12 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Report).decode
+_decode = msgspec.json.Decoder(ProcessReport).decode
 
 
 @asynccontextmanager
 async def reporting(
-    descriptor: int, figures: Callable[[], Report], stop: Callable[[], None]
+    descriptor: int, figures: Callable[[], ProcessReport], stop: Callable[[], None]
 ) -> AsyncIterator[Callable[[], None]]:
     """Report to the supervisor once a beat, and at the end. Runs in the worker process.
 
@@ -94,7 +94,7 @@ async def reporting(
             await writer.wait_closed()
 
 
-async def receive(pipe: socket.socket) -> AsyncIterator[Report]:
+async def receive(pipe: socket.socket) -> AsyncIterator[ProcessReport]:
     """Receive the reports of a process until it ends. Runs in the supervisor."""
     reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
     with closing(writer), suppress(ConnectionResetError):  # it was killed
@@ -127,7 +127,7 @@ class Process:
     """Descriptors that it inherits."""
     changed: Callable[[], None]
     """Called with each of its reports."""
-    report: Report = field(default_factory=Report)
+    report: ProcessReport = field(default_factory=ProcessReport)
     """Its last report."""
     end_requests: int = 0
     """How many times it was asked to end."""

@@ -33,7 +33,7 @@ LIMIT = 0.5
 """Seconds that a handler may block the event loop before a warning names it."""
 
 
-class Watch:
+class LoopWatch:
     """A thread that watches the event loop.
 
     It uses real time: no clock can wake a blocked loop.
@@ -171,7 +171,7 @@ class Runner:
 
     async def _work(self, store_client: StoreClient, new: bool) -> None:
         holder = self._holder
-        watch = Watch()
+        watch = LoopWatch()
         crash_isolation = CrashIsolation()
         began, gaps = self.app.clock.now(), dict[str, list[Span]]()
 

@@ -73,7 +73,7 @@ _log = logger("bide.worker")
 
 
 @dataclass
-class Slot:
+class ProcessSlot:
     """The place of one process. Times are those of `time.monotonic`."""
 
     number: int
@@ -136,7 +136,7 @@ class Supervisor:
         file = self.health_file
         if file is not None and not (folder := file.absolute().parent).is_dir():
             raise InvalidArgument(f"there is no folder {folder} for {file.name}")
-        self.slots = [Slot(number + 1) for number in range(self.processes)]
+        self.slots = [ProcessSlot(number + 1) for number in range(self.processes)]
         self._code = 0
         self.totals = Totals()
         """What the processes have done."""
@@ -260,7 +260,7 @@ class Supervisor:
 
     # The life of processes.
 
-    def _tend(self, slot: Slot) -> None:
+    def _tend(self, slot: ProcessSlot) -> None:
         """Do what a slot needs now: note a death, start a process, or replace the one at work."""
         now = time.monotonic()
         process, fresh = slot.process, slot.fresh
@@ -296,7 +296,7 @@ class Supervisor:
             slot.wanted, slot.warn_at = False, now + SLOW
             slot.fresh = self._start(slot.number)
 
-    def _died(self, slot: Slot, process: Process) -> None:
+    def _died(self, slot: ProcessSlot, process: Process) -> None:
         """Let another process take the place of a dead one, unless none can begin."""
         if self._stopping:
             return
