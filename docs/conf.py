@@ -12,11 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 # The kit for Django can only be imported in a project.
 settings.configure(
     INSTALLED_APPS=[
-        "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes",
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
         "bide.contrib.django",
     ],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-)  # fmt: skip
+)
 django.setup()
 
 project = "bide"

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "bide_async_worker", "bide_clock", "bide_django_worker", "bide_store", "bide_url",
+    "bide_async_worker",
+    "bide_clock",
+    "bide_django_worker",
+    "bide_store",
+    "bide_url",
     "bide_worker",
-]  # fmt: skip
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,8 +13,9 @@ from sphinx.util.typing import stringify_annotation
 import bide
 
 FORMS: dict[str, type] = {
-    "bide.Delivery": bide.Delivery, "bide.AsyncDelivery": bide.Delivery,
-}  # fmt: skip
+    "bide.Delivery": bide.Delivery,
+    "bide.AsyncDelivery": bide.Delivery,
+}
 
 
 def results(kind: type) -> dict[str, str]:

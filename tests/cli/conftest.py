@@ -46,9 +46,14 @@ def run(url: str) -> Bide:
 
 def environment(url: str, **more: str) -> dict[str, str]:
     unwanted = {
-        "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "BIDE_URL", "TERM",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "COLUMNS",
+        "LINES",
+        "BIDE_URL",
+        "TERM",
         "PYTHONUNBUFFERED",  # users do not set it: output is written at the end
-    }  # fmt: skip
+    }
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**kept, "PATH": path, "BIDE_URL": url, "TERM": "xterm-256color", **more}
@@ -62,9 +67,15 @@ def shell(url: str, tmp_path: Path) -> Shell:
         line: str, stdin: str | None = None, **more: str
     ) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            ["bash", "-c", line], env=environment(url, **more), cwd=tmp_path, text=True,
-            input=stdin, capture_output=True, timeout=BOUND, check=False,
-        )  # fmt: skip
+            ["bash", "-c", line],
+            env=environment(url, **more),
+            cwd=tmp_path,
+            text=True,
+            input=stdin,
+            capture_output=True,
+            timeout=BOUND,
+            check=False,
+        )
 
     return call
 
@@ -77,9 +88,12 @@ def terminal(url: str, tmp_path: Path) -> Terminal:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "bide", *arguments],
-            env=environment(url, **{"COLUMNS": "100", "LINES": "40", **more}), cwd=tmp_path,
-            stdin=theirs, stdout=theirs, stderr=theirs,
-        )  # fmt: skip
+            env=environment(url, **{"COLUMNS": "100", "LINES": "40", **more}),
+            cwd=tmp_path,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
         os.close(theirs)
         if typed:
             os.write(ours, typed.encode())

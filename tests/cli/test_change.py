@@ -70,10 +70,13 @@ def test_cancel_a_span_of_time(run: Bide, orders: bide.Queue) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "4000000000"],
+        [],
+        ["a", "--group", "g"],
+        ["a", "--dry-run"],
+        ["--group", "g", "--if-due", "4000000000"],
         ["--group", "g", "--if-version", "0123456789abcdef"],
     ],
-)  # fmt: skip
+)
 def test_cancel_takes_ids_or_a_rule(run: Bide, arguments: list[str]) -> None:
     result = run("cancel", "orders", *arguments)
     assert result.exit_code == 2

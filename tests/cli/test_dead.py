@@ -53,14 +53,19 @@ def test_list_of_all_queues(run: Bide, letters: bide.Queue, url: str) -> None:
         mail.claim()[0].bury("ValueError: no such address")
     lines = [line.split("\t") for line in run("dead", "list").stdout.splitlines()]
     assert [line[:2] for line in lines] == [
-        ["mail", "m"], ["orders", "a"], ["orders", "b"], ["orders", "c"],
-    ]  # fmt: skip
+        ["mail", "m"],
+        ["orders", "a"],
+        ["orders", "b"],
+        ["orders", "c"],
+    ]
     assert len(run("dead", "list", "--limit", "3").stdout.splitlines()) == 3
     result = run("dead", "list", "--error", "ValueError", "--json")
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(one["queue"], one["id"]) for one in found] == [
-        ("mail", "m"), ("orders", "a"), ("orders", "c"),
-    ]  # fmt: skip
+        ("mail", "m"),
+        ("orders", "a"),
+        ("orders", "c"),
+    ]
 
 
 @pytest.mark.parametrize(

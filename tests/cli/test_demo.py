@@ -155,8 +155,9 @@ def test_an_interrupted_run_leaves_nothing_behind(
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "demo", "--seconds", "60", "--dashboard"],
         env={**os.environ, "TMPDIR": str(tmp_path), "BIDE_URL": url},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     where = process.stdout.readline().split()[-1].decode()
     while b"the shop opens" not in process.stdout.readline():
@@ -177,8 +178,9 @@ def test_the_dashboard_stays_open_after_the_proof(url: str, tmp_path: Path) -> N
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "demo", "--orders", "50", "--seconds", "1", "--dashboard"],
         env={**os.environ, "TMPDIR": str(tmp_path), "BIDE_URL": url},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     while b"the dashboard stays open at " not in (line := process.stdout.readline()):
         assert process.poll() is None

@@ -54,11 +54,14 @@ def test_edit_tells_why_not(run: Bide, orders: bide.Queue) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "needs to know what to change"), (["--text"], "--text says what the body is"),
-        (["{"], "is not JSON"), (["--group", "g", "--no-group"], "cannot be used together"),
-        (["--priority", "256"], "256"), (["--delay", "1", "--at", "4000000000"], "not both"),
+        ([], "needs to know what to change"),
+        (["--text"], "--text says what the body is"),
+        (["{"], "is not JSON"),
+        (["--group", "g", "--no-group"], "cannot be used together"),
+        (["--priority", "256"], "256"),
+        (["--delay", "1", "--at", "4000000000"], "not both"),
     ],
-)  # fmt: skip
+)
 def test_edit_refuses(run: Bide, orders: bide.Queue, arguments: list[str], told: str) -> None:
     orders.put(1, id="a", at=FAR)
     result = run("edit", "orders", "a", *arguments)

@@ -75,8 +75,10 @@ def test_set_changes_limits(run: Bide, orders: bide.Queue) -> None:
 
 
 def test_a_number_that_is_none_is_told(run: Bide) -> None:
-    for given, bounds in ((("set", "orders", "--limit"), "x>=0"),
-                          (("put", "orders", "1", "--priority"), "0<=x<=255")):  # fmt: skip
+    for given, bounds in (
+        (("set", "orders", "--limit"), "x>=0"),
+        (("put", "orders", "1", "--priority"), "0<=x<=255"),
+    ):
         for text, why in (
             ("x", "valid whole number."),
             ("1.5", "valid whole number."),

@@ -27,9 +27,15 @@ def test_a_sorted_set_is_taken_over(
     result = run("import", "orders", source, "--redis-zset", "delayed", "--remove", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == {
-        "stored": 2, "kept": 0, "rescheduled": 0, "removed": 2, "refused": 0, "left": 0,
-        "reasons": {}, "dry_run": False,
-    }  # fmt: skip
+        "stored": 2,
+        "kept": 0,
+        "rescheduled": 0,
+        "removed": 2,
+        "refused": 0,
+        "left": 0,
+        "reasons": {},
+        "dry_run": False,
+    }
     found = {message.due: message.body for message in orders.scan()}
     assert found == {1_900_000_000_000: "order-41", 1_900_000_000_500: {"order": 42}}
     assert not theirs.exists("delayed")

@@ -169,12 +169,14 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
         ("help", "there is no command 'help'\n       see 'bide --help'"),
         ("token lst", "there is no command 'lst'; did you mean 'list'?"),
         ("token", "Missing command.\n       see 'bide token --help'"),
-        ("put orders 1 --delay=-5", "'-5' is negative; for now give 0, for a time in the past "
-         "use --at"),
+        (
+            "put orders 1 --delay=-5",
+            "'-5' is negative; for now give 0, for a time in the past use --at",
+        ),
         ("ack orders a abc", "'abc' is not a token; the token is the second column"),
         ("ack orders a 0", "'0' is not a token; the token is the second column"),
     ],
-)  # fmt: skip
+)
 def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str) -> None:
     result = run(*line.split())
     assert (result.stdout, result.exit_code) == ("", 2)
@@ -246,9 +248,11 @@ def test_a_purge_without_a_state(run: Bide, url: str, more: list[str]) -> None:
 @pytest.mark.parametrize("line", ["put q 1", "queues", "subscription list", "doctor"])
 def test_what_is_no_url(run: Bide, line: str) -> None:
     for wrong, cause in (
-        ("http://[::1", "is not a valid URL"), ("sqlite:///x%00.db", "name of a file"),
-        ("redis://u:hu[sh@cache", "%5B"), (" sqlite:///bide.db", "begins or ends with a blank"),
-    ):  # fmt: skip
+        ("http://[::1", "is not a valid URL"),
+        ("sqlite:///x%00.db", "name of a file"),
+        ("redis://u:hu[sh@cache", "%5B"),
+        (" sqlite:///bide.db", "begins or ends with a blank"),
+    ):
         result = run(*line.split(), "--url", wrong)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert cause in result.stderr
@@ -257,12 +261,15 @@ def test_what_is_no_url(run: Bide, line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "forward postgresql://u:hu[sh@db/shop --once", "top --once --url http://:hu[sh@host",
-        "worker x:y --outbox postgresql://u:hu[sh@db/shop", "rabbitmq amqp://u:hu[sh@mq/?exchange=s",
+        "forward postgresql://u:hu[sh@db/shop --once",
+        "top --once --url http://:hu[sh@host",
+        "worker x:y --outbox postgresql://u:hu[sh@db/shop",
+        "rabbitmq amqp://u:hu[sh@mq/?exchange=s",
         "subscription add o --to amqp://u:hu[sh@mq/?exchange=s",
-        "import o redis://u:hu[sh@cache --from celery", "move redis://u:hu[sh@cache redis://b",
+        "import o redis://u:hu[sh@cache --from celery",
+        "move redis://u:hu[sh@cache redis://b",
     ],
-)  # fmt: skip
+)
 def test_a_password_that_must_be_encoded(run: Bide, line: str) -> None:
     result = run(*line.split())
     assert (result.stdout, result.exit_code) == ("", 2)
@@ -270,11 +277,17 @@ def test_a_password_that_must_be_encoded(run: Bide, line: str) -> None:
     assert "hu" not in result.stderr
 
 
-@pytest.mark.parametrize(("wrong", "meant"), [
-    ("redis:/cache/0", "redis://cache/0"), ("postgresql:u:secret@db/x", "postgresql://u:***@db/x"),
-    ("sqlite:/var/bide.db", "sqlite:////var/bide.db"), ("sqlite:bide.db", "sqlite:///bide.db"),
-    ("memory:", "memory://"), ("http:/host:8642", "http://host:8642"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("redis:/cache/0", "redis://cache/0"),
+        ("postgresql:u:secret@db/x", "postgresql://u:***@db/x"),
+        ("sqlite:/var/bide.db", "sqlite:////var/bide.db"),
+        ("sqlite:bide.db", "sqlite:///bide.db"),
+        ("memory:", "memory://"),
+        ("http:/host:8642", "http://host:8642"),
+    ],
+)
 def test_a_url_without_its_slashes(run: Bide, wrong: str, meant: str) -> None:
     with pytest.raises(bide.InvalidArgument, match=f"; write {re.escape(meant)}$"):
         bide.Queue("orders", wrong)
@@ -306,10 +319,13 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
         (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' begins"),
         (["rabbitmq", "amqp://mq"], {"BIDE_URL": "memory://"}, "error: 'amqp://mq' names no"),
         (["serve", "--store", ""], {}, "error: '' begins"),
-        (["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"], {},
-         "error: 'memory://' is no single Redis"),
+        (
+            ["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"],
+            {},
+            "error: 'memory://' is no single Redis",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_error_of_a_url_names_the_url(
     arguments: list[str], environment: dict[str, str], told: str
 ) -> None:
@@ -337,10 +353,13 @@ def test_words_of_other_programs_put_and_show_messages(run: Bide) -> None:
 @pytest.mark.parametrize(
     ("word", "named"),
     [
-        ("rm", "cancel"), ("remove", "cancel"), ("clear", "purge"), ("flush", "purge"),
+        ("rm", "cancel"),
+        ("remove", "cancel"),
+        ("clear", "purge"),
+        ("flush", "purge"),
         ("requeue", "revive"),
     ],
-)  # fmt: skip
+)
 def test_words_with_more_than_one_meaning_do_nothing_and_name_the_commands(
     run: Bide, word: str, named: str
 ) -> None:

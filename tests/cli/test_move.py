@@ -27,8 +27,9 @@ def test_move_moves_all_queues(run: Bide, url: str, orders: bide.Queue, tmp_path
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in result.output.splitlines()]
     assert [(line["queue"], line["moved"], line["left"]) for line in lines] == [
-        ("mails", 1, 0), ("orders", 1, 0),
-    ]  # fmt: skip
+        ("mails", 1, 0),
+        ("orders", 1, 0),
+    ]
     assert (ids(url), ids(target)) == ([], ["a"])
     again = run("move", url, target, "--json")
     assert (again.exit_code, json.loads(again.output.splitlines()[0])["moved"]) == (0, 0)
@@ -149,9 +150,13 @@ def test_follow_moves_what_comes_until_it_is_interrupted(
     orders.put(1, id="a")
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "move", url, target, "--follow", "--json"],
-        env=environment(url), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+        env=environment(url),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     try:
         for id in ("b", "c"):
             deadline = time.monotonic() + BOUND
@@ -179,8 +184,9 @@ def test_a_move_that_is_told_to_end_says_so_by_its_exit_code(
     target = f"sqlite:///{tmp_path}/new.db"
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "move", url, target, "--batch", "1"],
-        env=environment(url), stderr=subprocess.PIPE,
-    )  # fmt: skip
+        env=environment(url),
+        stderr=subprocess.PIPE,
+    )
     deadline = time.monotonic() + BOUND
     while orders.counts().sizes.total == 20_000:
         assert time.monotonic() < deadline

@@ -70,9 +70,10 @@ def test_times_in_a_pipe_are_in_utc(shell: Shell, orders: bide.Queue) -> None:
     orders.configure(history="1h", keep="1h")
     orders.put(1, id="a", at=4_000_000_000)
     lines = (
-        "bide cancel orders a --if-due 4000000001", "bide put orders 1 --id a 2>&1 >/dev/null",
+        "bide cancel orders a --if-due 4000000001",
+        "bide put orders 1 --id a 2>&1 >/dev/null",
         "bide cancel orders a >/dev/null; bide get orders a 2>&1",
-    )  # fmt: skip
+    )
     cancelled, kept, gone = (shell(line, TZ="Asia/Shanghai").stdout for line in lines)
     due = "due 2096-10-02T07:06:40.000Z"
     assert cancelled == f"a\tno\tdelayed\tit is delayed, {due}, and no longer as you saw it\n"
@@ -91,11 +92,19 @@ def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: b
 @pytest.mark.parametrize(
     "command",
     [
-        "audit", "export orders", "import orders x.jsonl", "move sqlite:///bide.db sqlite:///new.db",
-        "revive orders --all", "purge orders --state dead", "put orders --lines --file lines",
-        "counts orders", "get orders a", "cancel orders nobody", "get orders nobody",
+        "audit",
+        "export orders",
+        "import orders x.jsonl",
+        "move sqlite:///bide.db sqlite:///new.db",
+        "revive orders --all",
+        "purge orders --state dead",
+        "put orders --lines --file lines",
+        "counts orders",
+        "get orders a",
+        "cancel orders nobody",
+        "get orders nobody",
     ],
-)  # fmt: skip
+)
 def test_a_closed_stderr_changes_nothing(shell: Shell, tmp_path: Path, command: str) -> None:
     """As under cron and in daemons. An export was empty, an audit did not balance."""
     url = "" if command.startswith("move") else "--url sqlite:///bide.db"
@@ -123,10 +132,12 @@ def test_a_key_is_not_made_for_a_closed_output(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("command", "output"),
     [
-        ("put orders - --text", "1"), ("put orders --lines", "1"), ("import orders", "2"),
+        ("put orders - --text", "1"),
+        ("put orders --lines", "1"),
+        ("import orders", "2"),
         ("ack orders -", "0"),
     ],
-)  # fmt: skip
+)
 def test_a_closed_input_is_empty(
     shell: Shell, orders: bide.Queue, command: str, output: str
 ) -> None:
@@ -147,8 +158,9 @@ def test_what_could_not_be_printed_is_not_acked(shell: Shell, orders: bide.Queue
 def test_lines_are_put_as_they_trickle_in(orders: bide.Queue, url: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "put", "orders", "--lines", "--url", url],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdin is not None
     for number in (1, 2):
         process.stdin.write(b"1\n")
@@ -160,8 +172,10 @@ def test_lines_are_put_as_they_trickle_in(orders: bide.Queue, url: str) -> None:
 def test_an_interrupt_says_which_lines_were_put(orders: bide.Queue, url: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "put", "orders", "--lines", "--url", url],
-        stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdin is not None
     for number in (1, 2):
         print(number, file=process.stdin, flush=True)
@@ -175,8 +189,10 @@ def test_an_interrupt_is_quiet(orders: bide.Queue, url: str) -> None:
     orders.put(1, id="a", delay=3600)
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "claim", "orders", "--wait", "1h"],
-        env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        env={**os.environ, "BIDE_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     notifier = Path(f"{url.removeprefix('sqlite:///')}-bell")
     until(lambda: notifier.exists() and any(notifier.iterdir()))  # it waits
     for _ in range(5):
@@ -245,9 +261,21 @@ def test_a_store_that_is_busy_for_a_while_stops_no_exec(
     script.write_text(f"touch {begun}; until [ -e {go} ]; do sleep 0.02; done")
     with told.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bide", "claim", "orders", "--exec", f"sh {script}", "--lease",
-             "6s", "--url", f"{url}?timeout=50ms"], stderr=stderr,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "bide",
+                "claim",
+                "orders",
+                "--exec",
+                f"sh {script}",
+                "--lease",
+                "6s",
+                "--url",
+                f"{url}?timeout=50ms",
+            ],
+            stderr=stderr,
+        )
     until(begun.exists)
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -275,11 +303,21 @@ def test_an_interrupted_exec_ends_and_hands_its_message_back(
     script = tmp_path / "child.sh"
     script.write_text(f"trap 'sleep 0.2; exit' TERM; echo $$ > {mark}; sleep 60 & wait")
     process = subprocess.Popen(
-        [sys.executable, "-m", "bide", "claim", "orders", "--loop",
-         "--exec", f"sh {script}; echo finished"],
-        env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [
+            sys.executable,
+            "-m",
+            "bide",
+            "claim",
+            "orders",
+            "--loop",
+            "--exec",
+            f"sh {script}; echo finished",
+        ],
+        env={**os.environ, "BIDE_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has it ignored
-    )  # fmt: skip
+    )
     until(lambda: mark.exists() and mark.read_text().endswith("\n"))
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=BOUND)  # nobody holds the pipes any more
@@ -301,8 +339,10 @@ def test_an_exec_that_does_not_heed_is_killed_at_a_second_interrupt(
     script.write_text(f"trap 'touch {told}' TERM; touch {mark}; while :; do sleep 0.05; done")
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "claim", "orders", "--exec", f"sh {script}"],
-        env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        env={**os.environ, "BIDE_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     until(mark.exists)
     process.send_signal(signal.SIGINT)
     until(told.exists)
@@ -321,10 +361,19 @@ def test_an_exec_in_a_loop_goes_on_after_a_message_that_died(
     assert orders.claim(lease=0.2)
     mark = tmp_path / "runs"
     process = subprocess.Popen(
-        [sys.executable, "-m", "bide", "claim", "orders", "--loop",
-         "--exec", f"echo $BIDE_ID > {mark}"],
-        env={**os.environ, "BIDE_URL": url}, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "bide",
+            "claim",
+            "orders",
+            "--loop",
+            "--exec",
+            f"echo $BIDE_ID > {mark}",
+        ],
+        env={**os.environ, "BIDE_URL": url},
+        stderr=subprocess.PIPE,
+    )
     assert process.stderr is not None
     assert b"a of orders, attempt 1: it is dead now" in process.stderr.readline()
     orders.put(2, id="b")
@@ -339,10 +388,15 @@ def test_an_exec_in_a_loop_goes_on_after_a_message_that_died(
 @pytest.mark.parametrize(
     "command",
     [
-        "bide --help", "bide", "bide put --help", "bide --version", "bide put orders 1",
-        "bide cancel orders none", "bide subscription new-key",
+        "bide --help",
+        "bide",
+        "bide put --help",
+        "bide --version",
+        "bide put orders 1",
+        "bide cancel orders none",
+        "bide subscription new-key",
     ],
-)  # fmt: skip
+)
 def test_output_that_cannot_be_written_is_an_error_in_one_line(
     shell: Shell, orders: bide.Queue, command: str
 ) -> None:

@@ -141,8 +141,11 @@ def test_nothing_is_imported_that_is_not_called(url: str, arguments: list[str]) 
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        capture_output=True, text=True, check=True, env={"BIDE_URL": url},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"BIDE_URL": url},
+    )
     loaded = set(done.stderr.split())
     if arguments != ["--help"]:  # the help shows the first sentence of each
         assert loaded & {f"bide.cli.{file}" for file in FILES.values()} == {

@@ -18,10 +18,26 @@ Bide = Callable[..., Result]
 
 def test_prints_the_id_and_stores_what_was_said(run: Bide, orders: bide.Queue) -> None:
     result = run(
-        "put", "orders", '{"order": 42}', "--delay", "30m", "--id", "order-42", "--priority", "5",
-        "--expires", "1h", "--attempts", "3", "--group", "c:7", "--header", "trace=a=b",
-        "--header", "lang=de",
-    )  # fmt: skip
+        "put",
+        "orders",
+        '{"order": 42}',
+        "--delay",
+        "30m",
+        "--id",
+        "order-42",
+        "--priority",
+        "5",
+        "--expires",
+        "1h",
+        "--attempts",
+        "3",
+        "--group",
+        "c:7",
+        "--header",
+        "trace=a=b",
+        "--header",
+        "lang=de",
+    )
     assert (result.output, result.exit_code) == ("order-42\n", 0)
     message = orders.get("order-42")
     assert message is not None
@@ -110,16 +126,18 @@ DEEP = "[" * 1_500 + "]" * 1_500
         ('{"a": "\\ude00 x"}', r"is not JSON (\ude00 is half of a character"),
     ],
     ids=["deep", "less deep", "first half", "second half"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("how", ["argument", "stdin", "lines", "edit"])
 def test_json_that_nobody_can_read(
     run: Bide, orders: bide.Queue, how: str, text: str, why: str
 ) -> None:
     orders.put("as it was", id="a")
     arguments = {
-        "argument": ["put", "orders", text], "stdin": ["put", "orders", "-"],
-        "lines": ["put", "orders", "--lines"], "edit": ["edit", "orders", "a", text],
-    }  # fmt: skip
+        "argument": ["put", "orders", text],
+        "stdin": ["put", "orders", "-"],
+        "lines": ["put", "orders", "--lines"],
+        "edit": ["edit", "orders", "a", text],
+    }
     result = run(*arguments[how], stdin=text)
     assert (result.stdout, result.exit_code) == ("", 2)
     assert why in " ".join(result.stderr.split())

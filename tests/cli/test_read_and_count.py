@@ -22,9 +22,16 @@ def test_get_as_a_line_and_as_json(run: Bide, orders: bide.Queue) -> None:
     assert found.pop("version") == message.version
     assert found.pop("created") == message.created
     assert found == {
-        "id": "a", "queue": "orders", "state": "delayed", "due": 4_000_000_000_000, "priority": 0,
-        "attempt": 0, "attempts": 10, "group": "g", "body": {"n": 1},
-    }  # fmt: skip
+        "id": "a",
+        "queue": "orders",
+        "state": "delayed",
+        "due": 4_000_000_000_000,
+        "priority": 0,
+        "attempt": 0,
+        "attempts": 10,
+        "group": "g",
+        "body": {"n": 1},
+    }
 
 
 def test_what_bide_keeps_for_itself_is_shown_when_it_is_asked_for(
@@ -176,10 +183,17 @@ def test_audit_says_when_it_does_not_balance(run: Bide, orders: bide.Queue, tmp_
 @pytest.mark.parametrize(
     "command",
     [
-        ["counts", "orders"], ["peek", "orders"], ["scan", "orders"], ["get", "orders", "a"],
-        ["queues"], ["audit"], ["forecast", "orders"], ["dead", "orders"], ["export", "orders"],
+        ["counts", "orders"],
+        ["peek", "orders"],
+        ["scan", "orders"],
+        ["get", "orders", "a"],
+        ["queues"],
+        ["audit"],
+        ["forecast", "orders"],
+        ["dead", "orders"],
+        ["export", "orders"],
     ],
-)  # fmt: skip
+)
 def test_looking_makes_no_store(run: Bide, tmp_path: Path, command: list[str]) -> None:
     result = run(*command)
     assert result.exit_code == 3

@@ -51,9 +51,14 @@ def test_what_is_in_the_store(run: Bide, url: str) -> None:
     reports, sweeps = sorted(lines, key=lambda one: str(one["queue"]))
     ticks = reports.pop("ticks")
     assert reports == {
-        "queue": "reports", "when": "0 9 * * MON-FRI", "timezone": "Asia/Shanghai",
-        "state": "delayed", "running": 0, "retrying": 0, "dead": 0,
-    }  # fmt: skip
+        "queue": "reports",
+        "when": "0 9 * * MON-FRI",
+        "timezone": "Asia/Shanghai",
+        "state": "delayed",
+        "running": 0,
+        "retrying": 0,
+        "dead": 0,
+    }
     assert len(ticks) == 5
     assert time.time() * 1000 < ticks[0] < ticks[1]
     assert [moment % 5_400_000 for moment in sweeps["ticks"]] == [0] * 5
@@ -68,9 +73,10 @@ def test_what_is_in_the_store(run: Bide, url: str) -> None:
 def test_what_went_wrong(run: Bide, url: str, terminal: Terminal) -> None:
     work(made(url, "200ms"), "sweeps", retried=2)
     sweeps = next(
-        one for one in map(json.loads, run("schedules", "--json").output.splitlines())
+        one
+        for one in map(json.loads, run("schedules", "--json").output.splitlines())
         if one["queue"] == "sweeps"
-    )  # fmt: skip
+    )
     assert sweeps["retrying"] >= 2
     assert sweeps["error"].startswith("OSError: no broom\nTraceback")
     seen, code = terminal("schedules", COLUMNS="180")

@@ -23,8 +23,9 @@ def mail(orders: bide.Queue, url: str) -> None:
 def test_search_in_a_pipe(run: Bide) -> None:
     result = run("search", "--id", "order-")
     assert [line.split("\t")[:3] for line in result.output.splitlines()] == [
-        ["orders", "order-1", "delayed"], ["orders", "order-2", "delayed"],
-    ]  # fmt: skip
+        ["orders", "order-1", "delayed"],
+        ["orders", "order-2", "delayed"],
+    ]
     dead = run("search", "--error", "Timeout").output.rstrip("\n").split("\t")
     assert (dead[0], dead[2], dead[6:]) == ("mail", "dead", ["Timeout", '"to Ann"'])
     assert run("search", "mail", "--id", "order-").exit_code == 1

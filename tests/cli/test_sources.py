@@ -47,9 +47,14 @@ def test_what_a_source_has_done(run: Bide, url: str) -> None:
     last = facts.pop("last")
     assert facts["next"] > last["ended"]
     assert {key: facts[key] for key in facts if key != "next"} == {
-        "queue": "orders", "name": "unpaid", "state": "delayed", "every": 60_000,
-        "window": 600_000, "put": 3, "attempt": 0,
-    }  # fmt: skip
+        "queue": "orders",
+        "name": "unpaid",
+        "state": "delayed",
+        "every": 60_000,
+        "window": 600_000,
+        "put": 3,
+        "attempt": 0,
+    }
     assert (last["found"], last["put"]) == (3, 3)
     asked_after = last["before"] - last["after"] - 1_200_000  # since the worker began
     assert 0 <= asked_after < 60_000

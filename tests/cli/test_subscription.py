@@ -40,11 +40,33 @@ def test_the_secret_is_shown_once(run: Bide, shop: str) -> None:
 
 def test_everything_that_can_be_said_is_kept(run: Bide) -> None:
     result = run(
-        "subscription", "put", "shop", "orders", URL, "--namespace", "team",
-        "--header", "Authorization: Bearer hush", "--concurrency", "3", "--rate", "2.5",
-        "--timeout", "5s", "--attempts", "4", "--first", "1s", "--ceiling", "1m",
-        "--failures", "7", "--probe", "10s", "--json",
-    )  # fmt: skip
+        "subscription",
+        "put",
+        "shop",
+        "orders",
+        URL,
+        "--namespace",
+        "team",
+        "--header",
+        "Authorization: Bearer hush",
+        "--concurrency",
+        "3",
+        "--rate",
+        "2.5",
+        "--timeout",
+        "5s",
+        "--attempts",
+        "4",
+        "--first",
+        "1s",
+        "--ceiling",
+        "1m",
+        "--failures",
+        "7",
+        "--probe",
+        "10s",
+        "--json",
+    )
     assert json.loads(result.stdout)["secret"].startswith("whsec_")
     (told,) = listed(run, "--namespace", "team")
     assert "hush" not in str(told)

@@ -7,9 +7,12 @@ from rich.console import Console
 from bide.cli.output import Column, table_of
 
 COLUMNS = (
-    Column("id", least=6), Column("state"), Column("prio", right=True, extra=True), Column("group"),
+    Column("id", least=6),
+    Column("state"),
+    Column("prio", right=True, extra=True),
+    Column("group"),
     Column("body", least=4, extra=True),
-)  # fmt: skip
+)
 ROW = ("identity-1", "delayed", "7", "", "a long text")
 
 

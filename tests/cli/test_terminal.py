@@ -240,8 +240,13 @@ def test_a_bar_can_learn_its_total_later(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_times_read_well() -> None:
     assert [rounded(ms) for ms in (3, 4_234, 179_000, 1_799_900, 7_200_000, 90_061_000)] == [
-        "3ms", "4.2s", "2m59s", "30m", "2h", "1d1h",
-    ]  # fmt: skip
+        "3ms",
+        "4.2s",
+        "2m59s",
+        "30m",
+        "2h",
+        "1d1h",
+    ]
     assert [rounded(days * 86_400_000) for days in (12.2, 1461)] == ["12d", "4y"]
     assert (relative(0, 0), relative(5_000, 0), relative(0, 60_000)) == ("now", "in 5.0s", "1m ago")
     assert iso(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
@@ -292,8 +297,9 @@ def test_a_claim_from_a_paused_queue_says_why_it_gets_nothing(
     orders.pause()
     screen, code = terminal("claim", "orders")
     assert (code, plain(screen)) == (
-        1, "orders is paused: claims get nothing until 'bide resume orders'\n",
-    )  # fmt: skip
+        1,
+        "orders is paused: claims get nothing until 'bide resume orders'\n",
+    )
 
 
 def test_messages_are_set_apart(terminal: Terminal, orders: bide.Queue) -> None:
@@ -311,11 +317,19 @@ STEERS = "\x9b31m\x1b[2J\u202eevil\u2066\U000e0001"
 @pytest.mark.parametrize(
     "command",
     [
-        "result orders done", "export orders", "get orders kept", "get orders kept --json",
-        "get orders kept --body", "get orders raw --body", "history orders done", "scan orders",
-        "scan orders --json", "search --body evil --json", "claim orders --body --ack",
+        "result orders done",
+        "export orders",
+        "get orders kept",
+        "get orders kept --json",
+        "get orders kept --body",
+        "get orders raw --body",
+        "history orders done",
+        "scan orders",
+        "scan orders --json",
+        "search --body evil --json",
+        "claim orders --body --ack",
     ],
-)  # fmt: skip
+)
 def test_what_others_wrote_steers_no_terminal(
     terminal: Terminal, orders: bide.Queue, command: str
 ) -> None:

@@ -136,11 +136,14 @@ def test_what_is_done_to_tokens_and_subscriptions_is_logged(run: Bide, tmp_path:
     run("subscription", "delete", "none", *option)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(one["act"], one["target"], one["result"]) for one in lines] == [
-        ("createToken", "a", "done"), ("rotateToken", "a", "done"),
-        ("revokeToken", "a", "done"), ("revokeToken", "b", "not-found"),
-        ("putSubscription", "hooks", "done"), ("pauseSubscription", "hooks", "done"),
+        ("createToken", "a", "done"),
+        ("rotateToken", "a", "done"),
+        ("revokeToken", "a", "done"),
+        ("revokeToken", "b", "not-found"),
+        ("putSubscription", "hooks", "done"),
+        ("pauseSubscription", "hooks", "done"),
         ("deleteSubscription", "none", "not-found"),
-    ]  # fmt: skip
+    ]
     assert (lines[0]["namespace"], lines[4]["queue"]) == ("shop", "orders")
     assert {one["who"] for one in lines} == {getpass.getuser()}
     secrets = ["SECRET", *(one.stdout.strip().split("_", 2)[2] for one in (made, rotated))]

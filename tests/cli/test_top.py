@@ -67,8 +67,10 @@ def test_a_worker_is_remembered_for_a_minute_after_it_held_something() -> None:
 
 def test_those_that_hold_most_come_first() -> None:
     held = {
-        "a": Worker("a", {"q": 1}), "b": Worker("b", {"q": 2, "r": 3}), "c": Worker("c", {"q": 2}),
-    }  # fmt: skip
+        "a": Worker("a", {"q": 1}),
+        "b": Worker("b", {"q": 2, "r": 3}),
+        "c": Worker("c", {"q": 2}),
+    }
     assert [one.holder for one in RecentWorkers().see(Sample(0.0, {}, held))] == ["b", "c", "a"]
 
 
@@ -181,8 +183,10 @@ def test_a_very_narrow_screen_cuts_no_count_and_says_which_columns_it_leaves_out
 @pytest.mark.parametrize("width", [40, 50, 60])
 def test_a_narrow_screen_has_room_for_the_names_of_columns_without_room(width: int) -> None:
     queues = {f"orders-of-the-shop-{n:02}": bide.Counts(Sizes(ready=n), Flow()) for n in range(40)}
-    held = {f"web{n}.example.com:4711": Worker(f"web{n}.example.com:4711", {"a": 1}, until=1)
-            for n in range(9)}  # fmt: skip
+    held = {
+        f"web{n}.example.com:4711": Worker(f"web{n}.example.com:4711", {"a": 1}, until=1)
+        for n in range(9)
+    }
     found = Sample(9.0, queues, held, dict.fromkeys(queues, Lateness(500, 300_000, 2)))
     screen = drawn(found, Sample(8.0, queues), lines=30, width=width)
     assert "no room for" in screen
@@ -278,8 +282,11 @@ class Live:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bide", "top", *options],
             env=environment(url, COLUMNS="100", LINES="30"),
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        )  # fmt: skip
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
         os.close(theirs)
         self.seen = ""
 
@@ -345,8 +352,10 @@ def test_objects_follow_one_another_until_it_is_interrupted(url: str, orders: bi
     orders.put_many(range(3), delay=60)
     with subprocess.Popen(
         [sys.executable, "-m", "bide", "top", "--json", "--interval", "100ms"],
-        env=environment(url), stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        env=environment(url),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))
         process.send_signal(signal.SIGINT)

@@ -118,9 +118,7 @@ def test_the_line_of_a_terminal() -> None:
         r"due in 24h  ·▂▁█·{20}  1,110, most \d\d:\d\d-\d\d:\d\d: 900; later 7",
         line(hours(0, 200, 10, 900, later=7)),
     )
-    assert re.fullmatch(
-        r"due in 24h  █·{23}  5, all \d\d:\d\d-\d\d:\d\d", line(hours(5))
-    )  # fmt: skip
+    assert re.fullmatch(r"due in 24h  █·{23}  5, all \d\d:\d\d-\d\d:\d\d", line(hours(5)))
     assert line(hours(later=9)) == f"due in 24h  {'·' * 24}  0; later 9"
 
 

@@ -157,10 +157,13 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
         with (
             bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db") as orders,
             subprocess.Popen(
-                command, env=environment(url), text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                command,
+                env=environment(url),
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             ) as watching,
-        ):  # fmt: skip
+        ):
             assert watching.stdout is not None
             assert watching.stderr is not None
             orders.put(1)

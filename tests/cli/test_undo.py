@@ -58,8 +58,12 @@ def test_what_waits_is_changed_and_taken_back(
     again = run("undo", "orders", undo, "--json")
     assert again.exit_code == 1
     assert json.loads(again.output) == {
-        "restored": 0, "taken": 0, "claimed": 0, "unknown": 0, "again": 7,
-    }  # fmt: skip
+        "restored": 0,
+        "taken": 0,
+        "claimed": 0,
+        "unknown": 0,
+        "again": 7,
+    }
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,11 @@ class Site:
 
     def ask(self, method: str, path: str, body: Any = None) -> Answer:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", method=method,
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"content-type": "application/json"},
-        )  # fmt: skip
+        )
         try:
             with urllib.request.urlopen(request, timeout=BOUND) as reply:
                 return Answer(reply.status, json.load(reply))

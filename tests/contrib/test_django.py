@@ -57,8 +57,9 @@ def worker(environment: dict[str, str]) -> Iterator[None]:
     """Run `manage.py bide worker` for the length of a block."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "manage.py", "bide", "worker"],
-        cwd=PROJECT, env={**os.environ, **environment},
-    )  # fmt: skip
+        cwd=PROJECT,
+        env={**os.environ, **environment},
+    )
     try:
         yield
     finally:
@@ -73,9 +74,14 @@ def run(tmp_path: Path) -> Run:
     def manage(*arguments: str, code: int = 0, **environment: str) -> str:
         done = subprocess.run(
             [sys.executable, "-W", "error", "manage.py", *arguments],
-            cwd=PROJECT, env={**os.environ, "KIT_FOLDER": str(tmp_path), **environment},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BOUND, check=False,
-        )  # fmt: skip
+            cwd=PROJECT,
+            env={**os.environ, "KIT_FOLDER": str(tmp_path), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BOUND,
+            check=False,
+        )
         assert done.returncode == code, done.stdout
         return done.stdout
 
@@ -87,9 +93,7 @@ def test_the_cases_on_sqlite(run: Run) -> None:
 
 
 def test_the_cases_on_postgresql(run: Run, postgres: PostgresServer) -> None:
-    told = run(
-        "test", "--pattern", "cases_*.py", "--noinput", KIT_POSTGRES=str(postgres.folder)
-    )  # fmt: skip
+    told = run("test", "--pattern", "cases_*.py", "--noinput", KIT_POSTGRES=str(postgres.folder))
     assert "OK" in told
 
 
@@ -116,10 +120,13 @@ def test_a_worker_lets_its_connections_go(
 
 def _told(folder: Path, program: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True,
-        env={**os.environ, "KIT_FOLDER": str(folder),
-             "DJANGO_SETTINGS_MODULE": "project.settings"},
-    ).stderr  # fmt: skip
+        [sys.executable, "-c", program],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "KIT_FOLDER": str(folder), "DJANGO_SETTINGS_MODULE": "project.settings"},
+    ).stderr
 
 
 def test_what_django_tells_is_once_in_the_log_of_a_worker(tmp_path: Path) -> None:
@@ -155,7 +162,12 @@ def test_with_pytest_django(database: str, tmp_path: Path, request: pytest.Fixtu
         environment["KIT_POSTGRES"] = str(request.getfixturevalue("postgres").folder)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider"],
-        cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=BOUND, check=False,
-    )  # fmt: skip
+        cwd=PROJECT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
     assert "2 passed" in done.stdout, done.stdout

@@ -22,13 +22,17 @@ __all__ = ["run"]  # a fixture
 HERE = Path(__file__).parent / "django_tasks"
 
 SWAPPED = (
-    ("from django.tasks.backends.dummy import DummyBackend",
-     "from swapped import KeepingBackend as DummyBackend"),
-    ("from django.tasks.backends.immediate import ImmediateBackend",
-     "from swapped import AtOnceBackend as ImmediateBackend"),
+    (
+        "from django.tasks.backends.dummy import DummyBackend",
+        "from swapped import KeepingBackend as DummyBackend",
+    ),
+    (
+        "from django.tasks.backends.immediate import ImmediateBackend",
+        "from swapped import AtOnceBackend as ImmediateBackend",
+    ),
     ("django.tasks.backends.dummy.DummyBackend", "swapped.KeepingBackend"),
     ("django.tasks.backends.immediate.ImmediateBackend", "swapped.AtOnceBackend"),
-)  # fmt: skip
+)
 
 NOT_APPLICABLE = {
     # They change what the list of the dummy backend refers to; here it is read from a store.
@@ -57,9 +61,14 @@ def test_the_tests_of_django_pass(tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "django", "test", "tasks", "--settings", "settings"],
-        cwd=tmp_path, env={**os.environ, "KIT_STORE": f"sqlite:///{tmp_path}/tasks.db"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BOUND, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "KIT_STORE": f"sqlite:///{tmp_path}/tasks.db"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
     failed = re.findall(r"^(?:ERROR|FAIL): \w+ \(tasks\.([\w.]+)\)", done.stdout, re.M)
     assert {*failed} == NOT_APPLICABLE, done.stdout
     ran = re.search(r"^Ran (\d+) tests", done.stdout, re.M)
@@ -89,10 +98,23 @@ def download_tests(folder: Path) -> Path:
     """Download the source distribution of the Django that is installed; return its tests."""
     wanted = f"django=={django.__version__}"
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
-         "--disable-pip-version-check", "--dest", str(folder), wanted],
-        check=True, timeout=BOUND,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--disable-pip-version-check",
+            "--dest",
+            str(folder),
+            wanted,
+        ],
+        check=True,
+        timeout=BOUND,
+    )
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as source:
         root = source.getnames()[0].partition("/")[0]

@@ -80,8 +80,9 @@ def test_redis_that_is_down_at_the_start_makes_it_unhealthy_until_it_comes(
 
     def unhealthy(site: Site) -> bool:
         return site.ask("GET", "/health") == (
-            503, {"status": "unhealthy", "reason": "the store is away"},
-        )  # fmt: skip
+            503,
+            {"status": "unhealthy", "reason": "the store is away"},
+        )
 
     def put(site: Site, address: str) -> int:
         return site.ask("POST", "/mails", {"to": address}).status

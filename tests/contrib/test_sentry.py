@@ -62,10 +62,14 @@ def start() -> Iterator[Start]:
     def init(integration: BideIntegration | None = None, **options: Any) -> Collector:
         collector = Collector()
         sentry_sdk.init(
-            dsn="http://key@sentry.invalid/1", transport=collector, default_integrations=False,
-            auto_enabling_integrations=False, shutdown_timeout=0,
-            integrations=[integration or BideIntegration(), LoggingIntegration()], **options,
-        )  # fmt: skip
+            dsn="http://key@sentry.invalid/1",
+            transport=collector,
+            default_integrations=False,
+            auto_enabling_integrations=False,
+            shutdown_timeout=0,
+            integrations=[integration or BideIntegration(), LoggingIntegration()],
+            **options,
+        )
         return collector
 
     yield init

@@ -116,8 +116,9 @@ def test_a_put_and_a_forwarder_work_with_created_tables(
         orders.cancel("nobody", within=session)
     with Session(database.engine) as session:
         assert session.scalars(select(outbox.c.id).order_by(outbox.c.number)).all() == [
-            "one", "nobody",
-        ]  # fmt: skip
+            "one",
+            "nobody",
+        ]
     assert Forwarder(lambda: table_of(database.url), orders._lane).run_once()
     with Session(database.engine) as session:
         assert session.execute(select(outbox)).all() == []

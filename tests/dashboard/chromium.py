@@ -17,8 +17,15 @@ from selenium.webdriver.support.ui import WebDriverWait
 def chromium(folder: Path) -> Iterator[webdriver.Chrome]:
     """Start a browser with an empty profile."""
     options = webdriver.ChromeOptions()
-    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu",
-                 "hide-scrollbars", "lang=en", f"user-data-dir={folder}/profile"):  # fmt: skip
+    for flag in (
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "disable-gpu",
+        "hide-scrollbars",
+        "lang=en",
+        f"user-data-dir={folder}/profile",
+    ):
         options.add_argument(f"--{flag}")
     options.binary_location = "/usr/bin/chromium"
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -48,8 +55,13 @@ def picture(browser: webdriver.Chrome, path: Path, longest: int = 1_000) -> None
 
     size = WebDriverWait(browser, 60, 0.05).until(laid_out)
     assert size is not None
-    clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], longest),
-            "scale": 1}  # fmt: skip
+    clip = {
+        "x": 0,
+        "y": 0,
+        "width": size["width"],
+        "height": min(size["height"], longest),
+        "scale": 1,
+    }
     taken = browser.execute_cdp_cmd(
         "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
     )

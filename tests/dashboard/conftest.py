@@ -53,11 +53,18 @@ class Visitor:
         plain, _, query = path.partition("?")
         sent = {**self.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
         scope = {
-            "type": "http", "method": method, "path": plain, "raw_path": plain.encode(),
-            "query_string": query.encode(), "root_path": "", "client": ("192.0.2.7", 4711),
-            "server": ("bide.test", 80), "scheme": "http", "http_version": "1.1",
+            "type": "http",
+            "method": method,
+            "path": plain,
+            "raw_path": plain.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "client": ("192.0.2.7", 4711),
+            "server": ("bide.test", 80),
+            "scheme": "http",
+            "http_version": "1.1",
             "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
-        }  # fmt: skip
+        }
         messages: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:

@@ -40,10 +40,12 @@ def set_scene(url: str, orders: int = 2_000) -> None:
         reminders.put_many(
             bide.NewMessage(
                 {"meeting": n, "room": chance.choice(("blue", "green"))},
-                delay=chance.uniform(900, 172_800), id=f"meeting-{n}", group=f"guest:{n % 50}",
+                delay=chance.uniform(900, 172_800),
+                id=f"meeting-{n}",
+                group=f"guest:{n % 50}",
             )
             for n in range(orders // 4)
-        )  # fmt: skip
+        )
     with bide.Queue("webhooks", url) as webhooks:
         webhooks.put_many(bide.NewMessage({"n": n}, delay=45.0 * n) for n in range(1, 60))
         webhooks.pause()
@@ -54,13 +56,19 @@ def _orders(url: str, count: int, chance: random.Random) -> None:
     with bide.Queue("orders", url, holder="web1:4711") as queue:
         queue.put_many(
             bide.NewMessage(
-                {"order": 40_000 + n, "total": round(chance.uniform(5, 250), 2), "currency": "EUR",
-                 "customer": {"id": n % 300, "card": "4711 0815 1234"}},
-                delay=60 + chance.expovariate(1 / 14_000), id=f"order-{40_000 + n}",
-                group=f"customer:{n % 300}", priority=n % 3,
+                {
+                    "order": 40_000 + n,
+                    "total": round(chance.uniform(5, 250), 2),
+                    "currency": "EUR",
+                    "customer": {"id": n % 300, "card": "4711 0815 1234"},
+                },
+                delay=60 + chance.expovariate(1 / 14_000),
+                id=f"order-{40_000 + n}",
+                group=f"customer:{n % 300}",
+                priority=n % 3,
             )
             for n in range(count)
-        )  # fmt: skip
+        )
         queue.put_many(bide.NewMessage({"order": n}, id=f"order-{n}") for n in range(30))
         queue.ack(queue.claim(18, lease=900))
         queue.claim(12, lease=900)
@@ -70,11 +78,13 @@ def _mail(url: str) -> None:
     with bide.Queue("mail", url, holder="web2:815") as mail:
         mail.put_many(
             bide.NewMessage(
-                {"to": f"customer-{n}@example.com", "template": "reminder"}, id=f"mail-{n}",
-                attempts=3, headers={"trace": f"4bf92f{n:04}", "authorization": "Bearer s3cr3t"},
+                {"to": f"customer-{n}@example.com", "template": "reminder"},
+                id=f"mail-{n}",
+                attempts=3,
+                headers={"trace": f"4bf92f{n:04}", "authorization": "Bearer s3cr3t"},
             )
             for n in range(60)
-        )  # fmt: skip
+        )
         taken = mail.claim(40, lease=900)
         for n, delivery in enumerate(taken[:28]):
             delivery.bury(ERRORS[min(n % 5, 2)].format(n))
@@ -106,9 +116,10 @@ def _own(url: str) -> None:
     with bide.Queue(home_of("orders", "unpaid"), url) as windows:
         last = Asked(now - 60_000, now + 540_000, now - 3_000, 41, 7)
         windows.put(
-            msgspec.to_builtins(WindowBody(now, 60_000, 600_000, last, 2_041)), delay=57,
+            msgspec.to_builtins(WindowBody(now, 60_000, 600_000, last, 2_041)),
+            delay=57,
             id=id_of(now),
-        )  # fmt: skip
+        )
     hook = Subscription(name="shop", queue="webhooks", url="https://shop.example/hooks?key=abc")
     asyncio.run(Records(lane, SYSTEM_CLOCK).put(hook, None))
     close_lane(lane)

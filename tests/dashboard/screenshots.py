@@ -19,10 +19,12 @@ from tests.dashboard.scene import beat, set_scene
 TARGET = Path(__file__).parents[2] / "docs" / "_static" / "dashboard"
 
 PICTURES: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("overview", "", {}), ("overview-dark", "", {"scheme": "dark"}),
+    ("overview", "", {}),
+    ("overview-dark", "", {"scheme": "dark"}),
     ("queue", "queue?queue=orders", {}),
-    ("message", "message?queue=mail&id=mail-5", {}), ("dead", "dead", {}),
-)  # fmt: skip
+    ("message", "message?queue=mail&id=mail-5", {}),
+    ("dead", "dead", {}),
+)
 """The name of each picture, its page, and how the browser looks."""
 
 
@@ -47,8 +49,17 @@ def main() -> None:
 
 def _demo(folder: Path) -> None:
     """Take the picture of the README: the overview while `bide demo` runs."""
-    command = [sys.executable, "-m", "bide", "demo", "--dashboard", "--orders", "20000",
-               "--seconds", "60"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "bide",
+        "demo",
+        "--dashboard",
+        "--orders",
+        "20000",
+        "--seconds",
+        "60",
+    ]
     environment = {**os.environ, "LOGNAME": "ann"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
     assert process.stdout is not None

@@ -85,9 +85,10 @@ def test_a_question_about_a_due_time_has_a_valid_one(ann: Visitor, orders: bide.
     ids = [message.id for message in orders.scan()]
     wrong = ann.do("reschedule", queue="orders", id=ids, delay="soon")
     assert (wrong.status, "not a valid duration" in wrong.text) == (400, True)
-    assert "due in</span> <span class=\"id\">2d<" in ann.do(
-        "reschedule", queue="orders", id=ids, delay="2d"
-    ).text  # fmt: skip
+    assert (
+        'due in</span> <span class="id">2d<'
+        in ann.do("reschedule", queue="orders", id=ids, delay="2d").text
+    )
 
 
 def test_the_key_enter_does_not_cancel(ann: Visitor, orders: bide.Queue) -> None:
@@ -204,8 +205,15 @@ def test_who_may_not_act_changes_nothing(stage: Stage, orders: bide.Queue, actio
 def test_forms_are_shown_only_for_what_is_allowed(stage: Stage, orders: bide.Queue) -> None:
     orders.put(1, id="a", delay=60)
     bury(orders, ("b", "no"))
-    pages = ("/", "/queue?queue=orders", "/queue?queue=orders&state=dead", "/dead", "/audit",
-             "/message?queue=orders&id=a", "/message?queue=orders&id=b")  # fmt: skip
+    pages = (
+        "/",
+        "/queue?queue=orders",
+        "/queue?queue=orders&state=dead",
+        "/dead",
+        "/audit",
+        "/message?queue=orders&id=a",
+        "/message?queue=orders&id=b",
+    )
     reader = stage.visitor(Access(name="bob"))
     assert not any('name="action"' in reader.get(page).text for page in pages)
     canceller = stage.visitor(Access(name="bob", actions=["cancel"]))
@@ -262,9 +270,10 @@ def test_too_large_forms_are_refused(ann: Visitor, orders: bide.Queue) -> None:
 
 
 @given(
-    st.binary(max_size=20), st.lists(st.sampled_from([b"%41", b"%C3%A9", b"+", b"%", b"%4", b"x"])),
+    st.binary(max_size=20),
+    st.lists(st.sampled_from([b"%41", b"%C3%A9", b"+", b"%", b"%4", b"x"])),
     st.integers(-8, 8),
-)  # fmt: skip
+)
 def test_a_part_of_a_form_is_decoded_in_steps(start: bytes, parts: list[bytes], at: int) -> None:
     """And no escaped character is lost where one step ends."""
     text = b"x" * (SLICE + at - len(start)) + start + b"".join(parts) + b"%41" * SLICE
@@ -293,8 +302,10 @@ def test_every_action_is_logged_with_its_author(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(one["act"], one["messages"], one["result"], one.get("target")) for one in lines] == [
         ("show", 2, "done", None),  # the question names the beginning of their bodies
-        ("cancel", 2, "done", None), ("cancel", 1, "done", "c"), ("purge", 0, "forbidden", "c"),
-    ]  # fmt: skip
+        ("cancel", 2, "done", None),
+        ("cancel", 1, "done", "c"),
+        ("purge", 0, "forbidden", "c"),
+    ]
     assert {(one["who"], one["client"], one["queue"]) for one in lines} == {
         ("ann", "192.0.2.7", "orders")
     }

@@ -28,13 +28,22 @@ LONG = "x" * 512
 """The longest id and group, without a place to break the line; it begins with a queue's name."""
 
 PAGES = {
-    "": "Overview", "queue?queue=orders": "orders", "queue?queue=mail&state=dead": "mail",
-    "message?queue=mail&id=mail-0": "mail-0", "dead": "Dead letters",
-    "workers": "Workers", "periodic": "Schedules and sources", "subscriptions": "Subscriptions",
-    "audit": "Audit", "log": "Action log", "search?group=customer:7": "Search", "nothing": "404",
-    f"queue?queue={LONG[:128]}&state=dead": "x", f"message?queue={LONG[:128]}&id={LONG}": "x",
+    "": "Overview",
+    "queue?queue=orders": "orders",
+    "queue?queue=mail&state=dead": "mail",
+    "message?queue=mail&id=mail-0": "mail-0",
+    "dead": "Dead letters",
+    "workers": "Workers",
+    "periodic": "Schedules and sources",
+    "subscriptions": "Subscriptions",
+    "audit": "Audit",
+    "log": "Action log",
+    "search?group=customer:7": "Search",
+    "nothing": "404",
+    f"queue?queue={LONG[:128]}&state=dead": "x",
+    f"message?queue={LONG[:128]}&id={LONG}": "x",
     f"search?q={LONG}": "Search",
-}  # fmt: skip
+}
 
 
 SIDEWAYS = """

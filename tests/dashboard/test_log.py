@@ -86,9 +86,10 @@ def test_a_tenant_sees_what_was_done_in_their_namespace(logged: Logged) -> None:
 
 def test_who_may_see_some_queues_sees_what_was_done_to_these(logged: Logged) -> None:
     logged.write(
-        Act("cancel", "orders.eu", 1, target="t-eu"), Act("cancel", "mail", 1, target="t-mail"),
+        Act("cancel", "orders.eu", 1, target="t-eu"),
+        Act("cancel", "mail", 1, target="t-mail"),
         Act("create token", target="t-token"),
-    )  # fmt: skip
+    )
     logged.write(Act("cancel", "orders.eu", 1, target="t-shop"), namespace="shop")
     assert targets(logged.page(queues=("orders.*",))) == ["t-eu"]
     assert targets(logged.page(queues=("shop/*",))) == ["t-shop"]

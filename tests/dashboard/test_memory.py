@@ -35,9 +35,14 @@ def full(stage: Stage) -> None:
 
 
 PAGES = (
-    "/queue?queue=orders", "/queue?queue=orders&state=dead", "/search?q=later",
-    "/message?queue=orders&id=later1", "/message?queue=orders&id=dead1", "/dead", "/workers",
-)  # fmt: skip
+    "/queue?queue=orders",
+    "/queue?queue=orders&state=dead",
+    "/search?q=later",
+    "/message?queue=orders&id=later1",
+    "/message?queue=orders&id=dead1",
+    "/dead",
+    "/workers",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

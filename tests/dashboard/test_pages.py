@@ -13,8 +13,17 @@ from bide.observing.heartbeat import Busy, Report, put_report
 from bide.server.access.tokens import Tokens
 from tests.dashboard.conftest import Stage, Visitor, bury
 
-PAGES = ("", "queue?queue=orders", "message?queue=orders&id=order-42", "dead", "workers",
-         "periodic", "subscriptions", "audit", "search?q=order-42")  # fmt: skip
+PAGES = (
+    "",
+    "queue?queue=orders",
+    "message?queue=orders&id=order-42",
+    "dead",
+    "workers",
+    "periodic",
+    "subscriptions",
+    "audit",
+    "search?q=order-42",
+)
 
 
 def text_of(html: str) -> str:
@@ -121,9 +130,17 @@ def test_a_message_is_shown_whole(stage: Stage, ann: Visitor) -> None:
     orders.claim(1)[0].retry(delay="10m", reason="ConnectionError: refused\nTraceback\n  line 3")
     page = ann.get("/message?queue=orders&id=order-42")
     shown = text_of(page.text)
-    for part in ("customer:7", "attempts 1 / 10", "priority 3", "trace t", "by web1:7",
-                 "ConnectionError: refused", "line 3", "&#34;order&#34;: 42",
-                 "in 10m"):  # fmt: skip
+    for part in (
+        "customer:7",
+        "attempts 1 / 10",
+        "priority 3",
+        "trace t",
+        "by web1:7",
+        "ConnectionError: refused",
+        "line 3",
+        "&#34;order&#34;: 42",
+        "in 10m",
+    ):
         assert part in shown, part
 
 
@@ -142,8 +159,11 @@ def test_what_is_hidden_is_nowhere(stage: Stage) -> None:
     body = {"order": 42, "payment": [{"Card": "4711-0815"}]}
     orders.put(body, id="order-42", headers={"Authorization": "s3cr3t", "trace": "visible"})
     visitor = stage.visitor(hide=["card", "authorization"])
-    for page in ("/queue?queue=orders&state=all", "/message?queue=orders&id=order-42",
-                 "/search?q=order-42"):  # fmt: skip
+    for page in (
+        "/queue?queue=orders&state=all",
+        "/message?queue=orders&id=order-42",
+        "/search?q=order-42",
+    ):
         shown = visitor.get(page).text
         assert "order-42" in shown
         assert "4711" not in shown
@@ -193,11 +213,14 @@ def test_an_audit_balances_and_can_count_everything(stage: Stage, ann: Visitor) 
 
 def test_empty_pages_say_so(ann: Visitor) -> None:
     for page, says in (
-        ("", "There are no queues yet"), ("dead", "no dead letters"),
-        ("workers", "No worker is active"), ("periodic", "No worker with a schedule"),
-        ("subscriptions", "There are no subscriptions"), ("audit", "There are no queues"),
+        ("", "There are no queues yet"),
+        ("dead", "no dead letters"),
+        ("workers", "No worker is active"),
+        ("periodic", "No worker with a schedule"),
+        ("subscriptions", "There are no subscriptions"),
+        ("audit", "There are no queues"),
         ("?prefix=nope", "No queue begins with nope"),
-    ):  # fmt: skip
+    ):
         reply = ann.get(f"/{page}")
         assert reply.status == 200
         assert says in reply.text
@@ -231,11 +254,17 @@ def test_nothing_that_users_wrote_becomes_html(stage: Stage, ann: Visitor) -> No
         "message?queue=orders&id=" + "%3Cscript%3Ehacked=1%3C/script%3E%22%27%3E%3Cimg%20src=x%20"
     )
     pages = (
-        *PAGES, "queue?queue=orders&state=all", "queue?queue=orders&state=dead",
-        "queue?queue=orders&state=leased", named,
-        "search?q=%3Cscript%3Ehacked=1%3C/script%3E", "?prefix=%22%3E%3Cscript%3E",
-        "queue?queue=%3Cscript%3E", "?said=cancel&count=%3Cscript%3E", "?span=%3Cscript%3E",
-    )  # fmt: skip
+        *PAGES,
+        "queue?queue=orders&state=all",
+        "queue?queue=orders&state=dead",
+        "queue?queue=orders&state=leased",
+        named,
+        "search?q=%3Cscript%3Ehacked=1%3C/script%3E",
+        "?prefix=%22%3E%3Cscript%3E",
+        "queue?queue=%3Cscript%3E",
+        "?said=cancel&count=%3Cscript%3E",
+        "?span=%3Cscript%3E",
+    )
     for page in pages:
         shown = ann.get(f"/{page}").text
         assert "<script>" not in shown, page

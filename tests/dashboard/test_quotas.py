@@ -25,9 +25,14 @@ def test_quotas_hold_for_what_settings_make_and_changes_note(served: Served) -> 
     guest.log_in(served.token("admin", namespace="shop"))
     back = {"back": "/dashboard/"}
     move = {
-        "action": "reschedule", "queue": "orders", "by": "rule", "group": "g", "delay": "1h",
-        "confirmed": "1", **back,
-    }  # fmt: skip
+        "action": "reschedule",
+        "queue": "orders",
+        "by": "rule",
+        "group": "g",
+        "delay": "1h",
+        "confirmed": "1",
+        **back,
+    }
     told = [guest.post("/do", move).status for _ in range(3)]  # the first count is not waited for
     assert (told[0], told[-1]) == (303, 507)
     pause = {"action": "pause", "on": "1", **back}

@@ -20,8 +20,12 @@ def test_a_search_looks_into_bodies_headers_and_errors(stage: Stage, ann: Visito
     orders.put({"n": 1}, id="one", delay=60, headers={"trace": "af12"})
     orders.put({"n": 2}, id="two", delay=60)
     bury(orders, ("three", "Timeout: no answer"))
-    for query, id in (("body=%22n%22%3A1", "one"), ("header=trace%3Daf", "one"),
-                      ("error=Timeout", "three"), ("q=tw", "two")):  # fmt: skip
+    for query, id in (
+        ("body=%22n%22%3A1", "one"),
+        ("header=trace%3Daf", "one"),
+        ("error=Timeout", "three"),
+        ("q=tw", "two"),
+    ):
         page = ann.get(f"/search?{query}").text
         assert re.findall(r'class="id" href="[^"]*">(\w+)</a>', page) == [id], query
     orders.put_many([{"n": n} for n in range(3_000)], delay=60)

@@ -164,12 +164,15 @@ def test_logins_and_what_is_shown_are_in_both_logs(
         (one["act"], one.get("who"), one["result"], one.get("queue"), one.get("target"))
         for one in lines
     ] == [
-        ("login", None, "unauthorized", None, None), ("login", "blind", "done", None, None),
-        ("login", "writer", "forbidden", None, None), ("login", "insider", "done", None, None),
+        ("login", None, "unauthorized", None, None),
+        ("login", "blind", "done", None, None),
+        ("login", "writer", "forbidden", None, None),
+        ("login", "insider", "done", None, None),
         ("show", "insider", "done", "orders", "patient-7"),
-        ("show", "insider", "done", "orders", None), ("show", "insider", "done", None, None),
+        ("show", "insider", "done", "orders", None),
+        ("show", "insider", "done", None, None),
         ("logout", "insider", "done", None, None),
-    ]  # fmt: skip
+    ]
     show = lines[4]
     id = token.split("_")[1]
     assert (show["token"], show["namespace"], show["client"]) == (id, "shop", "127.0.0.1")
@@ -239,18 +242,33 @@ def test_a_cookie_cannot_be_made_up_or_changed(served: Served) -> None:
     place, _, secret = session.partition("-")
     later = str(int(expires) + 1)
     for forged in (
-        f"{id}.{session}.{later}.{code}", f"{id}.{session}.{expires}.{code[:-1]}0x",
-        f"{id}.{session}.{expires}.", f"{id}.{session}..{code}", f"{id}.{session}.-1.{code}",
-        f"0123456789ab.{session}.{expires}.{code}", f"{id}.{session}.{expires}", "...", "é.1.1.é",
+        f"{id}.{session}.{later}.{code}",
+        f"{id}.{session}.{expires}.{code[:-1]}0x",
+        f"{id}.{session}.{expires}.",
+        f"{id}.{session}..{code}",
+        f"{id}.{session}.-1.{code}",
+        f"0123456789ab.{session}.{expires}.{code}",
+        f"{id}.{session}.{expires}",
+        "...",
+        "é.1.1.é",
         *(
             f"{id}.{other}.{expires}.{code}"
             for other in (
-                "", "-", place, f"{place}-", f"-{secret}", f"{place}-{secret[:-1]}",
-                f"{place}-{'0' * 32}", f"{place}-{'x' * 32}", f"99999-{secret}", f"-1-{secret}",
-                f"{int(place) + 1}-{secret}", f"{'9' * 30}-{secret}",
+                "",
+                "-",
+                place,
+                f"{place}-",
+                f"-{secret}",
+                f"{place}-{secret[:-1]}",
+                f"{place}-{'0' * 32}",
+                f"{place}-{'x' * 32}",
+                f"99999-{secret}",
+                f"-1-{secret}",
+                f"{int(place) + 1}-{secret}",
+                f"{'9' * 30}-{secret}",
             )
         ),
-    ):  # fmt: skip
+    ):
         guest.cookie = f"{name}={forged}".encode().decode("latin-1")
         assert guest.get().status == 401, forged
     other = served.server(b"another secret", auth="required")
@@ -280,8 +298,9 @@ def test_rights_decide_what_is_shown_and_allowed(served: Served) -> None:
     lines = [json.loads(line) for line in served.log.read_text().splitlines()]
     told = [
         (one["act"], one["who"], one["result"], one["client"])
-        for one in lines if one["act"] not in ("login", "show")
-    ]  # fmt: skip
+        for one in lines
+        if one["act"] not in ("login", "show")
+    ]
     assert told == [
         ("cancel", "reader", "forbidden", "127.0.0.1"),
         ("pause", "support", "forbidden", "127.0.0.1"),
@@ -302,8 +321,16 @@ def test_a_tenant_sees_their_namespace_alone(served: Served) -> None:
     assert guest.post("/do", {**act, "queue": "orders"}).status == 303
     log = guest.get("/log").data
     assert (log.count(b">pause<"), b"theirs" in log) == (1, False)
-    for path in ("/", "/dead", "/workers", "/audit", "/periodic", "/subscriptions", "/log",
-                 "/search?q=x"):  # fmt: skip
+    for path in (
+        "/",
+        "/dead",
+        "/workers",
+        "/audit",
+        "/periodic",
+        "/subscriptions",
+        "/log",
+        "/search?q=x",
+    ):
         assert b"other" not in guest.get(path).data
     assert b"mine" in guest.get("/queue?queue=orders").data
     assert guest.get("/message?queue=orders&id=theirs").status == 404
@@ -352,8 +379,16 @@ def test_the_store_may_be_behind_a_server(served: Served) -> None:
     served.open.callback(lambda: asyncio.run(app.close()))
     visitor = Visitor(app)
     served.open.callback(visitor.close)
-    for page in ("/", "/queue?queue=orders", "/message?queue=orders&id=order-42", "/dead",
-                 "/workers", "/periodic", "/audit", "/search?q=order-42"):  # fmt: skip
+    for page in (
+        "/",
+        "/queue?queue=orders",
+        "/message?queue=orders&id=order-42",
+        "/dead",
+        "/workers",
+        "/periodic",
+        "/audit",
+        "/search?q=order-42",
+    ):
         assert visitor.get(page).status == 200
     assert "Subscriptions" not in visitor.get("/").text  # the server shows them
     assert visitor.do("cancel", queue="orders", id="order-42", confirmed="1").status == 303
@@ -390,9 +425,10 @@ def test_who_must_log_in_again_comes_back_to_the_page_of_the_form(served: Served
     page = "/dashboard/message?queue=orders&id=a%2Fb"
     form = {"action": "edit", "queue": "orders", "id": "a/b", "back": page}
     for referer, back in (
-        (f"http://127.0.0.1:1{page}", page.replace("&", "&amp;")), ("http://[", "/dashboard/"),
+        (f"http://127.0.0.1:1{page}", page.replace("&", "&amp;")),
+        ("http://[", "/dashboard/"),
         ("http://127.0.0.1:1/dashboard/do", "/dashboard/"),
-    ):  # fmt: skip
+    ):
         login = guest.post("/do", form, referer=referer)
         assert login.status == 401
         assert login.data.decode().count(f'name="back" value="{back}"') == 2

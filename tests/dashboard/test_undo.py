@@ -124,8 +124,9 @@ def test_who_may_not_do_it_may_not_take_it_back(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     found = [one for one in lines if one["act"] != "show"]
     assert [(one["act"], one["who"], one["result"], one["messages"]) for one in found] == [
-        ("undo", "bob", "forbidden", 0), ("undo", "eve", "done", 15),
-    ]  # fmt: skip
+        ("undo", "bob", "forbidden", 0),
+        ("undo", "eve", "done", 15),
+    ]
 
 
 def test_in_chinese(ann: Visitor, orders: bide.Queue) -> None:

@@ -29,8 +29,14 @@ def test_spaces_belong_to_ids_and_groups(ann: Visitor, orders: bide.Queue, name:
     page = ann.get(f"/queue?queue=orders&state=all&group={quote(name)}")
     assert f'name="id" value="{name}"' in page.text
     version = orders.get(name).version  # type: ignore[union-attr]
-    form = {"queue": "orders", "id": name, "version": version, "attempts": "10", "priority": "0",
-            "body": "1"}  # fmt: skip
+    form = {
+        "queue": "orders",
+        "id": name,
+        "version": version,
+        "attempts": "10",
+        "priority": "0",
+        "body": "1",
+    }
     assert "count=0" in ann.do("edit", **form, group=name).headers["location"]
     assert "count=1" in ann.do("edit", **form, group="typed ").headers["location"]
     assert orders.get(name).group == "typed"  # type: ignore[union-attr]
@@ -74,11 +80,16 @@ def test_a_body_that_is_no_json_is_shown_and_repaired(
         assert orders.get("a").body == {"n": 1}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("body", [
-    {"text": '[[], {"card": "4711"}, {}]', "headers": {"kwargsrepr": "{'card': 4711}"}},
-    json.dumps({"text": json.dumps([{"text": json.dumps({"Card": "4711"})}])}),
-    b'{"card": "4711"}', b'\xff{"card": "4711"}',
-], ids=["celery", "nested", "bytes", "no text"])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text": '[[], {"card": "4711"}, {}]', "headers": {"kwargsrepr": "{'card': 4711}"}},
+        json.dumps({"text": json.dumps([{"text": json.dumps({"Card": "4711"})}])}),
+        b'{"card": "4711"}',
+        b'\xff{"card": "4711"}',
+    ],
+    ids=["celery", "nested", "bytes", "no text"],
+)
 def test_json_in_texts_and_bytes_is_hidden(stage: Stage, orders: bide.Queue, body: Any) -> None:
     orders.put(body, id="a", headers={"note": '{"card": "4711"}'})
     visitor = stage.visitor(hide=["card"])

@@ -197,9 +197,13 @@ def _threads() -> int:
 def ask(app: WSGIApplication, method: str, path: str, body: bytes = b"", **more: Any) -> int:
     """Return the status of the answer to a request that a server hands over like this."""
     environ: dict[str, Any] = {
-        "REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "",
-        "wsgi.input": BytesIO(body), **more,
-    }  # fmt: skip
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": path,
+        "QUERY_STRING": "",
+        "wsgi.input": BytesIO(body),
+        **more,
+    }
     setup_testing_defaults(environ)
     told: list[str] = []
 

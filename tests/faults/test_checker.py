@@ -64,7 +64,8 @@ def test_a_sound_journal_has_no_problems() -> None:
         ),
         (
             [
-                *put("x"), claim("x", 10, 20, 1),
+                *put("x"),
+                claim("x", 10, 20, 1),
                 {"did": "extend", "id": "x", "token": 1, "until": 40, "at": 15},
                 claim("x", 39, 50, 2),
             ],
@@ -72,7 +73,8 @@ def test_a_sound_journal_has_no_problems() -> None:
         ),
         (
             [
-                *put("x"), claim("x", 10, 40, 1),
+                *put("x"),
+                claim("x", 10, 40, 1),
                 {"tries": "extend", "id": "x", "token": 1, "lease": 10, "at": 15},
                 claim("x", 24, 50, 2),
             ],
@@ -80,8 +82,10 @@ def test_a_sound_journal_has_no_problems() -> None:
         ),
         (
             [
-                *put("x"), claim("x", 10, 20, 1),
-                {"tries": "release", "id": "x", "token": 9, "at": 15}, claim("x", 16, 50, 2),
+                *put("x"),
+                claim("x", 10, 20, 1),
+                {"tries": "release", "id": "x", "token": 9, "at": 15},
+                claim("x", 16, 50, 2),
             ],
             "x was claimed at 16, but leased until 20",
         ),
@@ -102,7 +106,7 @@ def test_a_sound_journal_has_no_problems() -> None:
             "x was delivered at 6, after its cancel at 5",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_breaks_a_promise_is_found(events: list[Event], problem: str) -> None:
     assert check([SOUND, events]) == [problem]
 
@@ -125,13 +129,19 @@ def test_what_was_tried_and_never_confirmed_may_be_either_way() -> None:
     ("flow", "left", "problems"),
     [
         (Flow(put=4, acked=3, cancelled=1), 0, []),
-        (Flow(put=3, acked=2, cancelled=1), 0,
-         ["3 were put: 4 confirmed, 4 tried", "2 were acked: 3 confirmed, 4 tried"]),
-        (Flow(put=4, acked=5, cancelled=2), 0,
-         ["5 were acked: 3 confirmed, 4 tried", "2 were cancelled: 1 confirmed, 1 tried"]),
+        (
+            Flow(put=3, acked=2, cancelled=1),
+            0,
+            ["3 were put: 4 confirmed, 4 tried", "2 were acked: 3 confirmed, 4 tried"],
+        ),
+        (
+            Flow(put=4, acked=5, cancelled=2),
+            0,
+            ["5 were acked: 3 confirmed, 4 tried", "2 were cancelled: 1 confirmed, 1 tried"],
+        ),
         (Flow(put=4, acked=3, cancelled=1), 2, ["2 are left after the end"]),
     ],
-)  # fmt: skip
+)
 def test_counters_that_cannot_be_are_found(flow: Flow, left: int, problems: list[str]) -> None:
     assert check_counts([SOUND], Counts(Sizes(ready=left), flow)) == problems
 

@@ -30,9 +30,10 @@ class Unanswered:
 
 @pytest.mark.process
 def test_faults_of_the_network(
-    postgres: PostgresServer, postgres_url: Callable[[], str],
+    postgres: PostgresServer,
+    postgres_url: Callable[[], str],
     proxy_before: Callable[[str | int], Proxy],
-) -> None:  # fmt: skip
+) -> None:
     schema = postgres_url().rpartition("&schema=")[2]
     proxy = proxy_before(f"{postgres.folder}/.s.PGSQL.5432")
     address = f"postgresql://bide@127.0.0.1:{proxy.port}/postgres?sslmode=disable"

@@ -33,9 +33,11 @@ def orders(url: str) -> Iterator[bide.Queue]:
 def holder(url: str, lease: float) -> "Iterator[subprocess.Popen[str]]":
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.claim_holder", url, str(lease)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:

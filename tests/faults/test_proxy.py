@@ -72,9 +72,12 @@ def exchange(client: socket.socket, request: bytes) -> bytes:
     [("cut", b"", 0), ("reset", b"", 0), ("lose", b"", 1), ("delay", b"got ab", 1)],
 )
 def test_a_request_meets_the_fault_that_was_ordered(
-    proxy_before: Callable[[str | int], Proxy], server: Server,
-    fault: Fault, answered: bytes, executed: int,
-) -> None:  # fmt: skip
+    proxy_before: Callable[[str | int], Proxy],
+    server: Server,
+    fault: Fault,
+    answered: bytes,
+    executed: int,
+) -> None:
     proxy = proxy_before(server.port)
     proxy.strike(fault)
     with connect(proxy) as client:

@@ -22,11 +22,42 @@ MEMORY = 512 << 20
 """Bytes that the process, server included, may grow to."""
 
 ODD = [
-    b"", b"\0", b"\xff\xfe", b"%00", b"%ff", b"\\ud800", b"\xed\xa0\x80", b"null", b"true", b"-0",
-    b"-1", b"0", b"9" * 20, b"9" * 400, b"1e400", b"-9223372036854775809", b"NaN", b"[" * 600,
-    b'{"a":' * 300, b"\r\n", b"\n", b" ", b"/", b"..", b"%2f", b":", b"=", b"&", b"'", b'"',
-    "\u202e".encode(), b"a" * 300, b"\x93\xc1", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
-]  # fmt: skip
+    b"",
+    b"\0",
+    b"\xff\xfe",
+    b"%00",
+    b"%ff",
+    b"\\ud800",
+    b"\xed\xa0\x80",
+    b"null",
+    b"true",
+    b"-0",
+    b"-1",
+    b"0",
+    b"9" * 20,
+    b"9" * 400,
+    b"1e400",
+    b"-9223372036854775809",
+    b"NaN",
+    b"[" * 600,
+    b'{"a":' * 300,
+    b"\r\n",
+    b"\n",
+    b" ",
+    b"/",
+    b"..",
+    b"%2f",
+    b":",
+    b"=",
+    b"&",
+    b"'",
+    b'"',
+    "\u202e".encode(),
+    b"a" * 300,
+    b"\x93\xc1",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+]
 
 
 class Mutator:

@@ -65,9 +65,11 @@ class Kind(NamedTuple):
 def place(folder: Path) -> Iterator[Place]:
     """Start a server, and put a message there that requests may be about."""
     settings = Settings(
-        store=f"sqlite:///{folder}/served.db?durability=normal", request_timeout=0.2,
-        longest_wait=0.05, push=False,
-    )  # fmt: skip
+        store=f"sqlite:///{folder}/served.db?durability=normal",
+        request_timeout=0.2,
+        longest_wait=0.05,
+        push=False,
+    )
     app = ServerApp(settings)
     with running(app) as port:
         put = json.dumps({"id": "a", "body": {"b": [1, None, "ü"]}, "delay": 60}).encode()
@@ -119,8 +121,11 @@ def _query(where: Place, data: bytes) -> None:
     name, _, value = data.partition(b"=")
     query = quote_from_bytes(name).encode() + b"=" + quote_from_bytes(value).encode()
     for path in (
-        b"/v1/queues/q/messages", b"/v1/queues/q/forecast", b"/v1/queues/q/dead", b"/v1/search"
-    ):  # fmt: skip
+        b"/v1/queues/q/messages",
+        b"/v1/queues/q/forecast",
+        b"/v1/queues/q/dead",
+        b"/v1/search",
+    ):
         exchange(
             where.port,
             b"GET %b?%b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % (path, query),
@@ -174,9 +179,26 @@ def _record(where: Place, data: bytes) -> None:
 
 
 COMMANDS = (
-    "put", "get", "list", "cancel", "reschedule", "counts", "forecast", "queues", "dead", "purge",
-    "claim", "ack", "retry", "audit", "subscription", "token", "explain", "edit", "search",
-)  # fmt: skip
+    "put",
+    "get",
+    "list",
+    "cancel",
+    "reschedule",
+    "counts",
+    "forecast",
+    "queues",
+    "dead",
+    "purge",
+    "claim",
+    "ack",
+    "retry",
+    "audit",
+    "subscription",
+    "token",
+    "explain",
+    "edit",
+    "search",
+)
 
 _GET = b"GET /v1/queues/q/messages/a HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 _CHUNKED = (
@@ -234,9 +256,18 @@ KINDS: dict[str, Kind] = {
     ),
     "query": Kind(
         [
-            b"cursor=" + _CURSOR, b"cursor=123:456", b"limit=10", b"state=delayed",
-            b"cursor=WyJxIiwwLG51bGwsMF0", b"id=a", b"body=1", b"header=a=b",
-            b"after=2026-01-01T00:00:00Z", b"before=1893488400", b"bucket=1h", b"group=g",
+            b"cursor=" + _CURSOR,
+            b"cursor=123:456",
+            b"limit=10",
+            b"state=delayed",
+            b"cursor=WyJxIiwwLG51bGwsMF0",
+            b"id=a",
+            b"body=1",
+            b"header=a=b",
+            b"after=2026-01-01T00:00:00Z",
+            b"before=1893488400",
+            b"bucket=1h",
+            b"group=g",
         ],
         _query,
     ),
@@ -246,15 +277,22 @@ KINDS: dict[str, Kind] = {
     ),
     "url": Kind(
         [
-            b"sqlite:///bide.db?mode=0660&timeout=3s", b"memory://x", b"http://:t@h:8642/x?timeout=1s",
-            b"https://[::1]:8642/?ca=f&cert=g", b"redis://u:p@h:6379/0?timeout=5s&shards=4",
-            b"redis+sentinel://h:1,h:2/main/0", b"rediss+cluster://h:1", b"unix:///run/redis.sock?db=1",
+            b"sqlite:///bide.db?mode=0660&timeout=3s",
+            b"memory://x",
+            b"http://:t@h:8642/x?timeout=1s",
+            b"https://[::1]:8642/?ca=f&cert=g",
+            b"redis://u:p@h:6379/0?timeout=5s&shards=4",
+            b"redis+sentinel://h:1,h:2/main/0",
+            b"rediss+cluster://h:1",
+            b"unix:///run/redis.sock?db=1",
         ],
         _text(opener),
     ),
     "target": Kind(
         [
-            b"https://shop.example/hook?key=1", b"http://127.0.0.1:80/", b"https://[::1]/x",
+            b"https://shop.example/hook?key=1",
+            b"http://127.0.0.1:80/",
+            b"https://[::1]/x",
             b"amqp://u:p@mq:5672/vhost?exchange=shop&key=order.timeout&heartbeat=5",
             b"amqps://mq/%2F?exchange=x&queue=q",
         ],
@@ -263,13 +301,19 @@ KINDS: dict[str, Kind] = {
     "command": Kind(
         [
             _lines("put", "q", '{"a": 1}', "--delay", "1h", "--id", "x", "--priority", "3"),
-            _lines("get", "q", "x", "--json"), _lines("list", "q", "--limit", "3"),
-            _lines("cancel", "q", "x"), _lines("reschedule", "q", "x", "--delay", "2h"),
+            _lines("get", "q", "x", "--json"),
+            _lines("list", "q", "--limit", "3"),
+            _lines("cancel", "q", "x"),
+            _lines("reschedule", "q", "x", "--delay", "2h"),
             _lines("edit", "q", "x", "[1]", "--priority", "3", "--no-group", "--header", "a=b"),
             _lines("search", "--id", "x", "--body", "1", "--cursor", "WyJxIiwwLG51bGwsMF0"),
-            _lines("forecast", "q", "--bucket", "1h"), _lines("counts", "q", "--json"),
-            _lines("dead", "list", "q"), _lines("claim", "q", "--lease", "5s", "--count", "2"),
-            _lines("subscription", "list", "--all"), _lines("token", "list"), _lines("audit"),
+            _lines("forecast", "q", "--bucket", "1h"),
+            _lines("counts", "q", "--json"),
+            _lines("dead", "list", "q"),
+            _lines("claim", "q", "--lease", "5s", "--count", "2"),
+            _lines("subscription", "list", "--all"),
+            _lines("token", "list"),
+            _lines("audit"),
         ],
         _command,
     ),
@@ -278,8 +322,9 @@ KINDS: dict[str, Kind] = {
             b'subscriptions\n{"name": "x", "queue": "q", "url": "https://x.example/", "rate": 1}',
             b'subscriptions\n{"name": "x", "queue": "q", "url": "https://x/", "encrypted": "gA"}',
             b'tokens\n{"id": "x", "hash": "00", "scopes": ["admin"], "created": 1}',
-            b'circuits\n{"opened": 1, "failures": 3}', b'workers\n{"queues": {}}',
+            b'circuits\n{"opened": 1, "failures": 3}',
+            b'workers\n{"queues": {}}',
         ],
         _record,
     ),
-}  # fmt: skip
+}

@@ -118,10 +118,14 @@ def moved(orders: bide.Queue) -> None:
 
 
 MEANWHILE = {
-    "acked-keep": acked, "acked-replace": acked, "cancelled-replace": cancelled,
-    "cancelled_and_put_again-keep": cancelled_and_put_again, "rescheduled-replace": rescheduled,
-    "replaced-replace": replaced, "moved-keep": moved,
-}  # fmt: skip
+    "acked-keep": acked,
+    "acked-replace": acked,
+    "cancelled-replace": cancelled,
+    "cancelled_and_put_again-keep": cancelled_and_put_again,
+    "rescheduled-replace": rescheduled,
+    "replaced-replace": replaced,
+    "moved-keep": moved,
+}
 
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)

@@ -38,8 +38,9 @@ def url(request: pytest.FixtureRequest) -> str:
 def forwarding(url: str, store: str) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
         [sys.executable, "-m", "bide", "forward", url, "--url", store],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stderr is not None
         while "forwarding what is committed" not in (line := process.stderr.readline()):
@@ -63,8 +64,10 @@ def test_a_forwarder_that_fails_ends_with_an_error(file: str, redis_url: Callabl
         shop.commit()
     done = subprocess.run(
         [sys.executable, "-m", "bide", "forward", file, "--url", redis_url()],
-        capture_output=True, text=True, timeout=BOUND,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
     assert done.returncode == 1, done.stderr
 
 
@@ -148,11 +151,22 @@ def test_a_worker_forwards_too(file: str, tmp_path: Path, redis_url: Callable[[]
     (tmp_path / "shop.py").write_text(WORKER)
     worker = subprocess.Popen(
         [
-            sys.executable, "-m", "bide", "worker", "shop:app", "--url", store, "--outbox", file,
-            "--processes", "2",
+            sys.executable,
+            "-m",
+            "bide",
+            "worker",
+            "shop:app",
+            "--url",
+            store,
+            "--outbox",
+            file,
+            "--processes",
+            "2",
         ],
-        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert worker.stderr is not None
         while "forwarding what is committed" not in (line := worker.stderr.readline()):

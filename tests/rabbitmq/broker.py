@@ -52,18 +52,22 @@ class Broker:
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS":
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none "
                 # Milliseconds until a dead letter that nobody has taken is published again.
-                "-rabbit dead_letter_worker_publisher_confirm_timeout 500",
-        }  # fmt: skip
+                "-rabbit dead_letter_worker_publisher_confirm_timeout 500"
+            ),
+        }
         (folder / "enabled_plugins").write_text("[].")
         (folder / "definitions.json").write_text(json.dumps(_definitions()))
         lines = [
             f"load_definitions = {folder / 'definitions.json'}",
-            "vm_memory_high_watermark.absolute = 1GB", "disk_free_limit.absolute = 10MB",
-            "heartbeat = 10", "log.file.level = warning", "collect_statistics_interval = 60000",
-        ]  # fmt: skip
+            "vm_memory_high_watermark.absolute = 1GB",
+            "disk_free_limit.absolute = 10MB",
+            "heartbeat = 10",
+            "log.file.level = warning",
+            "collect_statistics_interval = 60000",
+        ]
         if certificates is not None:
             lines += [
                 f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}",
@@ -96,10 +100,13 @@ class Broker:
 
     def _run(self, program: str, output: IO[bytes] | int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            ["sh", "-c", UNTIL_ORPHANED, _program(program)], env=self._environment,
-            start_new_session=True, stdin=subprocess.PIPE, stdout=output,
+            ["sh", "-c", UNTIL_ORPHANED, _program(program)],
+            env=self._environment,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
 
     def kill(self) -> None:
         """End the node at once, without a chance to say goodbye."""
@@ -116,9 +123,12 @@ class Broker:
     def ctl(self, *arguments: str) -> str:
         """Run `rabbitmqctl`, and return what it prints."""
         done = subprocess.run(
-            [_program("rabbitmqctl"), "-q", *arguments], env=self._environment,
-            capture_output=True, text=True, timeout=PATIENCE,
-        )  # fmt: skip
+            [_program("rabbitmqctl"), "-q", *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -156,11 +166,21 @@ def _definitions() -> dict[str, Any]:
     users, permissions = [], []
     for name, (configure, write, read) in USERS.items():
         salted = b"bide" + hashlib.sha256(b"bide" + name.encode()).digest()
-        users.append({
-            "name": name, "password_hash": b64encode(salted).decode(), "tags": "administrator",
-            "hashing_algorithm": "rabbit_password_hashing_sha256",
-        })  # fmt: skip
-        permissions.append({
-            "user": name, "vhost": "/", "configure": configure, "write": write, "read": read,
-        })  # fmt: skip
+        users.append(
+            {
+                "name": name,
+                "password_hash": b64encode(salted).decode(),
+                "tags": "administrator",
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+            }
+        )
+        permissions.append(
+            {
+                "user": name,
+                "vhost": "/",
+                "configure": configure,
+                "write": write,
+                "read": read,
+            }
+        )
     return {"vhosts": [{"name": "/"}], "users": users, "permissions": permissions}

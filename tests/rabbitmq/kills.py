@@ -67,9 +67,11 @@ class Story:
         self._processes.append(
             subprocess.Popen(
                 [sys.executable, "-m", "bide", *arguments, "--url", self.url],
-                env=os.environ | {"BIDE_LOG_LEVEL": "warning"}, stdout=self._log, stderr=self._log,
+                env=os.environ | {"BIDE_LOG_LEVEL": "warning"},
+                stdout=self._log,
+                stderr=self._log,
             )
-        )  # fmt: skip
+        )
 
     async def declare(self) -> None:
         """Declare the exchange, and a queue for the consumer."""
@@ -100,9 +102,11 @@ class Story:
         delay = self.random.choice((0.2, 0.6, 4.0))
         self.earliest[id] = time.time() + delay
         message = aio_pika.Message(
-            id.encode(), message_id=id, headers={"x-delay": round(delay * 1000)},
+            id.encode(),
+            message_id=id,
+            headers={"x-delay": round(delay * 1000)},
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        )  # fmt: skip
+        )
         await asyncio.wait_for(exchange.publish(message, "k"), 10)
         self.confirmed[id] = time.time()
 
@@ -205,9 +209,13 @@ class Story:
             if not audit:
                 wrong.append(f"the books do not balance: {audit.problems}")
         return Result(
-            len(self.confirmed), len(self.received), len(self.cancelled), len(self.killed), twice,
+            len(self.confirmed),
+            len(self.received),
+            len(self.cancelled),
+            len(self.killed),
+            twice,
             wrong,
-        )  # fmt: skip
+        )
 
     def _explained(self, begin: float, end: float) -> bool:
         return any(begin <= at <= end for at in self.killed)

@@ -21,9 +21,17 @@ ADDRESS = parse("amqp://mq/?exchange=shop&key=default")
 
 def message(headers: dict[str, str] | None = None, **fields: Any) -> Message:
     given: dict[str, Any] = {
-        "id": "m1", "queue": "orders", "data": b"{}", "json": True, "due": 1_700_000_000_500,
-        "priority": 0, "attempt": 1, "attempts": 10, "state": "leased", "headers": headers,
-    }  # fmt: skip
+        "id": "m1",
+        "queue": "orders",
+        "data": b"{}",
+        "json": True,
+        "due": 1_700_000_000_500,
+        "priority": 0,
+        "attempt": 1,
+        "attempts": 10,
+        "state": "leased",
+        "headers": headers,
+    }
     return Message(**given | fields)
 
 
@@ -51,13 +59,20 @@ def test_a_message_is_published_persistent_with_its_id_and_due_time() -> None:
 
 def test_reserved_headers_set_key_expiration_priority_and_properties() -> None:
     _, sent, key = to_amqp(
-        message({
-            "amqp-key": "a.b", "amqp-expiration": "60000", "amqp-priority": "7",
-            "amqp-correlation-id": "c", "amqp-reply-to": "r", "amqp-type": "t",
-            "content-type": "text/plain", "tenant": "eu",
-        }),
+        message(
+            {
+                "amqp-key": "a.b",
+                "amqp-expiration": "60000",
+                "amqp-priority": "7",
+                "amqp-correlation-id": "c",
+                "amqp-reply-to": "r",
+                "amqp-type": "t",
+                "content-type": "text/plain",
+                "tenant": "eu",
+            }
+        ),
         ADDRESS,
-    )  # fmt: skip
+    )
     assert (key, sent.expiration, sent.priority) == ("a.b", "60000", 7)
     assert (sent.correlation_id, sent.reply_to, sent.message_type) == ("c", "r", "t")
     headers = sent.headers or {}
@@ -98,15 +113,27 @@ def test_what_cannot_be_a_message_of_amqp_is_refused_with_the_reason(
 
 def test_properties_and_typed_headers_come_back_as_they_were() -> None:
     headers: dict[str, Any] = {
-        "text": "é", "number": 5, "none": None, "list": [1, {"a": True}], "bytes": b"\xff",
-        "time": datetime(2030, 1, 1, tzinfo=UTC), "money": Decimal("1.50"), "amqp-key": "mine",
-        "content-type": "a header", "like ours": {"amqp:bytes": "no hex"},
-    }  # fmt: skip
+        "text": "é",
+        "number": 5,
+        "none": None,
+        "list": [1, {"a": True}],
+        "bytes": b"\xff",
+        "time": datetime(2030, 1, 1, tzinfo=UTC),
+        "money": Decimal("1.50"),
+        "amqp-key": "mine",
+        "content-type": "a header",
+        "like ours": {"amqp:bytes": "no hex"},
+    }
     properties = {
-        "content_type": "application/x-python", "content_encoding": "utf-8", "reply_to": "r",
-        "correlation_id": "c", "message_type": "t", "app_id": "shop", "priority": 3,
+        "content_type": "application/x-python",
+        "content_encoding": "utf-8",
+        "reply_to": "r",
+        "correlation_id": "c",
+        "message_type": "t",
+        "app_id": "shop",
+        "priority": 3,
         "message_id": "m1",
-    }  # fmt: skip
+    }
     item = item_of(arrival({**headers, "x-delay": 5}, expiration="1500", **properties))
     assert (item.id, item.delay, item.data, item.json) == ("m1", 5, b"hi", False)
     _, back, key = to_amqp(

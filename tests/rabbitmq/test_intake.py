@@ -24,8 +24,13 @@ from tests.rabbitmq.proxy import proxy
 def test_messages_are_stored_under_their_ids_with_their_delays(stage: Stage) -> None:
     async def story() -> None:
         async with stage.intake() as intake:
-            await stage.send(b'{"a":1}', "a.b", message_id="m1", headers={"x-delay": 60_000},
-                             content_type="application/json")  # fmt: skip
+            await stage.send(
+                b'{"a":1}',
+                "a.b",
+                message_id="m1",
+                headers={"x-delay": 60_000},
+                content_type="application/json",
+            )
             await stage.send(message_id="m2", headers={"bide-at": 1_893_456_000}, priority=5)
             await stage.stored(2)
             first, second = await stage.find("m1"), await stage.find("m2")

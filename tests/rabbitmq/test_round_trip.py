@@ -31,18 +31,25 @@ PUSH = ["serve", "--port", "{port}", "--allow-network", "127.0.0.1"]
 @asynccontextmanager
 async def process(stage: Stage, face: str, port: int, folder: Path) -> AsyncIterator[None]:
     """Run a command of bide that takes in the messages of the stage's exchange."""
-    (folder / "app.py").write_text("import bide\napp = bide.App()\n"
-                                   "@app.handler('other')\ndef other(body): ...\n")  # fmt: skip
+    (folder / "app.py").write_text(
+        "import bide\napp = bide.App()\n@app.handler('other')\ndef other(body): ...\n"
+    )
     environment = os.environ | {
-        "BIDE_URL": f"sqlite:///{stage.path}", "BIDE_LOG_LEVEL": "debug",
+        "BIDE_URL": f"sqlite:///{stage.path}",
+        "BIDE_LOG_LEVEL": "debug",
         "BIDE_RABBITMQ": stage.url() if face in FACES else "",
-    }  # fmt: skip
+    }
     with (folder / "log").open("wb") as log:
         running = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bide",
+            sys.executable,
+            "-m",
+            "bide",
             *[word.format(port=port) for word in FACES.get(face, PUSH)],
-            env=environment, cwd=folder, stdout=log, stderr=log,
-        )  # fmt: skip
+            env=environment,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )
     try:
         yield
     except BaseException:
@@ -112,16 +119,21 @@ def test_a_subscription_is_made_and_used_by_http_by_command_and_by_python(
 ) -> None:
     """Each message brings a routing key, headers, an expiration and a priority of its own."""
     headers = {
-        "amqp-key": "k", "amqp-expiration": "60000", "amqp-priority": "7", "tenant": "eu",
+        "amqp-key": "k",
+        "amqp-expiration": "60000",
+        "amqp-priority": "7",
+        "tenant": "eu",
         "amqp-headers": '{"number": 5}',
-    }  # fmt: skip
+    }
     to = stage.url("&key=nowhere")
 
     def command(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "bide", *arguments, "--url", f"sqlite:///{stage.path}"],
-            capture_output=True, text=True, timeout=PATIENCE,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -163,9 +175,15 @@ def test_a_missing_exchange_is_said_at_the_start(stage: Stage, tmp_path: Path) -
     async def story() -> None:
         url = stage.url().replace(stage.exchange, "nope")
         running = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bide", "rabbitmq", url, "--url", f"sqlite:///{stage.path}",
+            sys.executable,
+            "-m",
+            "bide",
+            "rabbitmq",
+            url,
+            "--url",
+            f"sqlite:///{stage.path}",
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         _, told = await running.communicate()
         assert running.returncode == 2
         assert b"the exchange 'nope' does not exist on 127.0.0.1; declare it first" in told
@@ -175,8 +193,17 @@ def test_a_missing_exchange_is_said_at_the_start(stage: Stage, tmp_path: Path) -
 
 async def until_listed(stage: Stage) -> Any:
     """Return what `bide top` tells once the process that publishes has reported."""
-    command = [sys.executable, "-m", "bide", "top", "--json", "--interval", "100ms",
-               "--url", f"sqlite:///{stage.path}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "bide",
+        "top",
+        "--json",
+        "--interval",
+        "100ms",
+        "--url",
+        f"sqlite:///{stage.path}",
+    ]
     top = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     try:
         async with asyncio.timeout(PATIENCE):

@@ -177,8 +177,9 @@ def test_a_message_that_amqp_cannot_hold_becomes_a_dead_letter(stage: Stage) -> 
 def test_a_missing_exchange_opens_the_circuit_and_costs_no_more_attempts(stage: Stage) -> None:
     async def story() -> None:
         late = f"{stage.exchange}late"
-        await subscribe(stage, stage.url("&key=k").replace(stage.exchange, late), probe=300,
-                        first=100)  # fmt: skip
+        await subscribe(
+            stage, stage.url("&key=k").replace(stage.exchange, late), probe=300, first=100
+        )
         async with pushing(stage) as pusher:
             await put(stage, 50)
             await until(lambda: pusher.workers["s"].circuit.since is not None)

@@ -125,9 +125,11 @@ class Django(User):
             database = {"ENGINE": "django.db.backends.sqlite3", "NAME": file_of(url)}
         else:
             database = {
-                "ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "bide",
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": "postgres",
+                "USER": "bide",
                 "HOST": folder_of(url),
-            }  # fmt: skip
+            }
         self.alias = f"database{len(connections.settings)}"
         connections.settings[self.alias] = connections.configure_settings({"default": database})[
             "default"

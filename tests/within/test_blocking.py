@@ -88,8 +88,10 @@ def test_a_refusal_is_a_result_and_the_transaction_goes_on(shop: Shop) -> None:
     assert orders.put(3, id="new", within=user.within)
     user.commit()
     assert {message.id: message.body for message in orders.scan()} == {
-        "held": 1, "there": 1, "new": 3,
-    }  # fmt: skip
+        "held": 1,
+        "there": 1,
+        "new": 3,
+    }
     held.ack()
 
 
@@ -114,9 +116,13 @@ def test_a_put_with_latest_debounces_and_follows_what_is_leased(shop: Shop) -> N
 def test_it_is_the_same_message_as_without_a_transaction(shop: Shop) -> None:
     user, orders = shop
     options: dict[str, Any] = {
-        "at": 2_000_000_000, "priority": 7, "expires": "1h", "attempts": 3, "group": "größe",
-        "headers": {"trace": "ü\0\"\\"},
-    }  # fmt: skip
+        "at": 2_000_000_000,
+        "priority": 7,
+        "expires": "1h",
+        "attempts": 3,
+        "group": "größe",
+        "headers": {"trace": 'ü\0"\\'},
+    }
     bodies = [{"a": ["ü", "\0", None, 1.5]}, b"\0\xff\\x00", "", b"", None]
     user.begin()
     for number, body in enumerate(bodies):
@@ -131,9 +137,15 @@ def test_it_is_the_same_message_as_without_a_transaction(shop: Shop) -> None:
         message = orders.get(id)
         assert isinstance(message, Message)
         return (
-            message.body, message.data, message.due, message.priority, message.expires,
-            message.attempts, message.group, message.headers,
-        )  # fmt: skip
+            message.body,
+            message.data,
+            message.due,
+            message.priority,
+            message.expires,
+            message.attempts,
+            message.group,
+            message.headers,
+        )
 
     for number, body in enumerate(bodies):
         assert fields(f"within{number}") == fields(f"usual{number}")

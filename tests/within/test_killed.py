@@ -69,8 +69,10 @@ def test_killed_on_postgresql(postgres_url: Callable[[], str], point: str) -> No
         shop.commit()
         done = subprocess.run(
             [sys.executable, "-c", PSYCOPG, url, libpq(url), point],
-            check=False, capture_output=True, text=True,
-        )  # fmt: skip
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
         # The server notices that its client is gone, and commits what it had been told to.
         shop.execute("LOCK TABLE bill")
@@ -94,8 +96,9 @@ def test_killed_on_sqlite(tmp_path: Path, url_of: Callable[[str], str]) -> None:
         for number in range(KILLS):
             process = subprocess.Popen(
                 [sys.executable, "-c", SQLITE, url, file_of(url), str(number)],
-                stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             assert process.stdout is not None
             for _ in range(random.randrange(1, 30)):
                 confirmed.add(process.stdout.readline().strip())

@@ -46,9 +46,11 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
             finally:
                 log.write(
                     [Act(act, queue, None, result, name) for name, result in results.items()],
-                    who=user_name(), token="", client=f"shell@{socket.gethostname()}",
+                    who=user_name(),
+                    token="",
+                    client=f"shell@{socket.gethostname()}",
                     namespace=namespace,
-                )  # fmt: skip
+                )
                 log.close()
 
         return run

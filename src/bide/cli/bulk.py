@@ -21,10 +21,18 @@ SHOWN = 5
 
 
 def change_many(
-    store: Store, out: Output, queue: str, verb: str, change: Callable[..., int], *,
-    dry_run: bool, undoable: bool, some: Callable[[], Iterable[Message]], what: str = "message",
+    store: Store,
+    out: Output,
+    queue: str,
+    verb: str,
+    change: Callable[..., int],
+    *,
+    dry_run: bool,
+    undoable: bool,
+    some: Callable[[], Iterable[Message]],
+    what: str = "message",
     where: str = "",
-) -> bool:  # fmt: skip
+) -> bool:
     """Change messages, and print how many; return whether any was changed, or would be.
 
     Args:
@@ -65,9 +73,16 @@ def change_many(
 
 
 def purge_state(
-    store: Store, out: Output, queue: str, state: State, before: float | None, *, dry_run: bool,
-    undoable: bool, yes: bool,
-) -> None:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    state: State,
+    before: float | None,
+    *,
+    dry_run: bool,
+    undoable: bool,
+    yes: bool,
+) -> None:
     """Delete the messages of a state; ask first, unless it can be taken back."""
     orders = store.existing(queue)
     if not (yes or undoable or dry_run):
@@ -79,15 +94,22 @@ def purge_state(
 
     def some() -> Iterable[Message]:
         return (
-            one for one in orders.scan(state)
+            one
+            for one in orders.scan(state)
             if before is None or (one.due if one.ended is None else one.ended) < before * 1000
-        )  # fmt: skip
+        )
 
     change_many(
-        store, out, queue, "purged",
-        lambda **how: orders.purge(state=state, before=before, **how), dry_run=dry_run,
-        undoable=undoable, some=some, what=f"{state} message",
-    )  # fmt: skip
+        store,
+        out,
+        queue,
+        "purged",
+        lambda **how: orders.purge(state=state, before=before, **how),
+        dry_run=dry_run,
+        undoable=undoable,
+        some=some,
+        what=f"{state} message",
+    )
 
 
 def confirm(question: str, count: int | None) -> None:

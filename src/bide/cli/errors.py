@@ -37,9 +37,18 @@ BROKEN_PIPE = 141
 _CODES = (
     ((InvalidArgument, errors.Unsupported), WRONG_USAGE),
     ((BrokenPipeError,), BROKEN_PIPE),
-    ((errors.AlreadyExists, errors.AlreadyMoving, errors.Empty, errors.LeaseLost, errors.NotEmpty,
-      errors.NothingToUndo), NOT_DONE),
-)  # fmt: skip
+    (
+        (
+            errors.AlreadyExists,
+            errors.AlreadyMoving,
+            errors.Empty,
+            errors.LeaseLost,
+            errors.NotEmpty,
+            errors.NothingToUndo,
+        ),
+        NOT_DONE,
+    ),
+)
 
 
 def command_error(error: BideError | OSError) -> click.ClickException:

@@ -15,13 +15,18 @@ from bide.model.options import options_of
 from bide.model.replies import Outcome
 
 PIPE: dict[str, Callable[[Message], object]] = {
-    "queue": lambda one: one.queue, "id": lambda one: one.id, "state": lambda one: one.state,
-    "due": lambda one: iso(one.due), "died": lambda one: iso(one.ended),
-    "priority": lambda one: one.priority, "attempt": lambda one: one.attempt,
+    "queue": lambda one: one.queue,
+    "id": lambda one: one.id,
+    "state": lambda one: one.state,
+    "due": lambda one: iso(one.due),
+    "died": lambda one: iso(one.ended),
+    "priority": lambda one: one.priority,
+    "attempt": lambda one: one.attempt,
     "attempts": lambda one: f"{one.attempt}/{one.attempts}",
-    "group": lambda one: one.group or "", "error": lambda one: first_line(one.error),
+    "group": lambda one: one.group or "",
+    "error": lambda one: first_line(one.error),
     "body": lambda one: body_line(one),
-}  # fmt: skip
+}
 """The columns of a message in a pipe, by name."""
 
 ROW = "id state due priority attempts group body"
@@ -86,9 +91,14 @@ def row(message: Message, names: str = ROW) -> list[object]:
 
 
 def print_messages(
-    out: Output, messages: Iterable[Message], empty: str = "no messages", *, pipe: str = ROW,
-    screen: str = "id state due away prio attempt group body", **limit: Any,
-) -> None:  # fmt: skip
+    out: Output,
+    messages: Iterable[Message],
+    empty: str = "no messages",
+    *,
+    pipe: str = ROW,
+    screen: str = "id state due away prio attempt group body",
+    **limit: Any,
+) -> None:
     """Print messages, in a pipe as they come.
 
     Args:
@@ -101,9 +111,14 @@ def print_messages(
     """
     columns, cells = zip(*[SCREEN[name] for name in screen.split()], strict=True)
     out.items(
-        messages, columns, facts=as_json, line=lambda one: row(one, pipe),
-        cells=lambda one: [cell(one) for cell in cells], empty=empty, **limit,
-    )  # fmt: skip
+        messages,
+        columns,
+        facts=as_json,
+        line=lambda one: row(one, pipe),
+        cells=lambda one: [cell(one) for cell in cells],
+        empty=empty,
+        **limit,
+    )
 
 
 def _attempts(message: Message, of: str) -> str:
@@ -125,17 +140,21 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
     options = options_of(message)
     del options["attempts"]
     sheet: list[tuple[str, Cell | None]] = [
-        ("id", (message.id, "bold")), ("state", (message.state, STYLES[message.state])),
-        ("why", why), ("created", moment(message.created)), ("due", moment(due)),
+        ("id", (message.id, "bold")),
+        ("state", (message.state, STYLES[message.state])),
+        ("why", why),
+        ("created", moment(message.created)),
+        ("due", moment(due)),
         ("expires", None if expires is None else moment(due + expires)),
         ("attempt", _attempts(message, " of ")),
         *((name, None if value is None else str(value)) for name, value in options.items()),
-        ("version", message.version), ("held by", message.holder),
+        ("version", message.version),
+        ("held by", message.holder),
         ("held until", moment(message.until)),
         ("then due", None if successor is None else moment(successor.due(0))),
         (f"{message.state} since", moment(message.ended)),
         *(("header", f"{name}: {text}") for name, text in (message.headers or {}).items()),
-    ]  # fmt: skip
+    ]
     for failure in message.failures:
         lasted = span(failure.started, failure.moment)
         heading = f"attempt {failure.attempt}, {lasted}, {failure.holder}: "
@@ -153,9 +172,14 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def print_outcomes(
-    store: Store, out: Output, queue: str, outcomes: Iterable[Outcome], verb: str, *,
+    store: Store,
+    out: Output,
+    queue: str,
+    outcomes: Iterable[Outcome],
+    verb: str,
+    *,
     as_seen: bool = False,
-) -> bool:  # fmt: skip
+) -> bool:
     """Print the outcome for each message; return whether all of it was done.
 
     In a pipe, each line is: id, the verb or "no", the state of the message, and a sentence about it

@@ -43,9 +43,14 @@ def time(
         more: for `click.option`.
     """
     return click.option(
-        name, type=lambda text: read_duration(text, what), metavar="TIME", default=default,
-        show_default=isinstance(default, str), help=help, **more,
-    )  # fmt: skip
+        name,
+        type=lambda text: read_duration(text, what),
+        metavar="TIME",
+        default=default,
+        show_default=isinstance(default, str),
+        help=help,
+        **more,
+    )
 
 
 def moment(name: str, help: str) -> Decorator:
@@ -72,9 +77,13 @@ def count(
 ) -> Decorator:
     """Take a whole number; a default is shown."""
     return click.option(
-        *names, type=WholeNumber(least, most), default=default, show_default=default is not None,
-        metavar="N", help=help,
-    )  # fmt: skip
+        *names,
+        type=WholeNumber(least, most),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=help,
+    )
 
 
 def choice(
@@ -159,7 +168,8 @@ prefix = click.argument("prefix", default="", type=_no_url)
 
 when = together(
     time(
-        "--delay", "The time from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
+        "--delay",
+        "The time from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
         what="delay",
     ),
     moment(
@@ -167,7 +177,7 @@ when = together(
         "The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00, or "
         "'2026-12-01 09:00 Europe/Berlin'), or Unix seconds. A time in the past means at once.",
     ),
-)  # fmt: skip
+)
 
 limit = count("-n", "--limit", help=f"The maximum number; {SCREEN} on a terminal, all in a pipe.")
 
@@ -205,22 +215,32 @@ if_due = moment("--if-due", "Only if it is still due then.")
 if_version = text("--if-version", "VERSION", "Only if it still has this version: see bide get.")
 
 max_body = click.option(
-    "--max-body", type=WholeNumber(1), default=MAX_BODY, metavar="BYTES",
+    "--max-body",
+    type=WholeNumber(1),
+    default=MAX_BODY,
+    metavar="BYTES",
     help="The maximum size of a body; 1 MiB by default.",
-)  # fmt: skip
+)
 
 
 url = text(
-    "--url", "URL",
+    "--url",
+    "URL",
     "The store: sqlite:///file.db, redis://host/0, http://host, ...  By default bide.db in this "
     "folder.",
-    envvar="BIDE_URL", show_envvar=True, is_eager=True,
-)  # fmt: skip
+    envvar="BIDE_URL",
+    show_envvar=True,
+    is_eager=True,
+)
 
 debug = click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, help="Show tracebacks of errors.",
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    help="Show tracebacks of errors.",
     callback=lambda ctx, param, value: ctx.meta.setdefault(DEBUG, value),
-)  # fmt: skip
+)
 
 output = together(flag("--json", "as_json", help="Print one JSON object per line."), debug)
 
@@ -243,12 +263,13 @@ def logs(each: str) -> Decorator:
     return together(
         flag("--log-json", help="Log one JSON object per line."),
         choice(
-            "--log-level", ["debug", "info", "warning", "error"],
+            "--log-level",
+            ["debug", "info", "warning", "error"],
             f"debug logs each message that was {each}; info logs failures, and a summary of the "
             "rest every 10 s.",
             "info",
         ),
-    )  # fmt: skip
+    )
 
 
 def read_address(text: str) -> tuple[str, int]:
@@ -262,10 +283,12 @@ def read_address(text: str) -> tuple[str, int]:
 def port(name: str, what: str, usual: int) -> Decorator:
     """Take an address to listen on."""
     return click.option(
-        name, type=read_address, metavar="[HOST:]PORT",
+        name,
+        type=read_address,
+        metavar="[HOST:]PORT",
         help=f"{what} Without a host, only this machine can connect; 0.0.0.0:{usual} listens on "
         "all addresses.",
-    )  # fmt: skip
+    )
 
 
 metrics = port("--metrics", "Serve Prometheus metrics.", 9464)
@@ -283,26 +306,39 @@ def _network(text: str) -> str:
 def networks(dest: str = "networks", **more: Any) -> Decorator:
     """Take to which private networks push may send: `--allow-network`."""
     return many(
-        "--allow-network", dest, "NETWORK",
-        "A private network that push may send to, such as 10.1.0.0/16", type=_network, **more,
-    )  # fmt: skip
+        "--allow-network",
+        dest,
+        "NETWORK",
+        "A private network that push may send to, such as 10.1.0.0/16",
+        type=_network,
+        **more,
+    )
 
 
 action_log = text(
-    "--action-log", "FILE", "A file for a JSON line per action.", envvar="BIDE_ACTION_LOG",
+    "--action-log",
+    "FILE",
+    "A file for a JSON line per action.",
+    envvar="BIDE_ACTION_LOG",
     show_envvar=True,
-)  # fmt: skip
+)
 
 
 outbox = text(
-    "--outbox", "URL",
+    "--outbox",
+    "URL",
     "The database of your program: forward what is committed to its outbox (see bide forward).",
-    envvar="BIDE_OUTBOX", show_envvar=True,
-)  # fmt: skip
+    envvar="BIDE_OUTBOX",
+    show_envvar=True,
+)
 
 rabbitmq = many(
-    "--rabbitmq", "rabbitmq", "URL",
+    "--rabbitmq",
+    "rabbitmq",
+    "URL",
     "Delay the messages of an exchange, amqp://user@host/vhost?exchange=NAME, and publish them "
-    "when they are due (see bide rabbitmq)", envvar="BIDE_RABBITMQ", show_envvar=True,
-)  # fmt: skip
+    "when they are due (see bide rabbitmq)",
+    envvar="BIDE_RABBITMQ",
+    show_envvar=True,
+)
 """Exchanges of RabbitMQ whose delayed messages are stored."""

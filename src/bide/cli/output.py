@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STYLES = {
-    "delayed": "cyan", "ready": "green", "leased": "yellow", "dead": "red",
-    "acked": "bright_black", "expired": "magenta", "cancelled": "bright_black",
+    "delayed": "cyan",
+    "ready": "green",
+    "leased": "yellow",
+    "dead": "red",
+    "acked": "bright_black",
+    "expired": "magenta",
+    "cancelled": "bright_black",
     "purged": "bright_black",
-}  # fmt: skip
+}
 """The color of each state, and of each way to end, on a terminal."""
 
 Part = str | tuple[str, str]
@@ -39,10 +44,14 @@ NOTHING: Part = ("= ", "dim")
 WARNING: Part = ("! ", "yellow")
 
 _PLANNED = {
-    "cancelled": "would-cancel", "moved": "would-move", "dead": "would-move-dead",
-    "purged": "would-purge", "revived": "would-revive", "stored": "would-store",
+    "cancelled": "would-cancel",
+    "moved": "would-move",
+    "dead": "would-move-dead",
+    "purged": "would-purge",
+    "revived": "would-revive",
+    "stored": "would-store",
     "rescheduled": "would-reschedule",
-}  # fmt: skip
+}
 """The names of facts in a pipe after a dry run, which only counted them."""
 
 ID = 26
@@ -153,10 +162,17 @@ class Output:
         self.report(facts, *sentence, dry_run=dry_run)
 
     def items(
-        self, items: Iterable[T], columns: Sequence[Column], *,
-        line: Callable[[T], Iterable[object]], cells: Callable[[T], Sequence[Cell]], empty: str,
-        facts: Callable[[T], Any] = lambda item: item, most: int | None = None, more: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        items: Iterable[T],
+        columns: Sequence[Column],
+        *,
+        line: Callable[[T], Iterable[object]],
+        cells: Callable[[T], Sequence[Cell]],
+        empty: str,
+        facts: Callable[[T], Any] = lambda item: item,
+        most: int | None = None,
+        more: str = "",
+    ) -> None:
         """Print items: a JSON object or a line each, as they come, or all in one table.
 
         Args:
@@ -194,10 +210,11 @@ def escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or unicodedata.category(c) == "Zs"  # spaces are harmless
+        c
+        if c.isprintable() or unicodedata.category(c) == "Zs"  # spaces are harmless
         else c.encode("unicode_escape").decode()
         for c in text
-    )  # fmt: skip
+    )
 
 
 def escape_json(text: str) -> str:
@@ -252,10 +269,15 @@ class Bar:
         from rich.console import Console
 
         self._progress = rich.Progress(
-            "{task.description}", rich.BarColumn(), rich.MofNCompleteColumn(),
-            rich.TimeElapsedColumn(), console=Console(stderr=True), refresh_per_second=1,
-            transient=True, redirect_stdout=False,
-        )  # fmt: skip
+            "{task.description}",
+            rich.BarColumn(),
+            rich.MofNCompleteColumn(),
+            rich.TimeElapsedColumn(),
+            console=Console(stderr=True),
+            refresh_per_second=1,
+            transient=True,
+            redirect_stdout=False,
+        )
         self._progress.add_task(doing, total=total)
 
     def expect(self, total: int) -> None:
@@ -337,10 +359,14 @@ def table_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
     for place in kept[::-1]:
         widths[place] = max(least[place], widths[place] - excess(widths))
     table = Table(
-        box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),
-        width=sum(widths[place] + GAP for place in kept), caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        width=sum(widths[place] + GAP for place in kept),
+        caption_justify="left",
         caption_style="dim",
-    )  # fmt: skip
+    )
     if names := ", ".join(filter(None, gone)):
         table.caption = f"no room for {names}; --json shows all"
     for place in kept:

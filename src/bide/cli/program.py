@@ -16,23 +16,36 @@ from bide.model.errors import BideError
 
 SECTIONS = {
     "Messages": (
-        "messages.put_edit", "messages.cancel_reschedule_undo",
-        "messages.get_explain_history_result", "messages.peek_scan_search",
+        "messages.put_edit",
+        "messages.cancel_reschedule_undo",
+        "messages.get_explain_history_result",
+        "messages.peek_scan_search",
     ),
     "Queues": (
-        "queues.queues_counts_audit", "queues.top", "queues.forecast", "queues.dashboard",
-        "queues.pause_resume_purge_delete_set", "queues.export_import", "queues.move",
+        "queues.queues_counts_audit",
+        "queues.top",
+        "queues.forecast",
+        "queues.dashboard",
+        "queues.pause_resume_purge_delete_set",
+        "queues.export_import",
+        "queues.move",
     ),
     "Work": (
-        "work.worker_workers", "work.sources_schedules", "work.claim",
-        "work.ack_retry_bury_extend_release", "work.dead_revive",
+        "work.worker_workers",
+        "work.sources_schedules",
+        "work.claim",
+        "work.ack_retry_bury_extend_release",
+        "work.dead_revive",
     ),
     "Service": (
-        "service.init_doctor", "service.serve", "service.token",
-        "service.push_rabbitmq_forward", "service.subscription",
+        "service.init_doctor",
+        "service.serve",
+        "service.token",
+        "service.push_rabbitmq_forward",
+        "service.subscription",
     ),
     "Try it": ("demo",),
-}  # fmt: skip
+}
 """The files of the commands by the section of the help. A file's name lists its commands."""
 
 FILES = {
@@ -48,9 +61,15 @@ POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
 
 
 ALIASES = {
-    "add": "put", "enqueue": "put", "list": "queues", "ls": "queues", "run": "worker",
-    "show": "get", "stats": "queues", "status": "queues",
-}  # fmt: skip
+    "add": "put",
+    "enqueue": "put",
+    "list": "queues",
+    "ls": "queues",
+    "run": "worker",
+    "show": "get",
+    "stats": "queues",
+    "status": "queues",
+}
 """What other programs call a command of bide. None of these deletes anything."""
 
 NAMED_ELSEWHERE = {
@@ -163,9 +182,12 @@ class Program(Group):
             ctx.exit(errors.INTERRUPTED)
 
     def main(
-        self, args: Sequence[str] | None = None, prog_name: str | None = "bide", *_: Any,
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "bide",
+        *_: Any,
         **more: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Run the command line, and leave with its exit code."""
         if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may not have every character
             sys.stdout.reconfigure(errors="backslashreplace")

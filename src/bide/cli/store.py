@@ -199,9 +199,11 @@ def refuse_own(queue: str) -> None:
 
 
 def on_store(
-    *options: option.Decorator, group: click.Group | None = None, name: str | None = None,
+    *options: option.Decorator,
+    group: click.Group | None = None,
+    name: str | None = None,
     makes: bool = False,
-) -> Callable[[Callable[..., bool | None]], click.Command]:  # fmt: skip
+) -> Callable[[Callable[..., bool | None]], click.Command]:
     """Make a command of a function that takes the store, the output, and what its options give.
 
     The function returns whether it did what was asked for; `False` ends it with exit code 1.

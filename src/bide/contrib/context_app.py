@@ -28,12 +28,15 @@ class ContextApp(App):
         """The handlers by queue, including those of jobs, sources and schedules."""
         return MappingProxyType(
             {
-                queue: replace(known, handlers={
-                    job: self._in_context(handler) for job, handler in known.handlers.items()
-                })
+                queue: replace(
+                    known,
+                    handlers={
+                        job: self._in_context(handler) for job, handler in known.handlers.items()
+                    },
+                )
                 for queue, known in self._queue_handlers.items()
             }
-        )  # fmt: skip
+        )
 
     def _in_context(self, handler: Handler) -> Handler:
         def in_thread(one: Handling) -> Any:

@@ -21,13 +21,21 @@ class ProjectProgram(Program):
     """
 
     def __init__(
-        self, target: str, usage: str, options: Sequence[click.Option] = (), *,
+        self,
+        target: str,
+        usage: str,
+        options: Sequence[click.Option] = (),
+        *,
         help: str | None = main.help,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            name=main.name, callback=main.callback, params=main.params, help=help,
-            invoke_without_command=True, context_settings=main.context_settings,
-        )  # fmt: skip
+            name=main.name,
+            callback=main.callback,
+            params=main.params,
+            help=help,
+            invoke_without_command=True,
+            context_settings=main.context_settings,
+        )
         self._target = target
         self._usage = usage
         self._options = list(options)

@@ -93,9 +93,11 @@ async def _watch(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         headers = one.message.headers or {}
         transaction = sentry_sdk.continue_trace(
             {name: headers[name] for name in TRACE if name in headers},
-            op=OP.QUEUE_PROCESS, name=one.handler.name, source=TransactionSource.TASK,
+            op=OP.QUEUE_PROCESS,
+            name=one.handler.name,
+            source=TransactionSource.TASK,
             origin=ORIGIN,
-        )  # fmt: skip
+        )
         with sentry_sdk.start_transaction(transaction) as span:
             for name, value in _span_data(one).items():
                 span.set_data(name, value)
@@ -146,10 +148,13 @@ def _capture(error: BaseException) -> None:
 def _about(one: Handling, integration: BideIntegration) -> dict[str, Any]:
     message = one.message
     about: dict[str, Any] = {
-        "queue": message.queue, "id": message.id, "attempt": message.attempt,
-        "attempts": message.attempts, "group": message.group,
+        "queue": message.queue,
+        "id": message.id,
+        "attempt": message.attempt,
+        "attempts": message.attempts,
+        "group": message.group,
         "lateness": round(one.lateness, 3),
-    }  # fmt: skip
+    }
     if integration.send_bodies and message.json:
         with suppress(UnreadableBody):
             about["body"] = message.body

@@ -67,12 +67,13 @@ def outbox_dead_table(metadata: MetaData) -> Table:
     if OUTBOX_DEAD in metadata.tables:
         return metadata.tables[OUTBOX_DEAD]
     return Table(
-        OUTBOX_DEAD, metadata,
+        OUTBOX_DEAD,
+        metadata,
         Column("number", _NUMBER, primary_key=True, autoincrement=False),
         *_what(),
         Column("reason", Text, nullable=False),
         Column("died", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    )  # fmt: skip
+    )
 
 
 def is_own(name: str | None, schema: str | None = None) -> bool:

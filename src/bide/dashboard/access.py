@@ -10,9 +10,16 @@ from bide.model.errors import InvalidArgument
 from bide.server.access.rights import ALL_QUEUES, RIGHT_OF_VERB, Caller, Right
 
 RIGHTS: dict[str, Right] = {
-    **RIGHT_OF_VERB, "edit": "change", "copy": "put", "release": "admin", "pause": "admin",
-    "delete": "admin", "subscriptions": "admin", "audit": "read", "stop": "admin",
-}  # fmt: skip
+    **RIGHT_OF_VERB,
+    "edit": "change",
+    "copy": "put",
+    "release": "admin",
+    "pause": "admin",
+    "delete": "admin",
+    "subscriptions": "admin",
+    "audit": "read",
+    "stop": "admin",
+}
 """The right of a token that each action needs."""
 
 ACTIONS = tuple(RIGHTS)

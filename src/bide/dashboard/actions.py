@@ -44,9 +44,10 @@ def rule_of(view: View) -> cmd.Where | None:
         return None
     group = request.get("group")
     where = cmd.Where(
-        check_name(group, "group") if group else None, request.moment("after"),
+        check_name(group, "group") if group else None,
+        request.moment("after"),
         request.moment("before"),
-    )  # fmt: skip
+    )
     if where == cmd.Where():
         raise Refused(400, "nothing-chosen")
     return where
@@ -73,10 +74,11 @@ async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
     """Return where messages are."""
     found = await view.store.run(find_all(queue, ids))
     return [
-        Outcome(id, False) if (one := found.get(id)) is None
+        Outcome(id, False)
+        if (one := found.get(id)) is None
         else Outcome(id, False, one.state, one.due, one.until or one.ended, one.holder)
         for id in ids
-    ]  # fmt: skip
+    ]
 
 
 NAMED = 20
@@ -147,11 +149,19 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     if done.page is not None:
         return done.page
     if done.refused:
-        return Page("refused.html", {
-            "action": action, "count": done.count, "refused": done.refused[:NAMED],
-            "more": len(done.refused[NAMED:]), "back": _back(view), "undo": done.undo,
-            "until": view.now + UNDO_FOR,
-        }, 409)  # fmt: skip
+        return Page(
+            "refused.html",
+            {
+                "action": action,
+                "count": done.count,
+                "refused": done.refused[:NAMED],
+                "more": len(done.refused[NAMED:]),
+                "back": _back(view),
+                "undo": done.undo,
+                "until": view.now + UNDO_FOR,
+            },
+            409,
+        )
     said: dict[str, Any] = {"said": action, "count": done.count, **done.said}
     if done.undo is not None and done.count:
         said |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
@@ -186,11 +196,20 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
     kept = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))
-    return Page("confirm.html", {
-        "action": action, "queue": view.request.get("queue"), "first": shown, "count": count,
-        "more": max(0, count - len(first)), "fields": kept, "most": BULK,
-        "undoable": action in UNDOABLE, "back": _back(view),
-    })  # fmt: skip
+    return Page(
+        "confirm.html",
+        {
+            "action": action,
+            "queue": view.request.get("queue"),
+            "first": shown,
+            "count": count,
+            "more": max(0, count - len(first)),
+            "fields": kept,
+            "most": BULK,
+            "undoable": action in UNDOABLE,
+            "back": _back(view),
+        },
+    )
 
 
 async def _of_kind(view: View) -> list[str]:
@@ -310,9 +329,13 @@ async def _copy(view: View, ids: list[str]) -> Result:
     full, new = view.queue(), view.request.get("new")
     due = _rescheduling(view, "0s")
     item = msgspec.structs.replace(
-        (await _found(view, ids[0])).as_item((), None), id=check_name(new) if new else new_id(),
-        created=None, at=due.at, delay=due.delay, attempt=0,
-    )  # fmt: skip
+        (await _found(view, ids[0])).as_item((), None),
+        id=check_name(new) if new else new_id(),
+        created=None,
+        at=due.at,
+        delay=due.delay,
+        attempt=0,
+    )
     put = cmd.Put(full, [item])
     with await view.admit(put):
         return _result((await view.store.ask(Outcomes, put)).outcomes)
@@ -355,10 +378,15 @@ async def _audit(view: View, _: list[str]) -> Result:
     counts = await view.store.recent.get(
         ("audit", full), 0, lambda: view.store.ask(replies.Counts, cmd.Count(full, recount=True))
     )
-    page = Page("audit.html", {
-        "found": [Audit.of(view.own(full), counts)], "gone": GONE, "following": None,
-        "recounted": True,
-    })  # fmt: skip
+    page = Page(
+        "audit.html",
+        {
+            "found": [Audit.of(view.own(full), counts)],
+            "gone": GONE,
+            "following": None,
+            "recounted": True,
+        },
+    )
     return Result(counts.sizes.total, page=page)
 
 
@@ -383,12 +411,20 @@ async def _undo(view: View, _: list[str]) -> Result:
 
 
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
-    "cancel": _cancel, "reschedule": _reschedule, "edit": _edit, "copy": _copy, "release": _release,
+    "cancel": _cancel,
+    "reschedule": _reschedule,
+    "edit": _edit,
+    "copy": _copy,
+    "release": _release,
     "revive": lambda view, ids: _undoably(view, cmd.Revive(view.queue(), ids), None),
     "purge": lambda view, ids: _undoably(view, cmd.Purge(view.queue(), "dead", ids=ids), None),
-    "pause": _pause, "delete": _delete,
-    "subscriptions": _subscription, "audit": _audit, "stop": _stop, "undo": _undo,
-}  # fmt: skip
+    "pause": _pause,
+    "delete": _delete,
+    "subscriptions": _subscription,
+    "audit": _audit,
+    "stop": _stop,
+    "undo": _undo,
+}
 
 SAID = ("said", "count", "undo", "of", "until", "taken", "claimed", "unknown", "again")
 """Parameters of a URL by which a page says what was done."""

@@ -176,9 +176,14 @@ class Dashboard:
                 if page is None:
                     access, session = await self._visitor(request, visit)
                     view = View(
-                        request, access, self._reader(visit), self.hide, self.admit, session,
+                        request,
+                        access,
+                        self._reader(visit),
+                        self.hide,
+                        self.admit,
+                        session,
                         self.action_log.path,
-                    )  # fmt: skip
+                    )
                     page = await self._page(view, visit)
             answer = self._rendered(request, visit, view, page)
             if view is not None:
@@ -302,11 +307,13 @@ class Dashboard:
         self._write(request, visit, done, who=view.access.name)
         _log.info(
             "%s by %s from %s: queue %s, messages %s, %s",
-            done.act, printable(view.access.name, MAX_NAME) or "a visitor",
+            done.act,
+            printable(view.access.name, MAX_NAME) or "a visitor",
             printable(self.address(request.scope), MAX_NAME) or "?",
-            None if done.queue is None else printable(done.queue, MAX_NAME), done.messages,
+            None if done.queue is None else printable(done.queue, MAX_NAME),
+            done.messages,
             done.result,
-        )  # fmt: skip
+        )
 
     def _write(self, request: Request, visit: Visit, *acts: Act, who: str | None = None) -> None:
         """Write acts to the action log."""
@@ -314,9 +321,13 @@ class Dashboard:
         if who is None:
             who = caller.name or caller.token or ""
         self.action_log.write(
-            acts, who=who, token=caller.token or "", client=self.address(request.scope),
-            namespace=caller.namespace, request=visit.request,
-        )  # fmt: skip
+            acts,
+            who=who,
+            token=caller.token or "",
+            client=self.address(request.scope),
+            namespace=caller.namespace,
+            request=visit.request,
+        )
 
 
 def _gate_of(url: str, clock: Clock) -> Gate:

@@ -49,9 +49,14 @@ class _LocalApp(ServerApp):
 
 
 def run(
-    store: str, port: int, announce: Callable[[str], None], *, read_only: bool = False,
-    hide: Collection[str] = (), action_log: str | None = None,
-) -> None:  # fmt: skip
+    store: str,
+    port: int,
+    announce: Callable[[str], None],
+    *,
+    read_only: bool = False,
+    hide: Collection[str] = (),
+    action_log: str | None = None,
+) -> None:
     """Serve the dashboard on 127.0.0.1 until SIGTERM or Ctrl-C.
 
     Args:
@@ -75,9 +80,12 @@ def run(
 
 
 async def _serve(
-    settings: Settings, listening: socket.socket, announce: Callable[[str], None],
-    actions: Collection[str], hide: Collection[str],
-) -> None:  # fmt: skip
+    settings: Settings,
+    listening: socket.socket,
+    announce: Callable[[str], None],
+    actions: Collection[str],
+    hide: Collection[str],
+) -> None:
     dashboard = Dashboard(settings.store, open_access(actions), hide)
     app = _LocalApp(settings, dashboard)
     dashboard.action_log = app.service.action_log

@@ -227,9 +227,10 @@ class StoreReader:
             ("names", begin), SAMPLE_EVERY, lambda: self.ask(Names, Queues(begin))
         )
         return [
-            full for full in found.names
+            full
+            for full in found.names
             if (name := caller.own(full)) is not None and (own or is_listed(name, prefix))
-        ]  # fmt: skip
+        ]
 
     async def glance(self, access: Access, prefix: str = "", after: str = "") -> Glance:
         """Return a page of queues and their recent samples.
@@ -282,9 +283,14 @@ class StoreReader:
             return None
 
     async def search(
-        self, queues: Sequence[tuple[str, str]], query: Query, cursor: str, limit: int,
-        shown: Redaction, **more: Any,
-    ) -> Listed:  # fmt: skip
+        self,
+        queues: Sequence[tuple[str, str]],
+        query: Query,
+        cursor: str,
+        limit: int,
+        shown: Redaction,
+        **more: Any,
+    ) -> Listed:
         """List messages until a page is full; at most so many that the store does not notice.
 
         The arguments are those of `search_steps`, and what the visitor may see of bodies.

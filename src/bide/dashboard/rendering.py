@@ -95,10 +95,15 @@ def histogram(found: Forecasted | None, span: Span) -> Histogram | None:
         after = found.start + number * span.bucket + 1  # a bucket has its end, not its beginning
         bars.append(
             Bar(
-                round(number * place, 2), round(place * (1 - GAP), 2), round(HEIGHT - height, 2),
-                round(height, 2), count, after, after + span.bucket,
+                round(number * place, 2),
+                round(place * (1 - GAP), 2),
+                round(HEIGHT - height, 2),
+                round(height, 2),
+                count,
+                after,
+                after + span.bucket,
             )
-        )  # fmt: skip
+        )
     last = found.start + span.bucket * span.buckets
     labels = list(range(found.start, last, span.bucket * span.step))
     return Histogram(bars, labels, most, found.overdue, found.later, last + 1)
@@ -157,9 +162,14 @@ def render(template: str, language: str, context: Mapping[str, Any]) -> bytes:
 @lru_cache(maxsize=len(LANGUAGES))
 def _environment(language: str) -> Environment:
     environment = Environment(
-        loader=PackageLoader("bide.dashboard"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
-    )  # fmt: skip
+        loader=PackageLoader("bide.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        extensions=["jinja2.ext.i18n"],
+    )
     texts: Mapping[str, str] = catalogue() if language == "zh" else {}
     environment.install_gettext_callables(  # type: ignore[attr-defined]
         lambda text: texts.get(text, text),
@@ -167,13 +177,21 @@ def _environment(language: str) -> Environment:
         newstyle=True,
     )
     environment.filters |= {
-        "number": number, "moment": partial(moment, language=language), "iso": iso, "rate": rate,
-        "day": partial(day, language=language), "minute": minute, "quantile": quantile,
+        "number": number,
+        "moment": partial(moment, language=language),
+        "iso": iso,
+        "rate": rate,
+        "day": partial(day, language=language),
+        "minute": minute,
+        "quantile": quantile,
         "lasting": format_duration,
-    }  # fmt: skip
+    }
     environment.globals |= {
-        "edition": edition(), "language": language, "languages": LANGUAGES, "spans": list(SPANS),
-    }  # fmt: skip
+        "edition": edition(),
+        "language": language,
+        "languages": LANGUAGES,
+        "spans": list(SPANS),
+    }
     return environment
 
 

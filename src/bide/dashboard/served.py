@@ -164,10 +164,17 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
         return await service.quotas.admit(access.caller, [command])
 
     return Dashboard(
-        service.settings.store, lambda scope: None, service.settings.dashboard_hide,
-        service.action_log, service.clock, sessions=Sessions(service, key), admit=admit,
-        address=service.addresses.of, gate=service.gate, bodies=service.large_bodies,
-    )  # fmt: skip
+        service.settings.store,
+        lambda scope: None,
+        service.settings.dashboard_hide,
+        service.action_log,
+        service.clock,
+        sessions=Sessions(service, key),
+        admit=admit,
+        address=service.addresses.of,
+        gate=service.gate,
+        bodies=service.large_bodies,
+    )
 
 
 if __name__ == "__main__":

@@ -44,10 +44,17 @@ def summary_of(message: Message, shown: Redaction | None = None) -> Summary:
         shown: what the visitor may see of its body; `None`: nothing.
     """
     return Summary(
-        id=message.id, queue=message.queue, state=message.state, due=message.due,
-        until=message.until, ended=message.ended, priority=message.priority,
-        attempt=message.attempt, attempts=message.attempts, group=message.group,
+        id=message.id,
+        queue=message.queue,
+        state=message.state,
+        due=message.due,
+        until=message.until,
+        ended=message.ended,
+        priority=message.priority,
+        attempt=message.attempt,
+        attempts=message.attempts,
+        group=message.group,
         holder=message.holder,
         error=(message.error or "").partition("\n")[0][: LONGEST + 1],
         preview="" if shown is None else shown.preview(message),
-    )  # fmt: skip
+    )

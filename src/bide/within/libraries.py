@@ -59,10 +59,11 @@ def kind_for(guest: Guest, connection: object, *, blocks: bool) -> Kind:
     if (kind in ASYNCHRONOUS) == blocks:
         raise WrongConnection(
             f"a {type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
-            "are the same, with await" if blocks else
-            f"a {type(connection).__name__} blocks the event loop: use bide.Queue with it, or an "
-            "asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
-        )  # fmt: skip
+            "are the same, with await"
+            if blocks
+            else f"a {type(connection).__name__} blocks the event loop: use bide.Queue with it, "
+            "or an asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
+        )
     if (dialect := dialect_of(connection, kind)) != guest.dialect:
         raise WrongConnection(
             f"the connection given as within= is to {dialect}, and the store is in {guest.dialect}"

@@ -126,9 +126,10 @@ def test_a_chord_is_told_of_a_part_that_is_revoked(
 ) -> None:
     told: list[Any] = []
     monkeypatch.setattr(
-        type(app.backend), "on_chord_part_return",
+        type(app.backend),
+        "on_chord_part_return",
         lambda self, request, state, error: told.append((request.id, state, request.chord["task"])),
-    )  # fmt: skip
+    )
     result = chord([expire(app).s(n).set(countdown=60) for n in (1, 2)])(expire(app).s())
     part = result.parent[0]
     part.revoke()
@@ -258,9 +259,12 @@ def test_descriptions_of_arguments_that_are_no_unicode_are_escaped(
 ) -> None:
     """A file name that is no UTF-8 has half of a surrogate pair, which Celery escapes as JSON."""
     expire(app).apply_async(
-        (), {"order": "caf\udce9.txt"}, countdown=60, argsrepr="\udcff",
+        (),
+        {"order": "caf\udce9.txt"},
+        countdown=60,
+        argsrepr="\udcff",
         kwargsrepr="{'order': 'caf\udce9.txt'}",
-    )  # fmt: skip
+    )
     [message] = bide_store.pending("celery")
     assert message.body["headers"]["argsrepr"] == "\\udcff"
     assert message.body["headers"]["kwargsrepr"] == "{'order': 'caf\\udce9.txt'}"

@@ -135,9 +135,10 @@ def test_a_worker_that_is_killed_loses_nothing_and_repeats_only_what_it_held(
             wait_for(lambda: children(process) not in ([], [child]), tmp_path)
             with bide.Queue("celery", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
                 held = [
-                    message.id for message in queue.scan("leased")
+                    message.id
+                    for message in queue.scan("leased")
                     if str(message.holder).endswith(f":{child}")
-                ]  # fmt: skip
+                ]
                 for id in held:
                     queue.release(id)  # instead of waiting until their leases end
                 wait_for(lambda: queue.counts().flow.acked == len(ids), tmp_path)

@@ -34,8 +34,15 @@ class Shop:
             if self.failures:
                 task.retry(exc=self.failures.pop(), **how)
 
-        @app.task(name="post", autoretry_for=(OSError,), retry_backoff=2, retry_jitter=False,
-                  dont_autoretry_for=(FileNotFoundError,), max_retries=2, queue="slow")  # fmt: skip
+        @app.task(
+            name="post",
+            autoretry_for=(OSError,),
+            retry_backoff=2,
+            retry_jitter=False,
+            dont_autoretry_for=(FileNotFoundError,),
+            max_retries=2,
+            queue="slow",
+        )
         def post(order: int) -> None:
             self.seen.append(order)
             if self.failures:
@@ -79,9 +86,12 @@ def test_delay_and_apply_async_call_the_function(
     shop.expire.apply_async((2,), {"force": True}, countdown=1800, task_id="expire-2")
     shop.app.send_task("expire", (3,), eta=datetime.now(UTC) + timedelta(days=1))
     bide_store.assert_put(
-        "celery", {"args": [2], "kwargs": {"force": True}}, delay="30m", id="expire-2",
+        "celery",
+        {"args": [2], "kwargs": {"force": True}},
+        delay="30m",
+        id="expire-2",
         headers={"bide-job": "expire"},
-    )  # fmt: skip
+    )
     worker.run_due()
     assert shop.seen == [(1, False)]
     worker.advance("30m")
@@ -177,7 +187,7 @@ def test_retry_with_eta_counts_by_the_clock_of_the_test(
         (lambda shop: shop.app.send_task("elsewhere", "7"), "must be a list or a tuple"),
         (lambda shop: shop.expire.apply_async((1,), [1]), "must map names to arguments"),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_are_refused_when_a_task_is_sent(
     shop: Shop, bide_store: ScratchStore, send: Callable[[Shop], Any], fix: str
 ) -> None:
@@ -273,18 +283,21 @@ def test_naive_times_are_refused(
 
 
 def test_what_celery_put_is_not_run_once_it_has_expired(
-    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore,
+    shop: Shop,
+    bide_worker: WorkerFactory,
+    bide_store: ScratchStore,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     caplog.set_level("DEBUG", "bide.worker.delivery")
     now = datetime.fromtimestamp(bide_store.clock.now() / 1000, UTC)
     ends = [now + timedelta(seconds=59), now + timedelta(seconds=61)]
     naive = [end.replace(tzinfo=None) for end in ends]  # which Celery takes for UTC
     for order, end in enumerate([*ends, *naive, None]):
         body = {
-            "task": "expire", "text": json.dumps([[order], {}, {}]),
+            "task": "expire",
+            "text": json.dumps([[order], {}, {}]),
             "headers": {"id": str(order), "expires": end and end.isoformat()},
-        }  # fmt: skip
+        }
         bide_store.queue("celery").put(body, delay=60, headers={"bide-job": "expire"})
     bide_worker(shop.app).advance("1m")
     assert [order for order, _ in shop.seen] == [1, 3, 4]

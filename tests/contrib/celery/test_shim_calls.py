@@ -15,10 +15,17 @@ from bide.testing import ScratchStore, WorkerFactory
 kombu_json: Any = json  # it has no annotations
 
 VALUES = [
-    datetime(2026, 1, 1, 9, tzinfo=UTC), datetime.fromisoformat("2026-01-01"),
-    date(2026, 1, 1), time(9, 30), Decimal("4.50"), UUID(int=42), b"text", b"\xff",
-    {"__type__": "order"}, {"a": [1, None]},
-]  # fmt: skip
+    datetime(2026, 1, 1, 9, tzinfo=UTC),
+    datetime.fromisoformat("2026-01-01"),
+    date(2026, 1, 1),
+    time(9, 30),
+    Decimal("4.50"),
+    UUID(int=42),
+    b"text",
+    b"\xff",
+    {"__type__": "order"},
+    {"a": [1, None]},
+]
 
 
 def test_arguments_and_results_have_the_types_of_celerys_json(

@@ -30,10 +30,14 @@ def fill_bullmq(broker: Broker, version: str | None = "bullmq:6.7.0") -> int:
         redis.hset(
             f"{prefix}{id}",
             mapping={
-                "name": "welcome", "data": json.dumps({"user": id}), "opts": '{"attempts":0}',
-                "timestamp": now, "delay": delay, "priority": priority,
+                "name": "welcome",
+                "data": json.dumps({"user": id}),
+                "opts": '{"attempts":0}',
+                "timestamp": now,
+                "delay": delay,
+                "priority": priority,
             },
-        )  # fmt: skip
+        )
     redis.zadd(f"{prefix}delayed", {"1": due * 0x1000 + 1})
     redis.lpush(f"{prefix}wait", "2")
     redis.zadd(f"{prefix}prioritized", {"3": 7 * 0x100000000 + 1})
@@ -50,9 +54,10 @@ def test_jobs_of_bullmq_that_repeat_or_have_a_parent_stay(
     broker.client.zadd("bull:mails:waiting-children", {"4": 1})
     done = bide.take_over(orders, "bullmq", broker.store_url, source_queue="mails")
     assert done.reasons == {
-        "2": "it repeats; make it a schedule of bide", "3": "another job waits for it (a flow)",
+        "2": "it repeats; make it a schedule of bide",
+        "3": "another job waits for it (a flow)",
         "4": "it waits for other jobs (a flow)",
-    }  # fmt: skip
+    }
     assert done.stored == 1
 
 

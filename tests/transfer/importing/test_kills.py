@@ -72,8 +72,10 @@ def fill_arq(broker: Broker) -> None:
 
 
 FILLS: dict[Library, Callable[[Broker], None]] = {
-    "rq": fill_rq, "celery": fill_celery, "arq": fill_arq,
-}  # fmt: skip
+    "rq": fill_rq,
+    "celery": fill_celery,
+    "arq": fill_arq,
+}
 
 
 def work(orders: bide.Queue, done: Counter[str]) -> None:
@@ -85,9 +87,12 @@ def work(orders: bide.Queue, done: Counter[str]) -> None:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("library", FILLS)
 def test_a_run_that_dies_anywhere_is_continued(
-    library: Library, after: bool, broker: Broker, orders: bide.Queue,
+    library: Library,
+    after: bool,
+    broker: Broker,
+    orders: bide.Queue,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     def run() -> bide.TakenOver:
         return bide.take_over(orders, library, broker.store_url, allow_pickle=True, batch=2)
 
@@ -175,8 +180,9 @@ def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bi
     orders.put("mine", id=IDS[1])
     done = bide.take_over(orders, "rq", broker.store_url)
     assert (done.stored, done.reasons) == (
-        4, {IDS[1]: f"orders has a message of the id {IDS[1]!r}"},
-    )  # fmt: skip
+        4,
+        {IDS[1]: f"orders has a message of the id {IDS[1]!r}"},
+    )
     assert broker.client.lrange("rq:queue:default", 0, -1) == [IDS[1].encode()]
 
 

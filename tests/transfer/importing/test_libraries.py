@@ -77,8 +77,11 @@ def fill_huey(broker: Broker, **options: Any) -> list[str]:
 
 
 FILLS: dict[Library, Callable[..., list[str]]] = {
-    "celery": fill_celery, "rq": fill_rq, "arq": fill_arq, "huey": fill_huey,
-}  # fmt: skip
+    "celery": fill_celery,
+    "rq": fill_rq,
+    "arq": fill_arq,
+    "huey": fill_huey,
+}
 
 
 def taken(orders: bide.Queue, id: str) -> bide.Message:
@@ -194,9 +197,10 @@ def test_jobs_of_rq_that_others_need_stay(broker: Broker, orders: bide.Queue) ->
     queue.enqueue("shop.poll", repeat=rq.Repeat(times=3))
     done = bide.take_over(orders, "rq", broker.store_url)
     assert sorted(done.reasons.values()) == [
-        "it repeats; make it a schedule of bide", "it waits for another job",
+        "it repeats; make it a schedule of bide",
+        "it waits for another job",
         "other jobs depend on it",
-    ]  # fmt: skip
+    ]
     assert broker.client.llen("rq:queue:default") == 2
 
 

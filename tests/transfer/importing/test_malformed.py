@@ -42,9 +42,12 @@ def rq(broker: Broker, id: str, **odd: Any) -> None:
 
 def celery(broker: Broker, id: str, **odd: Any) -> None:
     message = {
-        "body": "[[1], {}, {}]", "content-encoding": "utf-8", "content-type": "application/json",
-        "headers": {"id": id, "task": "shop.expire"}, "properties": {},
-    } | odd  # fmt: skip
+        "body": "[[1], {}, {}]",
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"id": id, "task": "shop.expire"},
+        "properties": {},
+    } | odd
     broker.client.lpush("q", message.get("json") or json.dumps(message))
 
 
@@ -61,18 +64,29 @@ Put = Callable[..., None]
 @pytest.mark.parametrize(
     ("put", "odd"),
     [
-        (bullmq, {"data": DEEP}), (bullmq, {"timestamp": "9" * 400}), (bullmq, {"priority": -5}),
-        (bullmq, {"score": float("inf")}), (bullmq, {"score": float("-inf")}),
-        (arq, {"json": f'{{"f": {DEEP}}}'}), (arq, {"a": 5}), (arq, {"k": [1]}),
-        (arq, {"et": float("inf")}), (arq, {"f": 5}), (arq, {"f": HALF}),
-        (rq, {"data": DEEP}), (rq, {"data": '["f", null, 5, {}]'}),
-        (rq, {"data": '[null, null, [], {}]'}),
-        (celery, {"json": DEEP}), (celery, {"properties": {"priority": float("inf")}}),
+        (bullmq, {"data": DEEP}),
+        (bullmq, {"timestamp": "9" * 400}),
+        (bullmq, {"priority": -5}),
+        (bullmq, {"score": float("inf")}),
+        (bullmq, {"score": float("-inf")}),
+        (arq, {"json": f'{{"f": {DEEP}}}'}),
+        (arq, {"a": 5}),
+        (arq, {"k": [1]}),
+        (arq, {"et": float("inf")}),
+        (arq, {"f": 5}),
+        (arq, {"f": HALF}),
+        (rq, {"data": DEEP}),
+        (rq, {"data": '["f", null, 5, {}]'}),
+        (rq, {"data": "[null, null, [], {}]"}),
+        (celery, {"json": DEEP}),
+        (celery, {"properties": {"priority": float("inf")}}),
         (celery, {"headers": {"id": "odd", "task": 5}}),
-        (huey, {"eta": "soon"}), (huey, {"priority": float("inf")}), (huey, {"args": None}),
+        (huey, {"eta": "soon"}),
+        (huey, {"priority": float("inf")}),
+        (huey, {"args": None}),
         (huey, {"id": HALF}),
     ],
-)  # fmt: skip
+)
 def test_an_odd_message_stays_and_the_others_move(
     broker: Broker, orders: bide.Queue, put: Put, odd: dict[str, Any]
 ) -> None:

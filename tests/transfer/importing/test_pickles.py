@@ -41,11 +41,15 @@ def test_plain_values_are_read(protocol: int) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        Calls(os.system, "touch ran"), Calls(eval, "open('ran', 'w')"), Calls(Path, "ran"),
-        Calls(getattr, "", "join"), Calls(bytearray, 10**12), Calls(range, 10**12),
+        Calls(os.system, "touch ran"),
+        Calls(eval, "open('ran', 'w')"),
+        Calls(Path, "ran"),
+        Calls(getattr, "", "join"),
+        Calls(bytearray, 10**12),
+        Calls(range, 10**12),
     ],
     ids=["system", "eval", "class", "getattr", "bytearray", "range"],
-)  # fmt: skip
+)
 def test_nothing_else_is_called(
     call: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

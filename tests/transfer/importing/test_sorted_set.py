@@ -159,9 +159,14 @@ def test_how_many_there_are_is_told_first_however_many_come_and_go(
         told.append(("gone through", count))
 
     bide.load_sorted_set(
-        orders, url, KEY, batch=5, remove=True,
-        found=lambda count: told.append(("there", count)), progress=progress,
-    )  # fmt: skip
+        orders,
+        url,
+        KEY,
+        batch=5,
+        remove=True,
+        found=lambda count: told.append(("there", count)),
+        progress=progress,
+    )
     assert told[0] == ("there", 10)
     assert sum(count for what, count in told if what == "gone through") == 13
     assert not theirs.exists(KEY)

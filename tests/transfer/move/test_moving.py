@@ -19,9 +19,20 @@ from tests.start import START
 from tests.transfer.move.two_stores import Stores
 
 FIELDS = (
-    "id", "data", "json", "due", "priority", "attempt", "attempts", "state", "expires", "group",
-    "headers", "failures", "ended",
-)  # fmt: skip
+    "id",
+    "data",
+    "json",
+    "due",
+    "priority",
+    "attempt",
+    "attempts",
+    "state",
+    "expires",
+    "group",
+    "headers",
+    "failures",
+    "ended",
+)
 
 
 def seen(queue: bide.Queue) -> dict[str, dict[str, Any]]:

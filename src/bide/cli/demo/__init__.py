@@ -30,18 +30,27 @@ WIDTH = 76
 @click.command()
 @option.count("--orders", least=50, most=200_000, default=5_000, help="The number of orders.")
 @click.option(
-    "--seconds", type=click.FloatRange(1, 600), default=8, show_default=True, metavar="S",
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=8,
+    show_default=True,
+    metavar="S",
     help="How long orders arrive; the last ones time out 4 s later.",
-)  # fmt: skip
+)
 @option.count("--workers", least=2, most=16, default=3, help="Workers; one of them is killed.")
 @option.flag("--dashboard", help="Show the dashboard in a browser, and keep it open until Ctrl-C.")
 @option.flag("--keep", help="Keep the folder with the store and the records.")
 @option.output
 @click.pass_context
 def demo(
-    ctx: click.Context, orders: int, seconds: float, workers: int, dashboard: bool, keep: bool,
+    ctx: click.Context,
+    orders: int,
+    seconds: float,
+    workers: int,
+    dashboard: bool,
+    keep: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Watch orders time out on time, with a proof.
 
     A shop puts orders with a timeout of a few seconds each, and cancels the timeouts of paid
@@ -58,7 +67,7 @@ def demo(
       bide demo
       bide demo --orders 20000 --seconds 10 --keep
       bide demo --dashboard --seconds 60
-    """  # fmt: skip
+    """
     out = Output(as_json)
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
@@ -91,8 +100,11 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
         queue.counts()  # makes the store
     with subprocess.Popen(
         [sys.executable, "-m", "bide", "dashboard", store, "--port", "0"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
         try:
             assert process.stdout is not None
             where = " ".join(process.stdout.readline().split()[-1:])
@@ -141,9 +153,11 @@ def _shares(stage: Stage) -> list[tuple[str, int, str]]:
     """Return where the orders are: name, how many, style."""
     sizes, flow = stage.counts.sizes, stage.counts.flow
     return [
-        ("paid", flow.cancelled, "green"), ("timed out", flow.acked, "red"),
-        ("in hands", sizes.leased, "yellow"), ("waiting", sizes.delayed + sizes.ready, "cyan"),
-    ]  # fmt: skip
+        ("paid", flow.cancelled, "green"),
+        ("timed out", flow.acked, "red"),
+        ("in hands", sizes.leased, "yellow"),
+        ("waiting", sizes.delayed + sizes.ready, "cyan"),
+    ]
 
 
 def _picture(stage: Stage, width: int) -> "Text":
@@ -170,10 +184,15 @@ def _print_proof(out: Output, stage: Stage, audit: Audit) -> bool:
     holds = not any(check.problems for check in checks)
     if out.as_json:
         facts = [{**check._asdict(), "holds": not check.problems} for check in checks]
-        out.json({
-            "proved": holds, "checks": facts, "lateness": figures, "killed_holding": stage.lost,
-            "took": round(stage.elapsed * 1000),
-        })  # fmt: skip
+        out.json(
+            {
+                "proved": holds,
+                "checks": facts,
+                "lateness": figures,
+                "killed_holding": stage.lost,
+                "took": round(stage.elapsed * 1000),
+            }
+        )
         return holds
     for check in checks:
         mark = ("ok   ", "green") if not check.problems else ("FAIL ", "bold red")

@@ -71,29 +71,45 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
     redelivered = sum(max(numbers) - 1 for numbers in attempts.values())
     acked_twice = {id for id, times in Counter(records.acked).items() if times > 1}
     checks = (
-        ("every order was put", f"{len(records.put):,}",
-         _differ("orders were put", len(records.put), orders)),
-        ("every unpaid order timed out",
-         f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
-         _some("never timed out", unpaid - handled),
-         _some("timed out, but were never put", handled - put)),
-        ("no order that was paid in time was touched", f"{len(paid):,}",
-         _some("were paid in time, and timed out all the same", paid & handled)),
-        ("the store counts what the processes counted",
-         f"{flow.put:,} put = {flow.cancelled:,} cancelled + {flow.acked:,} acked",
-         _differ("puts are counted by the store", flow.put, len(records.put)),
-         _differ("cancels are counted by the store", flow.cancelled, len(records.paid)),
-         _differ("acks are counted by the store", flow.acked, len(unpaid)),
-         _differ("messages are left in the queue", audit.counts.sizes.total, 0),
-         _differ("died", flow.died, 0), _some("were acked twice", acked_twice)),
-        ("every second handling is explained by a lapsed lease",
-         f"{flow.lapsed:,} lapsed, {len(records.handled) - len(handled):,} handled twice",
-         _some("were handed out twice as the same attempt", doubled),
-         _differ("redeliveries were seen by the workers", redelivered, lapses)),
-        ("none was early", "",
-         _some("were early", {one.id for one in records.handled if one.late < 0})),
+        (
+            "every order was put",
+            f"{len(records.put):,}",
+            _differ("orders were put", len(records.put), orders),
+        ),
+        (
+            "every unpaid order timed out",
+            f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
+            _some("never timed out", unpaid - handled),
+            _some("timed out, but were never put", handled - put),
+        ),
+        (
+            "no order that was paid in time was touched",
+            f"{len(paid):,}",
+            _some("were paid in time, and timed out all the same", paid & handled),
+        ),
+        (
+            "the store counts what the processes counted",
+            f"{flow.put:,} put = {flow.cancelled:,} cancelled + {flow.acked:,} acked",
+            _differ("puts are counted by the store", flow.put, len(records.put)),
+            _differ("cancels are counted by the store", flow.cancelled, len(records.paid)),
+            _differ("acks are counted by the store", flow.acked, len(unpaid)),
+            _differ("messages are left in the queue", audit.counts.sizes.total, 0),
+            _differ("died", flow.died, 0),
+            _some("were acked twice", acked_twice),
+        ),
+        (
+            "every second handling is explained by a lapsed lease",
+            f"{flow.lapsed:,} lapsed, {len(records.handled) - len(handled):,} handled twice",
+            _some("were handed out twice as the same attempt", doubled),
+            _differ("redeliveries were seen by the workers", redelivered, lapses),
+        ),
+        (
+            "none was early",
+            "",
+            _some("were early", {one.id for one in records.handled if one.late < 0}),
+        ),
         ("the audit balances", "nothing is left in the queue", list(audit.problems)),
-    )  # fmt: skip
+    )
     return [Check(claim, list(chain(*problems)), detail) for claim, detail, *problems in checks]
 
 

@@ -97,7 +97,7 @@ class Stage:
                     [*ACTOR, name, self.folder, self.url, *map(str, self.plan)],
                     stdin=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for the stage, which then stops the others
-                )  # fmt: skip
+                )
             yield
         finally:
             for process in self._processes.values():

@@ -23,9 +23,16 @@ from bide.queue.sync import Queue
 @option.flag("--dry-run", help="With a rule: only count, and show the first.")
 @option.undo
 def cancel(
-    store: Store, out: Output, queue: str, ids: tuple[str, ...], if_due: float | None,
-    if_version: str | None, dry_run: bool, undoable: bool, **rule: Any,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    ids: tuple[str, ...],
+    if_due: float | None,
+    if_version: str | None,
+    dry_run: bool,
+    undoable: bool,
+    **rule: Any,
+) -> bool:
     """Cancel messages that no worker holds.
 
     Give ids, or a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
@@ -41,7 +48,7 @@ def cancel(
       bide cancel mail --group order:42
       bide cancel mail --after 2026-12-24T00:00Z --group trip:7 --dry-run
       bide cancel mail --group order:42 --undo
-    """  # fmt: skip
+    """
     ruled = any(value is not None for value in rule.values())
     as_seen = if_due is not None or if_version is not None
     if ruled == bool(ids) or (ids and (dry_run or undoable)) or (ruled and as_seen):
@@ -59,9 +66,15 @@ def cancel(
             outcomes = orders.cancel_many(ids)
         return print_outcomes(store, out, queue, outcomes, "cancelled", as_seen=as_seen)
     return change_many(
-        store, out, queue, "cancelled", lambda **how: orders.cancel(**rule, **how),
-        dry_run=dry_run, undoable=undoable, some=lambda: _waiting(orders, rule),
-    )  # fmt: skip
+        store,
+        out,
+        queue,
+        "cancelled",
+        lambda **how: orders.cancel(**rule, **how),
+        dry_run=dry_run,
+        undoable=undoable,
+        some=lambda: _waiting(orders, rule),
+    )
 
 
 @on_store(option.queue, click.argument("id", required=False), option.when, option.if_due)
@@ -70,10 +83,18 @@ def cancel(
 @option.flag("--dry-run", help="With --group: only count, and show the first.")
 @option.undo
 def reschedule(
-    store: Store, out: Output, queue: str, id: str | None, if_due: float | None,
-    if_version: str | None, delay: float | None, at: float | None, dry_run: bool, undoable: bool,
+    store: Store,
+    out: Output,
+    queue: str,
+    id: str | None,
+    if_due: float | None,
+    if_version: str | None,
+    delay: float | None,
+    at: float | None,
+    dry_run: bool,
+    undoable: bool,
     **rule: Any,
-) -> bool:  # fmt: skip
+) -> bool:
     """Move a message, or all of a group, to another due time, if no worker holds them.
 
     In a pipe, the line is: id, "rescheduled" or "no", state, why not; with --group: rescheduled (in
@@ -85,7 +106,7 @@ def reschedule(
       bide reschedule orders order-42 --delay 1h
       bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
       bide reschedule mail --group order:42 --delay 1d --undo
-    """  # fmt: skip
+    """
     as_seen = if_due is not None or if_version is not None
     group = rule["group"]
     spans = rule["after"] is not None or rule["before"] is not None or dry_run or undoable
@@ -101,10 +122,15 @@ def reschedule(
         outcome = orders.reschedule(id, delay=delay, at=at, if_due=if_due, if_version=if_version)
         return print_outcomes(store, out, queue, [outcome], "rescheduled", as_seen=as_seen)
     return change_many(
-        store, out, queue, "rescheduled",
+        store,
+        out,
+        queue,
+        "rescheduled",
         lambda **how: orders.reschedule(delay=delay, at=at, **rule, **how),
-        dry_run=dry_run, undoable=undoable, some=lambda: _waiting(orders, rule),
-    )  # fmt: skip
+        dry_run=dry_run,
+        undoable=undoable,
+        some=lambda: _waiting(orders, rule),
+    )
 
 
 def _waiting(orders: Queue, rule: dict[str, Any]) -> Iterator[Message]:

@@ -23,7 +23,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
     Example:
       bide get orders order-42
       bide get orders order-42 --body | jq .total
-    """  # fmt: skip
+    """
     orders = store.existing(queue)
     all_there = True
     for id in ids:
@@ -59,7 +59,7 @@ def explain(
     Example:
       bide explain orders order-42
       bide explain orders order-42 --json | jq .facts
-    """  # fmt: skip
+    """
     orders = store.existing(queue)
     all_there = True
     for id in ids:
@@ -70,9 +70,13 @@ def explain(
             out.text(sentence)
             continue
         facts = {
-            "id": id, "queue": queue, "state": found.state, "reasons": found.reasons,
-            "sentence": sentence, "facts": msgspec.structs.asdict(found.facts),
-        }  # fmt: skip
+            "id": id,
+            "queue": queue,
+            "state": found.state,
+            "reasons": found.reasons,
+            "sentence": sentence,
+            "facts": msgspec.structs.asdict(found.facts),
+        }
         out.line(facts, id, found.state or "gone", ",".join(found.reasons), sentence)
     return all_there
 
@@ -88,7 +92,7 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
     Example:
       bide history orders order-42
       bide history orders order-42 --json | jq .attempts
-    """  # fmt: skip
+    """
     ends = store.existing(queue).history(id)
     for end in ends:
         if out.terminal:
@@ -101,9 +105,15 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
                 out.text((heading, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
         else:
             facts = {
-                "id": id, "queue": queue, "how": end.how, "moment": end.moment, "by": end.by,
-                "due": end.due, "attempt": end.attempt, "attempts": end.attempts,
-            }  # fmt: skip
+                "id": id,
+                "queue": queue,
+                "how": end.how,
+                "moment": end.moment,
+                "by": end.by,
+                "due": end.due,
+                "attempt": end.attempt,
+                "attempts": end.attempts,
+            }
             if end.result:
                 facts["result"] = msgspec.Raw(end.result)
             out.line(facts, end.how, iso(end.moment), end.by or "", end.attempt)
@@ -123,7 +133,7 @@ def result(store: Store, out: Output, queue: str, id: str, wait: float | None) -
     \b
     Example:
       bide result orders order-42 --wait 30s
-    """  # fmt: skip
+    """
     try:
         value = store.existing(queue).result(id, wait=wait)
     except (NotEnded, NotAcked, NotRemembered) as error:

@@ -24,7 +24,7 @@ def peek(store: Store, out: Output, queue: str, count: int) -> None:
     \b
     Example:
       bide peek orders -n 20
-    """  # fmt: skip
+    """
     print_messages(
         out, store.existing(queue).peek(count), f"no message is ready or delayed in {queue}"
     )
@@ -46,12 +46,14 @@ def scan(
     Example:
       bide scan orders --state delayed --before 2026-12-01T00:00Z
       bide scan mail --group order:42 --json | jq -r .id
-    """  # fmt: skip
+    """
     found = store.existing(queue).scan(state, **rule)
     print_messages(
-        out, found, most=limit or (SCREEN if out.terminal else None),
+        out,
+        found,
+        most=limit or (SCREEN if out.terminal else None),
         more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
-    )  # fmt: skip
+    )
 
 
 @on_store(option.prefix, option.text("--id", "TEXT", "Only ids that start with this."), option.rule)
@@ -80,7 +82,7 @@ def search(
       bide search --id order-42
       bide search shop- --state dead --error Timeout
       bide search --body '"customer":42' --header trace=af12
-    """  # fmt: skip
+    """
     if not any(value is not None for value in given.values()):
         raise usage_error(
             "search needs to know what: --id, --group, --state, --after, --before, --error, "
@@ -92,10 +94,12 @@ def search(
     if prefix and not page.messages and not store.names(prefix):
         raise store.no_queue(prefix, "no queue begins with")
     print_messages(
-        out, page.messages, "no message matches",
+        out,
+        page.messages,
+        "no message matches",
         pipe="queue id state due priority group error body",
         screen="queue id state due away error group body",
-    )  # fmt: skip
+    )
     if page.cursor is not None:
         warn(f"{page}; go on with --cursor {page.cursor}")
     return bool(page.messages)

@@ -28,9 +28,11 @@ option_form = together(
 
 
 option_file = click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
+    "--file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PATH",
     help="Read the body from a file.",
-)  # fmt: skip
+)
 
 
 def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
@@ -82,9 +84,16 @@ CLEARED = ("expires", "group", "headers")
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
-    store: Store, out: Output, queue: str, body: str | None, form: Form | None, file: str | None,
-    lines: bool, max_body: int, **options: Any,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    body: str | None,
+    form: Form | None,
+    file: str | None,
+    lines: bool,
+    max_body: int,
+    **options: Any,
+) -> bool:
     """Store a message until it is due.
 
     BODY must be JSON, unless you use --text or --bytes; '-' reads it from stdin. Without --delay
@@ -108,7 +117,7 @@ def put(
       bide put orders '{"order": 42}' --delay 30m --id order-42
       bide put mail "good morning" --text --at 2026-12-01T09:00+01:00
       producer | bide put events --lines --delay 10s
-    """  # fmt: skip
+    """
     refuse_own(queue)
     form = form or "json"
     if lines:
@@ -149,9 +158,13 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
 
 
 def _put_lines(
-    queue: Queue, out: Output, form: Form, file: str | None, max_body: int,
+    queue: Queue,
+    out: Output,
+    form: Form,
+    file: str | None,
+    max_body: int,
     options: dict[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     shared = {name: value for name, value in options.items() if name not in APART}
     stored, before = 0, "no line is known to be put"
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
@@ -203,9 +216,17 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
 @option.if_version
 @option.max_body
 def edit(
-    store: Store, out: Output, queue: str, id: str, body: str | None, form: Form | None,
-    file: str | None, max_body: int, if_version: str | None, **given: Any,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    id: str,
+    body: str | None,
+    form: Form | None,
+    file: str | None,
+    max_body: int,
+    if_version: str | None,
+    **given: Any,
+) -> bool:
     """Change fields of a message that no worker holds.
 
     All else stays: its due time, the attempts made and their failures. A dead letter can be changed
@@ -220,7 +241,7 @@ def edit(
       bide edit orders order-42 --priority 9 --attempts 20
       bide edit orders order-42 '{"order": 42, "paid": true}'
       bide edit orders order-42 --group shop --no-headers --delay 5m
-    """  # fmt: skip
+    """
     changes: dict[str, Any] = {}
     for name in CLEARED:
         if given.pop(f"no_{name}"):

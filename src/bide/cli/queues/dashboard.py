@@ -17,9 +17,14 @@ from bide.cli.store import Store, refuse_memory
 @option.action_log
 @option.output
 def dashboard(
-    store: str | None, url: str | None, port: int, read_only: bool, hide: tuple[str, ...],
-    action_log: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    store: str | None,
+    url: str | None,
+    port: int,
+    read_only: bool,
+    hide: tuple[str, ...],
+    action_log: str | None,
+    as_json: bool,
+) -> None:
     """Show queues, messages and workers in a browser.
 
     The dashboard of a store, on this machine alone: http://127.0.0.1:8643. There is no login, so
@@ -34,7 +39,7 @@ def dashboard(
       bide dashboard
       bide dashboard redis://localhost/0 --read-only
       bide dashboard --hide card --hide authorization
-    """  # fmt: skip
+    """
     require_packages("bide dashboard", "jinja2", "h11", "httptools", extra="dashboard")
     from bide.dashboard.local import run
     from bide.observing.logs import configure

@@ -22,15 +22,19 @@ from bide.transfer.importing.sorted_set import load_sorted_set
 KINDS = {
     "--from": {"source_queue", "allow_pickle", "delayed_only", "dry_run"},
     "--redis-zset": {"scores", "body", "id_field", "remove", "dry_run"},
-}  # fmt: skip
+}
 """The options of an import from elsewhere; an export has none of them."""
 
 
 @on_store(option.queue)
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", metavar="PATH",
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    default="-",
+    metavar="PATH",
     help="Write to a file, which is created when the export is complete.",
-)  # fmt: skip
+)
 def export(store: Store, out: Output, queue: str, output: str) -> None:
     """Write a queue as lines of JSON.
 
@@ -41,7 +45,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     Example:
       bide export orders -o orders.jsonl
       bide export orders | gzip > orders.jsonl.gz
-    """  # fmt: skip
+    """
     orders = store.existing(queue)
     count, shown = 0, output == "-" and sys.stdout.isatty()
     with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar, opened(output) as file:
@@ -81,18 +85,24 @@ def opened(output: str) -> Iterator[IO[str]]:
 @option.text("--id-field", "NAME", "For a sorted set of JSON objects: the field with the id.")
 @option.flag("--remove", help="For a sorted set: remove imported members whose score is the same.")
 @option.choice(
-    "--from", ["celery", "rq", "arq", "huey", "bullmq"],
+    "--from",
+    ["celery", "rq", "arq", "huey", "bullmq"],
     "Move the pending messages of this library; in place of FILE, give the URL of its Redis.",
-)  # fmt: skip
+)
 @option.text("--source-queue", "NAME", "With --from: the queue there; by default the usual one.")
 @option.flag("--allow-pickle", help="With --from: move pickled messages too; no code in them runs.")
 @option.flag("--delayed-only", help="With --from: move only messages with a due time.")
 @option.flag("--dry-run", help="For a sorted set and with --from: only print what would be put.")
 @option.max_body
 def import_(
-    store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
+    store: Store,
+    out: Output,
+    queue: str,
+    file: str,
+    redis_zset: str | None,
+    max_body: int,
     **options: Any,
-) -> bool:  # fmt: skip
+) -> bool:
     """Put messages from an export, a sorted set in Redis, or another library.
 
     FILE, or stdin, has the lines of an export. A message whose id exists already is kept unchanged,
@@ -133,7 +143,7 @@ def import_(
       bide import orders redis://cache:6379/0 --redis-zset delayed --remove
       bide import celery redis://cache:6379/0 --from celery --dry-run
       bide import mails redis://cache:6379/0 --from bullmq --source-queue mails
-    """  # fmt: skip
+    """
     library = options.pop("from")
     if library is not None and redis_zset is not None:
         raise usage_error("--from and --redis-zset cannot be used together")
@@ -218,14 +228,23 @@ def _import_from(
     if done.waiting and out.terminal:
         out.text(f"  {plural(done.waiting, 'message')} without a due time left")
     for count, what, why in (
-        (done.expired, "message",
-         f"expired in {library} and left; its workers would not run them either"),
-        (done.pickled, "pickled message",
-         "left; to move them, too: --allow-pickle (no code in them is run)"),
-        (done.held, "message",
-         f"held by workers of {library} and left; stop the workers, so that they return what they "
-         "hold, and run this again"),
-    ):  # fmt: skip
+        (
+            done.expired,
+            "message",
+            f"expired in {library} and left; its workers would not run them either",
+        ),
+        (
+            done.pickled,
+            "pickled message",
+            "left; to move them, too: --allow-pickle (no code in them is run)",
+        ),
+        (
+            done.held,
+            "message",
+            f"held by workers of {library} and left; stop the workers, so that they return what "
+            "they hold, and run this again",
+        ),
+    ):
         if count:
             warn(f"{plural(count, what)} {why}")
     for id, what in done.held_examples.items():

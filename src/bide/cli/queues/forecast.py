@@ -19,7 +19,7 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
     \b
     Example:
       bide forecast orders --bucket 10m --horizon 6h
-    """  # fmt: skip
+    """
     found = store.existing(queue).forecast(bucket, horizon)
     spans = [(round(moment.timestamp() * 1000), count) for moment, count in found]
     if not out.terminal:

@@ -36,9 +36,14 @@ SHOWN = 3
 @option.count("--batch", most=MAX_PAGE, default=BATCH, help="How many messages move at a time.")
 @option.output
 def move(
-    source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,
+    source: str,
+    target: str,
+    queues: tuple[str, ...],
+    follow: bool,
+    dry_run: bool,
+    batch: int,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Move queues to another store, live.
 
     From the URL SOURCE to the URL TARGET: all queues, or those that you name, with everything: due
@@ -64,7 +69,7 @@ def move(
     Example:
       bide move sqlite:///bide.db sqlite:///new.db --dry-run
       bide move sqlite:///bide.db sqlite:///new.db orders --follow
-    """  # fmt: skip
+    """
     out = Output(as_json)
     if follow and dry_run:
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")

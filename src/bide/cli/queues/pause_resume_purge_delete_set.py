@@ -46,17 +46,25 @@ def resume(store: Store, out: Output, queue: str) -> None:
 
 @on_store(option.queue)
 @option.choice(
-    "--state", ["delayed", "ready", "dead", "acked", "expired"],
-    "The state. For acked and expired: forget these messages and their ids.", required=True,
-)  # fmt: skip
+    "--state",
+    ["delayed", "ready", "dead", "acked", "expired"],
+    "The state. For acked and expired: forget these messages and their ids.",
+    required=True,
+)
 @option.moment("--before", "Only what entered the state (delayed, ready: is due) before then.")
 @option.flag("--dry-run", help="Only count, and show the first.")
 @option.undo
 @option.flag("-y", "--yes", help="Do not ask.")
 def purge(
-    store: Store, out: Output, queue: str, state: State, before: float | None, dry_run: bool,
-    undoable: bool, yes: bool,
-) -> None:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    state: State,
+    before: float | None,
+    dry_run: bool,
+    undoable: bool,
+    yes: bool,
+) -> None:
     """Delete all messages of a state permanently. Messages that a worker holds stay.
 
     Asks first on a terminal; elsewhere it needs --yes, unless it can be taken back (--undo). Prints
@@ -70,7 +78,7 @@ def purge(
       bide purge orders --state dead --before 2026-11-01T00:00Z
       bide purge orders --state delayed --yes
       bide purge orders --state dead --undo
-    """  # fmt: skip
+    """
     purge_state(store, out, queue, state, before, dry_run=dry_run, undoable=undoable, yes=yes)
 
 
@@ -108,7 +116,7 @@ def set_(store: Store, out: Output, queue: str, **given: Any) -> None:
       bide set orders --history 7d
       bide set reports --result-ttl 1h
       bide set calls --rate 100/m --group-limit 1
-    """  # fmt: skip
+    """
     if all(value is None for value in given.values()):
         raise usage_error("set needs what to set, such as --keep, --history or --limit")
     known = store.has(queue)

@@ -16,8 +16,9 @@ from bide.queue.results import Audit
 
 COLUMNS = (
     Column("queue", least=NAME),
-    *[Column(name, right=True, extra=True) for name in (*SIZES, "late by")], Column(""),
-)  # fmt: skip
+    *[Column(name, right=True, extra=True) for name in (*SIZES, "late by")],
+    Column(""),
+)
 
 all_option = option.flag("--all", "own", help="Include the internal queues of bide.")
 
@@ -52,14 +53,17 @@ def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
     if prefix and not found:
         raise store.no_queue(prefix, "no queue begins with")
     out.items(
-        found, COLUMNS,
+        found,
+        COLUMNS,
         facts=lambda one: {"queue": one[0], **facts_of(one[1])},
         line=lambda one: [
-            one[0], *[getattr(one[1].sizes, size) for size in SIZES], *["paused"] * one[1].paused,
+            one[0],
+            *[getattr(one[1].sizes, size) for size in SIZES],
+            *["paused"] * one[1].paused,
         ],
         cells=lambda one: _cells(*one),
         empty=f"no queues in {store.shown}",
-    )  # fmt: skip
+    )
 
 
 def _cells(name: str, found: Counts) -> list[Cell]:

@@ -21,13 +21,16 @@ LATENESS, RATES = ("late by", "p50", "p99"), ("put/s", "done/s", "failed/s")
 QUEUES = (
     Column("queue", least=NAME),
     *[Column(number, right=True, extra=True) for number in (*SIZES, *LATENESS, *RATES)],
-    Column("because", extra=True), Column("", least=len("paused")),
-)  # fmt: skip
+    Column("because", extra=True),
+    Column("", least=len("paused")),
+)
 WORKERS = (
-    Column("worker", least=NAME), Column("holds", right=True),
-    Column("first lease ends", right=True, extra=True), Column("longest", right=True, extra=True),
+    Column("worker", least=NAME),
+    Column("holds", right=True),
+    Column("first lease ends", right=True, extra=True),
+    Column("longest", right=True, extra=True),
     Column("of", least=TEXT),
-)  # fmt: skip
+)
 
 OTHERS, MORE = 14, 6
 """Lines of a screen beside those of queues and workers; how many more if both are narrow."""
@@ -87,18 +90,28 @@ def as_facts(view: View) -> dict[str, Any]:
             facts["causes"] = sample.causes[name]
         queues.append(facts)
     listed = [
-        {"holder": worker.holder, "holds": worker.holds, "queues": worker.held,
-         "until": worker.until, "seen": round((sample.moment - worker.seen) * 1000),
-         "silent": worker.silent, "busy": worker.busy}
+        {
+            "holder": worker.holder,
+            "holds": worker.holds,
+            "queues": worker.held,
+            "until": worker.until,
+            "seen": round((sample.moment - worker.seen) * 1000),
+            "silent": worker.silent,
+            "busy": worker.busy,
+        }
         for worker in workers
-    ]  # fmt: skip
+    ]
     shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
     if ahead is not None:
         found = ahead.found
         shown["forecast"] = {
-            "start": found.start, "bucket": BUCKET, "overdue": found.overdue,
-            "counts": found.buckets, "later": found.later, "left_out": ahead.left_out,
-        }  # fmt: skip
+            "start": found.start,
+            "bucket": BUCKET,
+            "overdue": found.overdue,
+            "counts": found.buckets,
+            "later": found.later,
+            "left_out": ahead.left_out,
+        }
     return shown
 
 
@@ -202,14 +215,21 @@ def _queues(view: View, room: int, width: int) -> "Table":
     for name in names:
         found, rate = sample.queues[name], pace[name]
         late = _late(found.oldest, now)
-        rows.append([
-            (name, "bold"), *size_cells(found),
-            (rounded(late), "red" if late >= MUCH else "") if late else ("-", "dim"),
-            *_quantiles(sample.lateness.get(name)),
-            *([_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")] if rate else [""] * 3),
-            (main_cause(sample.causes.get(name)), "dim"),
-            ("paused", "yellow") if found.paused else (limits_text(found), "dim"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                (name, "bold"),
+                *size_cells(found),
+                (rounded(late), "red" if late >= MUCH else "") if late else ("-", "dim"),
+                *_quantiles(sample.lateness.get(name)),
+                *(
+                    [_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")]
+                    if rate
+                    else [""] * 3
+                ),
+                (main_cause(sample.causes.get(name)), "dim"),
+                ("paused", "yellow") if found.paused else (limits_text(found), "dim"),
+            ]
+        )
     if len(names) < len(sample.queues):
         rows.append(_more(len(sample.queues) - len(names), QUEUES))
     return table_of(QUEUES, rows, width)

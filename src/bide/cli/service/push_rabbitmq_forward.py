@@ -61,30 +61,42 @@ def push(
     Example:
       bide push
       bide push --allow-network 10.1.0.0/16 --log-json
-    """  # fmt: skip
+    """
     require_packages("bide push", "h11")
     _run(
-        url, ", which pushes by itself (bide serve); name its store here", log_json, log_level,
-        networks=networks, grace=grace,
-    )  # fmt: skip
+        url,
+        ", which pushes by itself (bide serve); name its store here",
+        log_json,
+        log_level,
+        networks=networks,
+        grace=grace,
+    )
 
 
 @click.command()
 @click.argument("exchanges", metavar="AMQP_URL...", nargs=-1, envvar="BIDE_RABBITMQ")
 @option.url
 @option.choice(
-    "--queue-type", ["quorum", "classic"],
-    "The type of the queues that it declares; queues that exist must have it.", "quorum",
-)  # fmt: skip
+    "--queue-type",
+    ["quorum", "classic"],
+    "The type of the queues that it declares; queues that exist must have it.",
+    "quorum",
+)
 @option.networks()
 @option.grace("messages under way")
 @option.metrics
 @option.logs("published")
 @option.debug
 def rabbitmq(
-    exchanges: tuple[str, ...], url: str | None, queue_type: str, networks: tuple[str, ...],
-    grace: float, metrics: tuple[str, int] | None, log_json: bool, log_level: str,
-) -> None:  # fmt: skip
+    exchanges: tuple[str, ...],
+    url: str | None,
+    queue_type: str,
+    networks: tuple[str, ...],
+    grace: float,
+    metrics: tuple[str, int] | None,
+    log_json: bool,
+    log_level: str,
+) -> None:
     """Delay messages for exchanges of RabbitMQ.
 
     AMQP_URL names a broker and a target exchange X, which does not change. This command declares
@@ -102,7 +114,7 @@ def rabbitmq(
     Example:
       bide rabbitmq 'amqp://guest@localhost/?exchange=shop'
       bide rabbitmq 'amqps://app@mq/?exchange=shop&queue=orders' --metrics 9464
-    """  # fmt: skip
+    """
     if not exchanges:
         raise click.UsageError(
             "name a broker and an exchange: bide rabbitmq 'amqp://guest@localhost/?exchange=shop'"
@@ -110,10 +122,16 @@ def rabbitmq(
     from bide.targets.amqp import intakes
 
     _run(
-        url, "; start it with bide serve --rabbitmq instead", log_json, log_level,
-        networks=networks, grace=grace, intakes=intakes(exchanges), queue_type=queue_type,
+        url,
+        "; start it with bide serve --rabbitmq instead",
+        log_json,
+        log_level,
+        networks=networks,
+        grace=grace,
+        intakes=intakes(exchanges),
+        queue_type=queue_type,
         metrics=metrics,
-    )  # fmt: skip
+    )
 
 
 @click.command()
@@ -138,7 +156,7 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
     Example:
       bide forward postgresql://shop@db/shop --url redis://cache:6379/0
       bide forward sqlite:///shop.db --url http://bide.internal:8642 --once
-    """  # fmt: skip
+    """
     refuse_memory(url or "")
     import signal
     from concurrent.futures import ThreadPoolExecutor

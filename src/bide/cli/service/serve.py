@@ -32,23 +32,26 @@ OPTIONS = {
     "push": ("", "Whether to send due messages to subscriptions; on by default."),
     "dashboard": ("", "Show the dashboard at /dashboard; its visitors log in with a token."),
     "dashboard_hide": (
-        "NAME", "A part of bodies, or a header, whose value the dashboard does not show; can be "
-        "repeated.",
+        "NAME",
+        "A part of bodies, or a header, whose value the dashboard does not show; can be repeated.",
     ),
     "trusted_proxies": (
-        "CIDR", "A proxy whose X-Forwarded-For or Forwarded names the client, such as 10.1.0.0/16, "
+        "CIDR",
+        "A proxy whose X-Forwarded-For or Forwarded names the client, such as 10.1.0.0/16, "
         "or unix for the one at the Unix socket; can be repeated.",
     ),
     "action_log": (
-        "FILE", "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
+        "FILE",
+        "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
     ),
-}  # fmt: skip
+}
 """The settings that can be given as options: their metavar and help."""
 
 NAMES = {
-    "store": ("--store", "--url"), "push": ("--push/--no-push",),
+    "store": ("--store", "--url"),
+    "push": ("--push/--no-push",),
     "trusted_proxies": ("--trusted-proxy",),
-}  # fmt: skip
+}
 """The options that are not named as their settings; the other commands say --url."""
 
 VARIABLES = {"store": "BIDE_URL", "action_log": "BIDE_ACTION_LOG"}
@@ -69,17 +72,24 @@ def _setting(name: str, metavar: str, help: str) -> option.Decorator:
     elif kind is int:
         more["type"] = int
     return click.option(
-        *NAMES.get(name, (f"--{name.replace('_', '-')}",)), name, help=help, show_envvar=True,
-        envvar=VARIABLES.get(name, f"BIDE_SERVE_{name.upper()}"), **more,
-    )  # fmt: skip
+        *NAMES.get(name, (f"--{name.replace('_', '-')}",)),
+        name,
+        help=help,
+        show_envvar=True,
+        envvar=VARIABLES.get(name, f"BIDE_SERVE_{name.upper()}"),
+        **more,
+    )
 
 
 @click.command()
 @click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    envvar="BIDE_SERVE_CONFIG", show_envvar=True,
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    envvar="BIDE_SERVE_CONFIG",
+    show_envvar=True,
     help="A TOML file with settings; options and the environment override it.",
-)  # fmt: skip
+)
 @option.together(*[_setting(name, *about) for name, about in OPTIONS.items()])
 @option.networks("push_networks", envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
 @option.rabbitmq
@@ -108,7 +118,7 @@ def serve(
       bide serve
       bide serve --store sqlite:////var/lib/bide/bide.db --workers 2
       bide serve --config serve.toml --check
-    """  # fmt: skip
+    """
     import asyncio
 
     require_packages("bide serve", "h11", "httptools", "jinja2", "prometheus_client")

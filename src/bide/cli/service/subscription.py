@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from bide.server.subscriptions.subscription_wire import SubscriptionOut
 
 COLUMNS = (
-    Column("subscription", least=ID), Column("queue", extra=True),
-    Column("receiver", least=ID, extra=True), Column("state"), Column("", least=TEXT),
-)  # fmt: skip
+    Column("subscription", least=ID),
+    Column("queue", extra=True),
+    Column("receiver", least=ID, extra=True),
+    Column("state"),
+    Column("", least=TEXT),
+)
 
 STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
 
@@ -44,7 +47,7 @@ def subscription() -> None:
     Example:
       bide subscription put shop orders https://shop.example/hooks/bide
       bide subscription list
-    """  # fmt: skip
+    """
 
 
 namespace_option = option.text(
@@ -62,10 +65,13 @@ def _secret(ctx: click.Context, param: click.Parameter, path: Path | None) -> st
 
 
 secret_option = click.option(
-    "--secret-file", "secret", type=click.Path(path_type=Path, allow_dash=True), metavar="PATH",
+    "--secret-file",
+    "secret",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="PATH",
     callback=_secret,
     help="A file with your own secret, in the format that bide creates; - for stdin.",
-)  # fmt: skip
+)
 
 
 def _full(namespace: str | None, name: str) -> str:
@@ -134,9 +140,11 @@ def _per_second(text: str) -> float:
     "--concurrency", help="The maximum number of concurrent requests; 10, or 500 for RabbitMQ."
 )
 @click.option(
-    "--rate", type=_per_second, metavar="RATE",
+    "--rate",
+    type=_per_second,
+    metavar="RATE",
     help="Requests per second, or such as 100/m; not limited by default.",
-)  # fmt: skip
+)
 @option.time("--timeout", "How long the receiver may take to answer; 15s.")
 @option.count("--attempts", help="The maximum number of attempts per message; 10.")
 @option.time("--first", "The delay after the first failed attempt; doubles each time; 10s.")
@@ -146,9 +154,16 @@ def _per_second(text: str) -> float:
 @secret_option
 @logged("putSubscription")
 def put(
-    store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
-    headers: dict[str, str] | None, secret: str | None, **options: Any,
-) -> None:  # fmt: skip
+    store: Store,
+    out: Output,
+    name: str,
+    queue: str,
+    receiver: str,
+    namespace: str | None,
+    headers: dict[str, str] | None,
+    secret: str | None,
+    **options: Any,
+) -> None:
     """Create a subscription, or replace the one of this name.
 
     RECEIVER is the URL that messages are sent to. The secret of a new subscription is printed once.
@@ -158,7 +173,7 @@ def put(
     Example:
       bide subscription put shop orders https://shop.example/hooks/bide
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50
-    """  # fmt: skip
+    """
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     name = _full(namespace, name)
     queue = _full(split_name(name)[0], queue)
@@ -180,7 +195,7 @@ def add(
     Example:
       bide subscription add orders --to https://shop.example/hooks/bide
       bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=late'
-    """  # fmt: skip
+    """
     queue = _full(namespace, queue)
     name = _full(split_name(queue)[0], name) if name else queue
     _print_secret(out, name, access_to(store).put(name, {"queue": queue, "url": to}, None))
@@ -198,14 +213,17 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
     Example:
       bide subscription list
       bide subscription list --json | jq 'select(.state != "active")'
-    """  # fmt: skip
+    """
     more = "" if everywhere else "; --all shows those of all namespaces"
     of = "" if namespace is None else f" of {namespace}"
     out.items(
-        access_to(store).listed(namespace, everywhere), COLUMNS,
-        facts=_facts, line=_line, cells=_cells,
+        access_to(store).listed(namespace, everywhere),
+        COLUMNS,
+        facts=_facts,
+        line=_line,
+        cells=_cells,
         empty=f"no subscriptions{of} in {store.shown}{more}",
-    )  # fmt: skip
+    )
 
 
 def _facts(one: "SubscriptionOut") -> dict[str, Any]:
@@ -234,7 +252,7 @@ def pause(out: Output, access: "Access", name: str, reason: str) -> bool | None:
     \b
     Example:
       bide subscription pause shop --reason "their release, until noon"
-    """  # fmt: skip
+    """
     return _say(out, access.pause(name, reason), name, "state", "paused")
 
 
@@ -246,7 +264,7 @@ def resume(out: Output, access: "Access", name: str) -> bool | None:
     \b
     Example:
       bide subscription resume shop
-    """  # fmt: skip
+    """
     return _say(out, access.resume(name), name, "state", "active")
 
 
@@ -263,7 +281,7 @@ def rotate(
     Example:
       bide subscription rotate shop
       bide subscription rotate shop --overlap 0
-    """  # fmt: skip
+    """
     text = access.rotate(name, overlap, secret)
     if text is None:
         return None
@@ -280,7 +298,7 @@ def ping(out: Output, access: "Access", name: str, networks: tuple[str, ...]) ->
     \b
     Example:
       bide subscription ping shop
-    """  # fmt: skip
+    """
     answer = access.ping(name, networks)
     if answer is None:
         return None
@@ -297,7 +315,7 @@ def delete(out: Output, access: "Access", name: str) -> bool | None:
     \b
     Example:
       bide subscription delete shop
-    """  # fmt: skip
+    """
     return _say(out, access.delete(name), name, "deleted", True)
 
 
@@ -313,7 +331,7 @@ def new_key() -> None:
     \b
     Example:
       bide subscription new-key > /etc/bide/secrets.key
-    """  # fmt: skip
+    """
     from bide.targets.http.encryption import new_key as make
 
     Output().row(make())
@@ -330,7 +348,7 @@ def rotate_key(store: Store, out: Output) -> bool:
     \b
     Example:
       BIDE_SECRETS_KEY="$NEW $OLD" bide subscription rotate-key
-    """  # fmt: skip
+    """
     done, lost = access_to(store).encrypt_all()
     more = f"; {lost:,} could not, their key is missing" if lost else ""
     out.report({"encrypted": done, "lost": lost}, f"{done:,} encrypted{more}")

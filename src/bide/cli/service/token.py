@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from bide.server.access.tokens import Token, Tokens
 
 COLUMNS = (
-    Column("id"), Column("namespace"), Column("rights", least=TEXT), Column("expires", extra=True),
-    Column("", right=True, extra=True), Column("used", extra=True), Column("queues", extra=True),
-    Column("created", extra=True), Column("name", least=TEXT),
-)  # fmt: skip
+    Column("id"),
+    Column("namespace"),
+    Column("rights", least=TEXT),
+    Column("expires", extra=True),
+    Column("", right=True, extra=True),
+    Column("used", extra=True),
+    Column("queues", extra=True),
+    Column("created", extra=True),
+    Column("name", least=TEXT),
+)
 
 NEVER = "never"
 
@@ -50,38 +56,52 @@ def token() -> None:
       bide token create --name backend --namespace shop --rights put,change
       bide token list
       bide token rotate backend --overlap 1d
-    """  # fmt: skip
+    """
 
 
 @on_any_store(group=token)
 @option.text("--namespace", "NAME", "The namespace that it is for; by default the whole store.")
 @click.option(
-    "--rights", multiple=True, metavar="RIGHT,...",
+    "--rights",
+    multiple=True,
+    metavar="RIGHT,...",
     help="What it allows: put, change (replace, reschedule, cancel), consume, read, bodies (see "
     "bodies and headers when reading), admin (everything).",
-)  # fmt: skip
+)
 @click.option(
-    "--scope", "scopes", multiple=True, type=click.Choice(["produce", "consume", "read", "admin"]),
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["produce", "consume", "read", "admin"]),
     help="A set of rights: produce is put,change; read is read,bodies. Can be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--queues", multiple=True, default=["*"], metavar="PATTERN",
+    "--queues",
+    multiple=True,
+    default=["*"],
+    metavar="PATTERN",
     help="The queues that it is for, such as 'orders.*'; all by default. Can be repeated.",
-)  # fmt: skip
+)
 @_expires("How long the token is valid, or never.", default="90d", show_default=True)
 @option.text("--name", "TEXT", "What it is used for; rotate and revoke take it.", "")
 @logged("createToken")
 def create(
-    store: Store, out: Output, namespace: str | None, rights: tuple[str, ...],
-    scopes: tuple[str, ...], queues: tuple[str, ...], expires: float | str, name: str,
-) -> None:  # fmt: skip
+    store: Store,
+    out: Output,
+    namespace: str | None,
+    rights: tuple[str, ...],
+    scopes: tuple[str, ...],
+    queues: tuple[str, ...],
+    expires: float | str,
+    name: str,
+) -> None:
     """Create a token, and print it once; stderr says when it expires.
 
     \b
     Example:
       bide token create --namespace shop --scope produce --name backend
       bide token create --namespace shop --rights consume --queues 'orders.*'
-    """  # fmt: skip
+    """
     from bide.server.access.rights import SCOPES
 
     given = [right.strip() for one in rights for right in one.split(",")]
@@ -106,7 +126,7 @@ def rotate(
     \b
     Example:
       bide token rotate backend --overlap 1d
-    """  # fmt: skip
+    """
     from bide.server.access.tokens import SAME
 
     lasts = SAME if expires is None else _ms(expires)
@@ -148,16 +168,26 @@ def list_(store: Store, out: Output) -> None:
       bide token list
     """
     out.items(
-        _tokens(store).listed(), COLUMNS, facts=_shown, line=_line, cells=_cells,
+        _tokens(store).listed(),
+        COLUMNS,
+        facts=_shown,
+        line=_line,
+        cells=_cells,
         empty=f"no tokens in {store.shown}",
-    )  # fmt: skip
+    )
 
 
 def _line(one: "Token") -> tuple[str, ...]:
     return (
-        one.id, one.namespace or "-", ",".join(one.rights), iso(one.created),
-        iso(one.expires) or "-", one.name, ",".join(one.queues), iso(one.used) or "-",
-    )  # fmt: skip
+        one.id,
+        one.namespace or "-",
+        ",".join(one.rights),
+        iso(one.created),
+        iso(one.expires) or "-",
+        one.name,
+        ",".join(one.queues),
+        iso(one.used) or "-",
+    )
 
 
 def _cells(one: "Token") -> list[Cell]:

@@ -125,7 +125,7 @@ def retry(builder: CommandBuilder, leases: Sequence[Lease], delay: float, reason
     \b
     Example:
       bide retry orders order-42 7 --delay 1m --reason "the bank is closed"
-    """  # fmt: skip
+    """
     return builder.retry(leases, delay, reason)
 
 
@@ -136,7 +136,7 @@ def bury(builder: CommandBuilder, leases: Sequence[Lease], reason: str) -> Comma
     \b
     Example:
       bide bury orders order-42 7 --reason "no such customer"
-    """  # fmt: skip
+    """
     return builder.bury(leases, reason)
 
 
@@ -147,7 +147,7 @@ def extend(builder: CommandBuilder, leases: Sequence[Lease], lease: float) -> Co
     \b
     Example:
       bide extend orders order-42 7 --lease 5m
-    """  # fmt: skip
+    """
     return builder.extend(leases, lease)
 
 

@@ -19,10 +19,12 @@ from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
 
 COLUMNS = (
-    Column("id", least=ID), Column("token", right=True),
-    Column("attempt", right=True, extra=True), Column("late by", right=True, extra=True),
+    Column("id", least=ID),
+    Column("token", right=True),
+    Column("attempt", right=True, extra=True),
+    Column("late by", right=True, extra=True),
     Column("body", least=TEXT),
-)  # fmt: skip
+)
 
 
 @on_any_store(option.queue)
@@ -35,9 +37,18 @@ COLUMNS = (
 @option.time("--retry", "With --exec: the delay before a failed message is retried; 10s.")
 @option.flag("--loop", help="With --exec: repeat until interrupted.")
 def claim(
-    store: Store, out: Output, queue: str, count: int | None, wait: float | None, lease: float,
-    ack: bool, only_body: bool, command: str | None, retry: float | None, loop: bool,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    count: int | None,
+    wait: float | None,
+    lease: float,
+    ack: bool,
+    only_body: bool,
+    command: str | None,
+    retry: float | None,
+    loop: bool,
+) -> bool:
     """Take due messages, or run a command for each.
 
     Each message is leased: no other worker gets it until the lease ends. In a pipe, each line is:
@@ -55,7 +66,7 @@ def claim(
       bide claim orders --wait 1h --ack
       bide claim orders -n 100 --json
       bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
-    """  # fmt: skip
+    """
     if command is not None and not command.strip():  # a shell variable may be unset
         raise usage_error("--exec has no command: it would ack every message without any work")
     if command is None:
@@ -77,10 +88,17 @@ def claim(
         from bide.cli.work.claim_exec import execute
 
         running = execute(
-            queue, store.lane, own_name(), lease, command=command,
-            environment={**os.environ, "BIDE_URL": store.url}, retry=10 if retry is None else retry,
-            count=None if loop else count or 1, wait=wait, out=out,
-        )  # fmt: skip
+            queue,
+            store.lane,
+            own_name(),
+            lease,
+            command=command,
+            environment={**os.environ, "BIDE_URL": store.url},
+            retry=10 if retry is None else retry,
+            count=None if loop else count or 1,
+            wait=wait,
+            out=out,
+        )
         return asyncio.run(running)
     deliveries = orders.claim(count or 1, wait=wait, lease=lease)
     if not deliveries:
@@ -115,15 +133,19 @@ def _token(delivery: Delivery) -> int | str:
 
 def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     out.items(
-        deliveries, COLUMNS,
+        deliveries,
+        COLUMNS,
         facts=lambda d: as_json(d.message, token=_token(d), lateness=round(d.lateness * 1000)),
         line=lambda d: (d.id, d.lease.text, body_line(d.message)),
         cells=lambda d: (
-            d.id, d.lease.text, f"{d.attempt}/{d.message.attempts}", rounded(d.lateness * 1000),
+            d.id,
+            d.lease.text,
+            f"{d.attempt}/{d.message.attempts}",
+            rounded(d.lateness * 1000),
             body_line(d.message)[:500],
         ),
         empty="",
-    )  # fmt: skip
+    )
     first = deliveries[0]
     until = first.message.until
     if out.terminal and not ack and until is not None:

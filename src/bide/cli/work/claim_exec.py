@@ -50,10 +50,19 @@ class CommandConsumer(Consumer):
     """
 
     def __init__(
-        self, queue: str, lane: Lane, holder: str, lease: float, *, command: str,
-        environment: dict[str, str], retry: float, count: int | None, wait: float | None,
+        self,
+        queue: str,
+        lane: Lane,
+        holder: str,
+        lease: float,
+        *,
+        command: str,
+        environment: dict[str, str],
+        retry: float,
+        count: int | None,
+        wait: float | None,
         out: Output,
-    ) -> None:  # fmt: skip
+    ) -> None:
         handler = Handler(command, self._handle, is_async=True)
         handlers = QueueHandlers(queue, lease_of(lease), 1, {None: handler})
         super().__init__(handlers, (), SimpleNamespace(), StoreClient(lane, SYSTEM_CLOCK), holder)
@@ -181,10 +190,16 @@ class CommandConsumer(Consumer):
     def _report(self, one: Handling, code: int) -> None:
         self.results.add(one.outcome)
         if self._out.as_json:
-            self._out.json({
-                "id": one.id, "attempt": one.attempt, "exit": code, "outcome": one.outcome,
-                "took": round(one.took * 1000), "lateness": round(one.lateness * 1000),
-            })  # fmt: skip
+            self._out.json(
+                {
+                    "id": one.id,
+                    "attempt": one.attempt,
+                    "exit": code,
+                    "outcome": one.outcome,
+                    "took": round(one.took * 1000),
+                    "lateness": round(one.lateness * 1000),
+                }
+            )
             flush_output()
 
 

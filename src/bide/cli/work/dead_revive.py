@@ -78,17 +78,20 @@ def _begins(error: str, wanted: str) -> bool:
 
 filter_options = option.together(
     click.argument(
-        "ids", nargs=-1, metavar="[ID]...",
+        "ids",
+        nargs=-1,
+        metavar="[ID]...",
         callback=lambda ctx, param, ids: tuple(dict.fromkeys(ids)),
     ),
     option.text(
-        "--error", "TYPE",
+        "--error",
+        "TYPE",
         "Only those whose last error starts with this: ValueError, or shop.errors.OutOfStock, "
         "or OutOfStock without its module.",
     ),
     option.moment("--after", "Only those that died since then."),
     option.moment("--before", "Only those that died before then."),
-)  # fmt: skip
+)
 """Take which dead letters the command selects."""
 
 
@@ -123,17 +126,19 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
       bide dead list
       bide dead list orders
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
-    """  # fmt: skip
+    """
     letters = DeadFilter(**chosen)
     names = store.names(own=True) if queue is None else [queue]
     queues = [store.existing(name) if queue else store.queue(name) for name in names]
     print_messages(
-        out, (letter for one in queues for letter in letters.of(one)),
+        out,
+        (letter for one in queues for letter in letters.of(one)),
         f"no matching {LETTER}s in {queue or store.shown}",
         pipe="queue " * (queue is None) + "id died attempt error",
         screen=f"id {'queue ' * (queue is None)}died attempts last-error",
-        most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
-    )  # fmt: skip
+        most=limit or (SCREEN if out.terminal else None),
+        more="" if limit else MORE,
+    )
 
 
 def _name_others(queue: Queue, ids: tuple[str, ...]) -> bool:
@@ -178,9 +183,15 @@ def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
 @option.time("--delay", "The delay from now until they are due; none by default.", 0)
 @filter_options
 def revive(
-    store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
-    undoable: bool, **chosen: Any,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    everything: bool,
+    delay: float,
+    dry_run: bool,
+    undoable: bool,
+    **chosen: Any,
+) -> bool:
     """Return dead letters to the queue.
 
     Their attempts start again from 0. The exit code is 1 if one of them was not revived, or if
@@ -200,10 +211,16 @@ def revive(
     if letters.ids and letters == DeadFilter(letters.ids) and not (dry_run or undoable):
         return print_outcomes(store, out, queue, orders.revive(letters.ids, delay=delay), "revived")
     return _change(
-        store, out, orders, letters, "revived",
+        store,
+        out,
+        orders,
+        letters,
+        "revived",
         lambda ids: sum(map(bool, orders.revive(ids, delay=delay))),
-        lambda ids: orders.revive(ids, delay=delay, undo=True), dry_run=dry_run, undoable=undoable,
-    )  # fmt: skip
+        lambda ids: orders.revive(ids, delay=delay, undo=True),
+        dry_run=dry_run,
+        undoable=undoable,
+    )
 
 
 dead.add_command(revive)
@@ -213,9 +230,15 @@ dead.add_command(revive)
 @option.flag("-y", "--yes", help="Do not ask.")
 @filter_options
 def purge(
-    store: Store, out: Output, queue: str, everything: bool, dry_run: bool, undoable: bool,
-    yes: bool, **chosen: Any,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    queue: str,
+    everything: bool,
+    dry_run: bool,
+    undoable: bool,
+    yes: bool,
+    **chosen: Any,
+) -> bool:
     """Delete dead letters permanently.
 
     Asks first on a terminal; elsewhere it needs --yes, unless it can be taken back (--undo). The
@@ -247,18 +270,33 @@ def purge(
 
     others = _name_others(orders, letters.ids)
     changed = _change(
-        store, out, orders, letters, "purged", purge,
-        lambda ids: orders._bulk(bulk_of(command(ids), by_id=True)), dry_run=dry_run,
-        undoable=undoable, yes=yes,
-    )  # fmt: skip
+        store,
+        out,
+        orders,
+        letters,
+        "purged",
+        purge,
+        lambda ids: orders._bulk(bulk_of(command(ids), by_id=True)),
+        dry_run=dry_run,
+        undoable=undoable,
+        yes=yes,
+    )
     return changed and not others
 
 
 def _change(
-    store: Store, out: Output, orders: Queue, letters: DeadFilter, verb: str,
-    change: Callable[[list[str]], int], undoably: Callable[[list[str]], int], *, dry_run: bool,
-    undoable: bool, yes: bool = True,
-) -> bool:  # fmt: skip
+    store: Store,
+    out: Output,
+    orders: Queue,
+    letters: DeadFilter,
+    verb: str,
+    change: Callable[[list[str]], int],
+    undoably: Callable[[list[str]], int],
+    *,
+    dry_run: bool,
+    undoable: bool,
+    yes: bool = True,
+) -> bool:
     """Change dead letters; return whether any was changed, or would be."""
     queue = orders.name
     # Read before any change: a letter that is revived and dies again counts once.
@@ -270,6 +308,14 @@ def _change(
         return len(ids) if dry_run else undoably(ids) if undo else change(ids)
 
     return change_many(
-        store, out, queue, verb, run, dry_run=dry_run, undoable=undoable,
-        some=lambda: letters.of(orders), what=LETTER, where=f" of {queue}",
-    )  # fmt: skip
+        store,
+        out,
+        queue,
+        verb,
+        run,
+        dry_run=dry_run,
+        undoable=undoable,
+        some=lambda: letters.of(orders),
+        what=LETTER,
+        where=f" of {queue}",
+    )

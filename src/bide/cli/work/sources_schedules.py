@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 EXAMPLE = "bide schedules shop:app"
 
 SCHEDULES = (
-    Column("schedule", least=NAME), Column("when", extra=True), Column("next"),
-    Column("", right=True, extra=True), Column("", least=TEXT),
-)  # fmt: skip
+    Column("schedule", least=NAME),
+    Column("when", extra=True),
+    Column("next"),
+    Column("", right=True, extra=True),
+    Column("", least=TEXT),
+)
 
 SOURCES = (
-    Column("source", least=NAME), Column("state"), Column("next"),
-    Column("", right=True, extra=True), Column("reached", extra=True),
-    Column("found", right=True, extra=True), Column("put", right=True, extra=True),
+    Column("source", least=NAME),
+    Column("state"),
+    Column("next"),
+    Column("", right=True, extra=True),
+    Column("reached", extra=True),
+    Column("found", right=True, extra=True),
+    Column("put", right=True, extra=True),
     Column("error", least=TEXT),
-)  # fmt: skip
+)
 
 RULE = ("when", "timezone")
 REMARKS = {"running": "running", "retrying": "tried again", "dead": "dead"}
@@ -51,24 +58,33 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
       bide schedules
       bide schedules shop:app -n 10
       bide schedules --json | jq 'select(.error)'
-    """  # fmt: skip
+    """
     if target is None:
         store.must_exist("name another store with --url or BIDE_URL, or name the app: " + EXAMPLE)
         found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
     else:
         found = _of_app(store, target, count)
     out.items(
-        found, SCHEDULES, line=_schedule_line, cells=_schedule_cells,
+        found,
+        SCHEDULES,
+        line=_schedule_line,
+        cells=_schedule_cells,
         empty=f"no schedules in {target or store.shown}",
-    )  # fmt: skip
+    )
 
 
 def _schedule_line(one: dict[str, Any]) -> list[object]:
     return [
-        one["queue"], one["when"], one["timezone"], one.get("state", ""), one["running"],
-        one["retrying"], one["dead"], first_line(one.get("error")),
+        one["queue"],
+        one["when"],
+        one["timezone"],
+        one.get("state", ""),
+        one["running"],
+        one["retrying"],
+        one["dead"],
+        first_line(one.get("error")),
         *[moment.isoformat() for moment in _moments(one)],
-    ]  # fmt: skip
+    ]
 
 
 def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
@@ -143,24 +159,35 @@ def sources(store: Store, out: Output) -> None:
     Example:
       bide sources
       bide sources --json | jq 'select(.error)'
-    """  # fmt: skip
+    """
     from bide.worker.periodic.progress import source_progress
 
     looks = (store.run(source_progress(home)) for home in store.names(own=True))
     found = [facts for facts in looks if facts is not None]
     out.items(
-        found, SOURCES, line=_source_line, cells=_source_cells,
+        found,
+        SOURCES,
+        line=_source_line,
+        cells=_source_cells,
         empty=f"no worker with a source has run on {store.shown}",
-    )  # fmt: skip
+    )
 
 
 def _source_line(one: dict[str, Any]) -> tuple[object, ...]:
     last = one.get("last") or {}
     return (
-        one["queue"], one["name"], one["state"], iso(one["next"]), iso(last.get("after")),
-        iso(last.get("before")), last.get("found", ""), last.get("put", ""), one["put"],
-        one["attempt"], first_line(one.get("error")),
-    )  # fmt: skip
+        one["queue"],
+        one["name"],
+        one["state"],
+        iso(one["next"]),
+        iso(last.get("after")),
+        iso(last.get("before")),
+        last.get("found", ""),
+        last.get("put", ""),
+        one["put"],
+        one["attempt"],
+        first_line(one.get("error")),
+    )
 
 
 def _source_cells(one: dict[str, Any]) -> list[Cell]:

@@ -28,9 +28,11 @@ from bide.queue.stores import ask_to_stop, read_workers
 )
 @option.flag("--reload", help="Restart when Python files in this folder change.")
 @click.option(
-    "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+    "--health-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
     help="A file that exists, and is touched every second, while the worker is healthy.",
-)  # fmt: skip
+)
 @option.port(
     "--health-port",
     "Answer HTTP health checks: 200 while the worker is healthy, else 503 and the reason.",
@@ -43,11 +45,22 @@ from bide.queue.stores import ask_to_stop, read_workers
 @option.debug
 @click.pass_context
 def worker(
-    ctx: click.Context, target: str, processes: int, url: str | None, queues: str, grace: float,
-    celery: bool, reload: bool, health_file: Path | None, health_port: tuple[str, int] | None,
-    metrics: tuple[str, int] | None, rabbitmq: tuple[str, ...], outbox: str | None,
-    log_json: bool, log_level: str,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    target: str,
+    processes: int,
+    url: str | None,
+    queues: str,
+    grace: float,
+    celery: bool,
+    reload: bool,
+    health_file: Path | None,
+    health_port: tuple[str, int] | None,
+    metrics: tuple[str, int] | None,
+    rabbitmq: tuple[str, ...],
+    outbox: str | None,
+    log_json: bool,
+    log_level: str,
+) -> None:
     """Run the handlers of an app.
 
     MODULE:APP names the app: shop:app is `app = bide.App()` in shop.py, in this folder or
@@ -66,7 +79,7 @@ def worker(
       bide worker shop:app --reload
       bide worker shop:app --metrics 9464
       bide worker --celery shop:celery_app
-    """  # fmt: skip
+    """
     import asyncio
 
     from bide.engines.registry import opener
@@ -91,16 +104,23 @@ def worker(
     orders = Orders(target, names, grace, log_json, log_level, processes, url is not None, celery)
 
     supervisor = Supervisor(
-        orders.command, processes, grace=grace, folder=Path.cwd() if reload else None,
-        health_file=health_file, health_port=health_port, metrics=metrics,
-    )  # fmt: skip
+        orders.command,
+        processes,
+        grace=grace,
+        folder=Path.cwd() if reload else None,
+        health_file=health_file,
+        health_port=health_port,
+        metrics=metrics,
+    )
     ctx.exit(asyncio.run(supervisor.run()))
 
 
 COLUMNS = (
-    Column("worker", least=NAME), Column("running", right=True),
-    Column("longest", right=True, extra=True), Column("queues", least=TEXT),
-)  # fmt: skip
+    Column("worker", least=NAME),
+    Column("running", right=True),
+    Column("longest", right=True, extra=True),
+    Column("queues", least=TEXT),
+)
 
 
 @click.group(cls=ListGroup)
@@ -131,9 +151,13 @@ def list_(store: Store, out: Output) -> None:
     """
     found = read_workers(store.lane)
     out.items(
-        found.workers, COLUMNS, facts=msgspec.structs.asdict, line=_line, cells=_cells,
+        found.workers,
+        COLUMNS,
+        facts=msgspec.structs.asdict,
+        line=_line,
+        cells=_cells,
         empty=f"no worker reports that it is alive in {store.shown}",
-    )  # fmt: skip
+    )
     if found.partly:
         warn("there are more: of each namespace, 256 KiB of reports are read, and 1,000 at most")
 
@@ -162,10 +186,11 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
         out.report({"worker": name, "taken": True}, DONE, f"{name} is being replaced")
     else:
         out.report(
-            {"worker": name, "taken": False}, NOT_DONE,
+            {"worker": name, "taken": False},
+            NOT_DONE,
             f"no supervisor of {name} has answered within {rounded(wait * 1000)}: it is dead, or "
             "cannot reach the store; the request was withdrawn",
-        )  # fmt: skip
+        )
     return taken
 
 

@@ -149,11 +149,21 @@ class Celery(App):
         return register if function is None else register(function)
 
     def send_task(
-        self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
-        countdown: float | None = None, eta: datetime | None = None, task_id: str | None = None,
-        queue: str | None = None, expires: float | datetime | None = None, priority: int = 0,
-        headers: Mapping[str, str] | None = None, attempts: int | None = None, **unknown: Any,
-    ) -> "AsyncResult":  # fmt: skip
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        task_id: str | None = None,
+        queue: str | None = None,
+        expires: float | datetime | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        attempts: int | None = None,
+        **unknown: Any,
+    ) -> "AsyncResult":
         """Put a message that calls a task, here or in a program with another app.
 
         Args:
@@ -331,9 +341,10 @@ class AsyncResult:
         if self._queue is None:
             names = list(self._app._queues)
             known = (
-                name for name in names
+                name
+                for name in names
                 if self._app._queue(name).get(self.id) or self._app._queue(name).history(self.id)
-            )  # fmt: skip
+            )
             self._queue = next(known, None)
             if self._queue is None:
                 return self._app._queue(names[0])

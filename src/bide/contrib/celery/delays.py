@@ -162,10 +162,18 @@ class Delays:
 
 
 def _send_task(
-    delays: Delays, send: Any, name: str, args: Any = None, kwargs: Any = None,
-    countdown: float | None = None, eta: Any = None, task_id: str | None = None,
-    producer: Any = None, connection: Any = None, **options: Any,
-) -> Any:  # fmt: skip
+    delays: Delays,
+    send: Any,
+    name: str,
+    args: Any = None,
+    kwargs: Any = None,
+    countdown: float | None = None,
+    eta: Any = None,
+    task_id: str | None = None,
+    producer: Any = None,
+    connection: Any = None,
+    **options: Any,
+) -> Any:
     """Send a task as Celery does, except that one with a due time goes to the store."""
     if not countdown and not eta:
         return send(
@@ -203,16 +211,30 @@ class _Storing:
         return getattr(self._producer, name)
 
     def publish(
-        self, body: Any, *args: Any, exchange: Any = "", routing_key: str | None = None,
-        serializer: str | None = None, compression: str | None = None, declare: Any = None,
-        headers: dict[str, Any] | None = None, **options: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        body: Any,
+        *args: Any,
+        exchange: Any = "",
+        routing_key: str | None = None,
+        serializer: str | None = None,
+        compression: str | None = None,
+        declare: Any = None,
+        headers: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         """Store the task, or publish an event about it."""
         if self._due is None:
             return self._producer.publish(
-                body, *args, exchange=exchange, routing_key=routing_key, serializer=serializer,
-                compression=compression, declare=declare, headers=headers, **options,
-            )  # fmt: skip
+                body,
+                *args,
+                exchange=exchange,
+                routing_key=routing_key,
+                serializer=serializer,
+                compression=compression,
+                declare=declare,
+                headers=headers,
+                **options,
+            )
         from kombu import serialization
 
         kombu: Any = serialization  # it has no annotations
@@ -226,11 +248,18 @@ class _Storing:
             options.pop(unused, None)  # about this connection to the broker
         is_text = isinstance(payload, str)
         message = TaskMessage(
-            headers["task"], payload if is_text else None, None if is_text else payload, kind,
-            encoding, compression, headers, {k: v for k, v in options.items() if v is not None},
-            getattr(exchange, "name", exchange) or "", routing_key or "",
+            headers["task"],
+            payload if is_text else None,
+            None if is_text else payload,
+            kind,
+            encoding,
+            compression,
+            headers,
+            {k: v for k, v in options.items() if v is not None},
+            getattr(exchange, "name", exchange) or "",
+            routing_key or "",
             [queue.name for queue in declare or () if hasattr(queue, "routing_key")],
-        )  # fmt: skip
+        )
         return self._delays.put(message, due)
 
 
@@ -308,11 +337,16 @@ class Publisher:
         producer = self._app.amqp.Producer(connection.default_channel, auto_declare=False)
         producer.publish(
             message.data if message.text is None else message.text,
-            content_type=message.content_type, content_encoding=message.content_encoding,
-            compression=message.compression, headers=dict(headers), exchange=message.exchange,
-            routing_key=message.routing_key, retry=False,
-            declare=[self._app.amqp.queues[name] for name in message.declare], **properties,
-        )  # fmt: skip
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            compression=message.compression,
+            headers=dict(headers),
+            exchange=message.exchange,
+            routing_key=message.routing_key,
+            retry=False,
+            declare=[self._app.amqp.queues[name] for name in message.declare],
+            **properties,
+        )
 
     def _connection(self) -> Any:
         """Return the connection of this thread; it may not be open."""

@@ -34,7 +34,7 @@ _NOT_THERE = {
     "update_state": "keep the progress in your database",
     "delay_on_commit": _WITHIN,
     "apply_async_on_commit": _WITHIN,
-}  # fmt: skip
+}
 """What tasks of Celery have, and what to do instead."""
 
 _CANVAS_OPTIONS = ("link", "link_error", "chain", "chord", "group_id", "add_to_parent")

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["App", "AsyncQueue", "Queue", "app", "group_of"]
 
 _FOUND_IN = {
-    "App": "application", "app": "application", "AsyncQueue": "queues", "Queue": "queues",
+    "App": "application",
+    "app": "application",
+    "AsyncQueue": "queues",
+    "Queue": "queues",
     "group_of": "queues",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

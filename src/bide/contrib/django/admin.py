@@ -107,16 +107,24 @@ _queue = cache(Queue)
 
 def _table(messages: Iterable[Message]) -> str:
     lines = (
-        (_url_of(one), one.id, one.queue, one.state, f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC",
-         f"{one.attempt}/{one.attempts}", (one.error or "").partition("\n")[0])
+        (
+            _url_of(one),
+            one.id,
+            one.queue,
+            one.state,
+            f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"{one.attempt}/{one.attempts}",
+            (one.error or "").partition("\n")[0],
+        )
         for one in messages
-    )  # fmt: skip
+    )
     line = '<tr><td><a href="{}">{}</a></td>' + "<td>{}</td>" * 5 + "</tr>"
     head = format_html_join("", "<th>{}</th>", ((title,) for title in TITLES))
     table: str = format_html(
         "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>",
-        head, format_html_join("", line, lines),
-    )  # fmt: skip
+        head,
+        format_html_join("", line, lines),
+    )
     return table
 
 

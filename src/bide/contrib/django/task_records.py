@@ -36,14 +36,24 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(
-        cls, task: Task, backend: str, args: Sequence[Any], kwargs: Mapping[str, Any],
+        cls,
+        task: Task,
+        backend: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         now: datetime,
-    ) -> "Record":  # fmt: skip
+    ) -> "Record":
         """Return the record of a task that is enqueued now."""
         return cls(
-            task.module_path, normalize_json(list(args)), normalize_json(dict(kwargs)), backend,
-            task.queue_name, int(task.priority), now, task.run_after,
-        )  # fmt: skip
+            task.module_path,
+            normalize_json(list(args)),
+            normalize_json(dict(kwargs)),
+            backend,
+            task.queue_name,
+            int(task.priority),
+            now,
+            task.run_after,
+        )
 
     def imported(self) -> Task:
         """Return the task, as its module has it now, with the options of this call.
@@ -62,18 +72,33 @@ _record = msgspec.json.Decoder(Record).decode
 
 
 def result_of(
-    id: str, record: Record, status: Any, task: Task, *,
-    started: datetime | None = None, attempted: datetime | None = None,
-    finished: datetime | None = None, errors: Sequence[TaskError] = (),
-    workers: Sequence[str] = (), value: Any = None,
-) -> TaskResult:  # fmt: skip
+    id: str,
+    record: Record,
+    status: Any,
+    task: Task,
+    *,
+    started: datetime | None = None,
+    attempted: datetime | None = None,
+    finished: datetime | None = None,
+    errors: Sequence[TaskError] = (),
+    workers: Sequence[str] = (),
+    value: Any = None,
+) -> TaskResult:
     """Return a `TaskResult`."""
     result = TaskResult(
-        task=task, id=id, status=status, enqueued_at=record.enqueued, started_at=started,
-        finished_at=finished, last_attempted_at=attempted, args=record.args,
-        kwargs=record.kwargs, backend=record.backend, errors=list(errors),
+        task=task,
+        id=id,
+        status=status,
+        enqueued_at=record.enqueued,
+        started_at=started,
+        finished_at=finished,
+        last_attempted_at=attempted,
+        args=record.args,
+        kwargs=record.kwargs,
+        backend=record.backend,
+        errors=list(errors),
         worker_ids=list(workers),
-    )  # fmt: skip
+    )
     object.__setattr__(result, "_return_value", value)  # as Django's own backends do
     return result
 
@@ -111,10 +136,17 @@ def result_of_message(
     started = _after(record.enqueued, _began(failures[0]) if failures else since)
     attempted = _after(started, since)
     return result_of(
-        message.id, record, status, record.imported(), started=started, attempted=attempted,
+        message.id,
+        record,
+        status,
+        record.imported(),
+        started=started,
+        attempted=attempted,
         finished=_after(attempted or record.enqueued, finished),
-        errors=[_error_of(failure) for failure in failures], workers=workers, value=value,
-    )  # fmt: skip
+        errors=[_error_of(failure) for failure in failures],
+        workers=workers,
+        value=value,
+    )
 
 
 def _began(failure: Failure) -> int:

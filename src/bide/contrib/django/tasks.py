@@ -199,9 +199,12 @@ class BideBackend(BaseTaskBackend):
         for name in self.served:
             if PREFIX + name not in app.queue_handlers:  # else another backend has the same queue
                 app.handler(
-                    PREFIX + name, lease=options.lease, concurrency=options.concurrency,
-                    timeout=options.timeout, retry=bide.Backoff(attempts=MAX_ATTEMPTS),
-                )(self.run)  # fmt: skip
+                    PREFIX + name,
+                    lease=options.lease,
+                    concurrency=options.concurrency,
+                    timeout=options.timeout,
+                    retry=bide.Backoff(attempts=MAX_ATTEMPTS),
+                )(self.run)
 
     def run(self, delivery: bide.Delivery) -> Any:
         """Run a task, and return its result, which the worker gives with the ack.

@@ -61,8 +61,10 @@ class DjangoWorker:
         self.handled: list[Handled] = []
         """Every delivery so far, in order."""
         self._options: dict[str, Any] = {
-            "queues": list(queues), "errors": errors, "patience": patience,
-        }  # fmt: skip
+            "queues": list(queues),
+            "errors": errors,
+            "patience": patience,
+        }
 
     def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
         """Handle all messages that are due now; see `bide.testing.ManualWorker.run_due`."""

@@ -104,10 +104,17 @@ async def log(view: View) -> Page:
             found = await view.store.recent.get(key, SAMPLE_EVERY, read)
         except OSError as error:
             problem = error.strerror or "not a regular file"
-    return Page("log.html", {
-        "found": found.found, "older": found.older, "filters": filters, "problem": problem,
-        "kept": path is not None, "live": before is None,
-    })  # fmt: skip
+    return Page(
+        "log.html",
+        {
+            "found": found.found,
+            "older": found.older,
+            "filters": filters,
+            "problem": problem,
+            "kept": path is not None,
+            "live": before is None,
+        },
+    )
 
 
 def _own(access: Access, entry: Entry) -> str | None:

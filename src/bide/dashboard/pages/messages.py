@@ -45,17 +45,22 @@ async def message(view: View) -> Page:
         return Page("ended.html", gone)
     if not view.refreshes:
         view.showed(view.own(full), 1, id)
-    return Page("message.html", {
-        "explanation": Explanation(id, view.own(full), facts),
-        "queue": view.own(full), "body": None if view.refreshes else view.shown.body(one),
-        "editable": None if view.refreshes else view.shown.editable(one),
-        "headers": {} if view.refreshes else view.shown.headers(one),
-        "version": view.shown.version(one),
-        "message": msgspec.structs.replace(one, data=b"", headers=None, successor=None),
-        "successor": None if one.successor is None else one.successor.due(0),
-        "size": size_of(one), "ends": ends,
-        "actions": [action for action in POSSIBLE[one.state] if view.access.may(action)],
-    })  # fmt: skip
+    return Page(
+        "message.html",
+        {
+            "explanation": Explanation(id, view.own(full), facts),
+            "queue": view.own(full),
+            "body": None if view.refreshes else view.shown.body(one),
+            "editable": None if view.refreshes else view.shown.editable(one),
+            "headers": {} if view.refreshes else view.shown.headers(one),
+            "version": view.shown.version(one),
+            "message": msgspec.structs.replace(one, data=b"", headers=None, successor=None),
+            "successor": None if one.successor is None else one.successor.due(0),
+            "size": size_of(one),
+            "ends": ends,
+            "actions": [action for action in POSSIBLE[one.state] if view.access.may(action)],
+        },
+    )
 
 
 ROWS = 100
@@ -71,9 +76,14 @@ async def search(view: View) -> Page:
     found = await _found(view, filters) if any(filters.values()) else None
     if found is not None:
         view.showed(filters["prefix"], len(found.messages))
-    return Page("search.html", {
-        "filters": filters, "found": found, "paged": bool(request.get("cursor")),
-    })  # fmt: skip
+    return Page(
+        "search.html",
+        {
+            "filters": filters,
+            "found": found,
+            "paged": bool(request.get("cursor")),
+        },
+    )
 
 
 async def _found(view: View, filters: dict[str, str]) -> Listed:
@@ -93,9 +103,11 @@ def _query(view: View, filters: dict[str, str]) -> Query:
     after, before = view.request.moment("after"), view.request.moment("before")
     texts = {name: filters[name] for name in TEXTS if filters[name]}
     return query_of(
-        id=filters["q"] or None, after=None if after is None else after / 1000,
-        before=None if before is None else before / 1000, **texts,
-    )  # fmt: skip
+        id=filters["q"] or None,
+        after=None if after is None else after / 1000,
+        before=None if before is None else before / 1000,
+        **texts,
+    )
 
 
 READ_OF_EACH = 200
@@ -133,9 +145,15 @@ async def dead(view: View) -> Page:
         queues, following = list(total), glance.following
     most = READ_OF_ONE if named else READ_OF_EACH
     found = [(name, await _groups(view.store, name, most), total[name]) for name in queues]
-    return Page("dead.html", {
-        "named": named, "found": found, "most": most, "following": following,
-    })  # fmt: skip
+    return Page(
+        "dead.html",
+        {
+            "named": named,
+            "found": found,
+            "most": most,
+            "following": following,
+        },
+    )
 
 
 def error_kind(error: str | None) -> str:

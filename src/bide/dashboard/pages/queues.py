@@ -18,9 +18,15 @@ async def audit(view: View) -> Page:
     """Return the page of the audit, by the counters alone."""
     glance = await view.store.glance(view.access, after=view.request.get("after"))
     found = [Audit.of(view.own(name), glance.sample.queues[name]) for name in glance.names]
-    return Page("audit.html", {
-        "found": found, "gone": GONE, "following": glance.following, "recounted": False,
-    })  # fmt: skip
+    return Page(
+        "audit.html",
+        {
+            "found": found,
+            "gone": GONE,
+            "following": glance.following,
+            "recounted": False,
+        },
+    )
 
 
 DEFAULT_SPAN = "24h"
@@ -35,17 +41,25 @@ async def overview(view: View) -> Page:
     forecast = await view.store.forecast(glance.names, span.bucket, span.buckets)
     rows = [_row(glance, name, view.now) for name in glance.names]
     pace = [_pace(glance, number) for number in range(1, len(glance.samples))]
-    return Page("overview.html", {
-        "glance": glance, "rows": rows, "prefix": prefix, "span": span,
-        "chart": histogram(forecast, span), "states": SIZES,
-        "sums": {state: sum(getattr(row["counts"].sizes, state) for row in rows)
-                 for state in SIZES},
-        "late": max((row["late"] for row in rows if row["late"] is not None), default=None),
-        "pace": {
-            name: (pace[-1][number] if pace else None, sparkline([one[number] for one in pace]))
-            for number, name in enumerate(("put", "done", "failed"))
+    return Page(
+        "overview.html",
+        {
+            "glance": glance,
+            "rows": rows,
+            "prefix": prefix,
+            "span": span,
+            "chart": histogram(forecast, span),
+            "states": SIZES,
+            "sums": {
+                state: sum(getattr(row["counts"].sizes, state) for row in rows) for state in SIZES
+            },
+            "late": max((row["late"] for row in rows if row["late"] is not None), default=None),
+            "pace": {
+                name: (pace[-1][number] if pace else None, sparkline([one[number] for one in pace]))
+                for number, name in enumerate(("put", "done", "failed"))
+            },
         },
-    })  # fmt: skip
+    )
 
 
 def span_of(view: View) -> Any:
@@ -93,22 +107,36 @@ async def queue(view: View) -> Page:
     tab: Any = request.get("state") if request.get("state") in TABS else TABS[0]
     filters = {name: request.get(name) for name in ("group", "prefix", "error", "after", "before")}
     query = Query(
-        id=check_prefix(filters["prefix"]) or None, state=None if tab == "all" else tab,
-        group=check_prefix(filters["group"], "group") or None, after=request.moment("after"),
-        before=request.moment("before"), error=filters["error"] or None,
-    )  # fmt: skip
+        id=check_prefix(filters["prefix"]) or None,
+        state=None if tab == "all" else tab,
+        group=check_prefix(filters["group"], "group") or None,
+        after=request.moment("after"),
+        before=request.moment("before"),
+        error=filters["error"] or None,
+    )
     own = view.own(full)
     cursor = request.get("cursor")
     names = [] if view.refreshes else [(own, full)]
     found = await view.store.search(names, query, cursor, ROWS, view.shown, counts=False)
     view.showed(own, sum(bool(message.preview) for message in found.messages))
-    return Page("queue.html", {
-        "queue": own, "counts": counts, "span": span, "chart": histogram(forecast, span),
-        "tabs": TABS, "tab": tab, "filters": filters, "found": found,
-        "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
-        "filtered": any(filters.values()), "ruled": _is_rule(view, tab, filters),
-        "paged": bool(cursor), "limits": limits_of(counts),
-    })  # fmt: skip
+    return Page(
+        "queue.html",
+        {
+            "queue": own,
+            "counts": counts,
+            "span": span,
+            "chart": histogram(forecast, span),
+            "tabs": TABS,
+            "tab": tab,
+            "filters": filters,
+            "found": found,
+            "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
+            "filtered": any(filters.values()),
+            "ruled": _is_rule(view, tab, filters),
+            "paged": bool(cursor),
+            "limits": limits_of(counts),
+        },
+    )
 
 
 def _is_rule(view: View, tab: str, filters: dict[str, str]) -> bool:

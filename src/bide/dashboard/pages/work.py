@@ -59,9 +59,14 @@ async def periodic(view: View) -> Page:
         ("periodic", tuple(queues), tuple(homes)), FORECAST_EVERY, read
     )
     following = view.own(queues[-1]) if len(plain) > QUEUES else None
-    return Page("periodic.html", {
-        "schedules": schedules, "sources": sources, "following": following,
-    })  # fmt: skip
+    return Page(
+        "periodic.html",
+        {
+            "schedules": schedules,
+            "sources": sources,
+            "following": following,
+        },
+    )
 
 
 def _schedule(queue: str) -> Steps[dict[str, Any] | None]:

@@ -133,11 +133,18 @@ class CelerySource(Source):
         encoding = found["content-encoding"]
         is_text = encoding == "utf-8" and "compression" not in headers
         message = TaskMessage(
-            headers["task"], raw.decode() if is_text else None, None if is_text else raw, kind,
-            encoding, None, {**headers, "eta": None},
+            headers["task"],
+            raw.decode() if is_text else None,
+            None if is_text else raw,
+            kind,
+            encoding,
+            None,
+            {**headers, "eta": None},
             {name: given[name] for name in _KEPT if given.get(name) is not None},
-            "", self.queue, [self.queue],
-        )  # fmt: skip
+            "",
+            self.queue,
+            [self.queue],
+        )
         id, group = id_of(headers)
         priority = min(max(_LOWEST - int(given.get("priority") or 0), 0), _LOWEST)
         body = msgspec.to_builtins(message)

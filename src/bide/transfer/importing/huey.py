@@ -20,9 +20,21 @@ from bide.transfer.importing.source import (
 )
 
 _FIELDS = (
-    "id", "name", "eta", "retries", "retry_delay", "priority", "args", "kwargs", "on_complete",
-    "on_error", "expires", "expires_resolved", "timeout", "chord_config",
-)  # fmt: skip
+    "id",
+    "name",
+    "eta",
+    "retries",
+    "retry_delay",
+    "priority",
+    "args",
+    "kwargs",
+    "on_complete",
+    "on_error",
+    "expires",
+    "expires_resolved",
+    "timeout",
+    "chord_config",
+)
 """The fields of Huey's messages, in their order; older versions have fewer."""
 
 _FEWEST = 8
@@ -97,10 +109,15 @@ class HueySource(Source):
         due = due_at(_seconds(eta)) if eta else NOW
         end = _end(message, due, now, scheduled=entry.place.key.startswith(_SCHEDULE.encode()))
         return self._call(
-            str(message["id"]), message["name"], message["args"], message["kwargs"], due,
-            self._created(entry), min(max(int(message["priority"] or 0), 0), 255),
+            str(message["id"]),
+            message["name"],
+            message["args"],
+            message["kwargs"],
+            due,
+            self._created(entry),
+            min(max(int(message["priority"] or 0), 0), 255),
             None if end is None else lasting(due, end, now),
-        )  # fmt: skip
+        )
 
     def _has_stamp(self, entry: Entry) -> bool:
         return entry.place.kind == "zset" and entry.place.key.startswith(_QUEUE.encode())

@@ -10,11 +10,17 @@ from typing import Any
 from bide.transfer.importing.source import Refused
 
 _PLAIN = {
-    ("builtins", "set"), ("builtins", "frozenset"),
-    ("collections", "OrderedDict"), ("datetime", "date"), ("datetime", "datetime"),
-    ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"),
-    ("decimal", "Decimal"), ("uuid", "UUID"),
-}  # fmt: skip
+    ("builtins", "set"),
+    ("builtins", "frozenset"),
+    ("collections", "OrderedDict"),
+    ("datetime", "date"),
+    ("datetime", "datetime"),
+    ("datetime", "time"),
+    ("datetime", "timedelta"),
+    ("datetime", "timezone"),
+    ("decimal", "Decimal"),
+    ("uuid", "UUID"),
+}
 
 MOST = 100_000
 """The maximum number of values in a pickle."""

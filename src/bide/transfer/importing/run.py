@@ -144,9 +144,12 @@ def _source_of(library: Library) -> type[Source]:
     from bide.transfer.importing.rq import RQSource
 
     sources: dict[Library, type[Source]] = {
-        "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,
+        "celery": CelerySource,
+        "rq": RQSource,
+        "arq": ArqSource,
+        "huey": HueySource,
         "bullmq": BullMQSource,
-    }  # fmt: skip
+    }
     return sources[library]
 
 

@@ -134,9 +134,16 @@ class Source(ABC):
                 raise Refused(reason)
 
     def _call(
-        self, id: str, name: str, args: Iterable[Any], kwargs: Mapping[str, Any], due: int,
-        created: int | None, priority: int = 0, expires: int | None = None,
-    ) -> Item:  # fmt: skip
+        self,
+        id: str,
+        name: str,
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        due: int,
+        created: int | None,
+        priority: int = 0,
+        expires: int | None = None,
+    ) -> Item:
         """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
 
         Raises:
@@ -146,9 +153,16 @@ class Source(ABC):
         return self._job(id, name, body, due, priority, created, expires)
 
     def _job(
-        self, id: str, name: str, body: Any, due: int, priority: int, created: int | None = None,
-        expires: int | None = None, group: str | None = None,
-    ) -> Item:  # fmt: skip
+        self,
+        id: str,
+        name: str,
+        body: Any,
+        due: int,
+        priority: int,
+        created: int | None = None,
+        expires: int | None = None,
+        group: str | None = None,
+    ) -> Item:
         """Return a message whose header names its job.
 
         Raises:
@@ -157,9 +171,16 @@ class Source(ABC):
         try:
             data, is_json = bodies.encode(body, self.max_body)
             item = Item(
-                check_name(id), data, is_json, due, priority=priority, expires=expires,
-                group=group, headers=headers_of({JOB: name}), created=created,
-            )  # fmt: skip
+                check_name(id),
+                data,
+                is_json,
+                due,
+                priority=priority,
+                expires=expires,
+                group=group,
+                headers=headers_of({JOB: name}),
+                created=created,
+            )
             check_options(item)
         except InvalidArgument as error:
             raise Refused(str(error)) from error

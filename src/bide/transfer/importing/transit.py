@@ -169,9 +169,10 @@ class Transit:
             puts.append(Put(self._target.name, items, origin=origin))
         outcomes = self._target._run(outcomes_of(*puts))
         known = [
-            one for one, outcome in zip(taken, outcomes, strict=True)
+            one
+            for one, outcome in zip(taken, outcomes, strict=True)
             if not outcome and outcome.state != "forwarded"
-        ]  # fmt: skip
+        ]
         for one in reversed(known):  # the oldest last: it is the first again
             self._back(one.entry)
         self.drop([one.entry for one in taken if one not in known])

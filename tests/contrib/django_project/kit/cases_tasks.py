@@ -192,9 +192,11 @@ class Cases(BideTestMixin, TestCase):
         receivers = [
             (signal, see(name))
             for signal, name in (
-                (task_enqueued, "enqueued"), (task_started, "started"), (task_finished, "finished"),
+                (task_enqueued, "enqueued"),
+                (task_started, "started"),
+                (task_finished, "finished"),
             )
-        ]  # fmt: skip
+        ]
         for signal, receiver in receivers:
             signal.connect(receiver)
             self.addCleanup(signal.disconnect, receiver)
