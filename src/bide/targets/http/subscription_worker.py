@@ -3,7 +3,7 @@
 import asyncio
 import random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from zlib import crc32
 
 from bide.consuming.claiming import CLAIM_MOST
@@ -11,6 +11,7 @@ from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
+from bide.consuming.store_client import StoreClient
 from bide.consuming.verdict import RELEASE, Verdict
 from bide.logs import logger
 from bide.model.errors import StoreError
@@ -19,13 +20,10 @@ from bide.model.replies import Claimed
 from bide.observing.tally import Tally
 from bide.targets.http.peers import share
 from bide.targets.http.receiver import Circuit, Failed, Pace, ReceiverAnswer, verdict
-from bide.targets.http.records import Overtaken
+from bide.targets.http.records import Overtaken, Records
 from bide.targets.http.sender import ReceiverBusy
 from bide.targets.http.stats import Deliveries
 from bide.targets.http.subscription import Subscription
-
-if TYPE_CHECKING:
-    from bide.targets.pusher import Pusher
 
 
 class Target(Protocol):
@@ -45,6 +43,23 @@ class Target(Protocol):
 
     async def ping(self, to: Subscription) -> ReceiverAnswer:
         """See whether the receiver is there."""
+
+
+class PushProcess(Protocol):
+    """What a worker needs of the process that runs it: `bide.targets.pusher`."""
+
+    lease: int
+    """The length of a lease, in milliseconds."""
+    claimer: str
+    """The name of the holder in claims."""
+    store_client: StoreClient
+    records: Records
+
+    def target(self, subscription: Subscription) -> Target:
+        """Return what sends to the receiver of a subscription."""
+
+    def look(self) -> None:
+        """Read the subscriptions now."""
 
 
 AGAIN = 1.0
@@ -67,7 +82,7 @@ class SubscriptionWorker(Consumer):
         pusher: what runs the subscriptions of this process.
     """
 
-    def __init__(self, subscription: Subscription, pusher: "Pusher") -> None:
+    def __init__(self, subscription: Subscription, pusher: PushProcess) -> None:
         super().__init__(
             QueueHandlers(subscription.queue, pusher.lease, subscription.concurrency),
             (),
