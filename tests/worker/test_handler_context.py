@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from bide.consuming.handler import Handler
-from bide.consuming.handling import Handling
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.run import Run
 from bide.model.message import Message
 from tests.worker.processes import BOUND

@@ -12,8 +12,8 @@ import pydantic.dataclasses
 import pytest
 
 import bide
-from bide.consuming.handler import Handler, Unfit, decoder, make_handler
-from bide.consuming.handling import Handling
+from bide.consuming.handler import Unfit, decoder, make_handler
+from bide.consuming.handling import Handler, Handling
 from bide.model.commands import Ack
 from bide.model.message import Message
 from tests.worker.worker_app import Scene

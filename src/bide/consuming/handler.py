@@ -1,15 +1,14 @@
-"""A handler: a function, what it takes, how its body is decoded, and its settings."""
+"""Make a handler of a function: what it takes, how its body is decoded, and its settings."""
 
 import inspect
 import types
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from bide.consuming.handling import Handling
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.outcomes import Discard
 from bide.model.backoff import Backoff
 from bide.model.body import decoder_of
@@ -98,23 +97,6 @@ _VALUES = frozenset({str, bytes, int, float, bool, list, tuple, dict})
 UNWANTED = "no longer wanted"
 WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
 SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
-
-
-@dataclass(frozen=True, eq=False)
-class Handler:
-    """One function that handles the messages of a queue, or of one job of it."""
-
-    name: str
-    """Its name in logs: `module.function`."""
-    call: Callable[[Handling], Any]
-    """Decodes the body and calls the function; an async one returns an awaitable. Raises `Unfit` if
-    the body does not fit the type that the function takes."""
-    is_async: bool
-    timeout: float | None = None
-    """In seconds."""
-    warn_after: float | None = None
-    """Seconds after which a warning says that a delivery still runs."""
-    retry: Backoff = field(default_factory=Backoff)
 
 
 def make_handler(

@@ -1,17 +1,34 @@
-"""A delivery as a handler sees it, with the state that the worker keeps about it."""
+"""A handler, and a delivery as a handler sees it, with the state that the worker keeps of it."""
 
 import asyncio
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from bide.clock import Timer
+from bide.model.backoff import Backoff
 from bide.model.errors import Unsupported
 from bide.model.message import Message
 from bide.queue.delivery import Delivery
 
-if TYPE_CHECKING:
-    from bide.consuming.handler import Handler
+
+@dataclass(frozen=True, eq=False)
+class Handler:
+    """One function that handles the messages of a queue, or of one job of it."""
+
+    name: str
+    """Its name in logs: `module.function`."""
+    call: "Callable[[Handling], Any]"
+    """Decodes the body and calls the function; an async one returns an awaitable. Raises `Unfit` if
+    the body does not fit the type that the function takes."""
+    is_async: bool
+    timeout: float | None = None
+    """In seconds."""
+    warn_after: float | None = None
+    """Seconds after which a warning says that a delivery still runs."""
+    retry: Backoff = field(default_factory=Backoff)
 
 
 class Handling(Delivery):
@@ -43,7 +60,7 @@ class Handling(Delivery):
     )
 
     def __init__(
-        self, message: Message, token: int, claimed: int, handler: "Handler", state: SimpleNamespace
+        self, message: Message, token: int, claimed: int, handler: Handler, state: SimpleNamespace
     ) -> None:
         self.message = message  # as `queue.delivery.Held` does: a call for each message counts here
         self.token = token

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bide.consuming.handler import Handler, Middleware
-from bide.consuming.handling import Handling
+from bide.consuming.handler import Middleware
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.outcomes import Retry
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument

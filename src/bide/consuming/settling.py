@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bide.consuming import delivery_log
 from bide.consuming import outcomes as signals
-from bide.consuming.handler import UNWANTED, Handler, NotAwaited, Unfit
-from bide.consuming.handling import Handling
+from bide.consuming.handler import UNWANTED, NotAwaited, Unfit
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
 from bide.consuming.verdict import ACK, Pairs, Verdict

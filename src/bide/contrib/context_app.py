@@ -6,8 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from bide.consuming.handler import Handler
-from bide.consuming.handling import Handling
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.worker.app.app import App
 

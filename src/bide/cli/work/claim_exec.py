@@ -15,8 +15,7 @@ from bide.cli.times import iso
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.consumer import Consumer
 from bide.consuming.graceful_stop import FAREWELL
-from bide.consuming.handler import Handler
-from bide.consuming.handling import Handling
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
 from bide.consuming.store_client import StoreClient
 from bide.consuming.verdict import RELEASE, Verdict

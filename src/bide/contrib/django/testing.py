@@ -8,8 +8,8 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from bide.consuming.handler import Handler, checked_result
-from bide.consuming.handling import Handling
+from bide.consuming.handler import checked_result
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.contrib.django.queues import OfSettings
 from bide.lane.shared import close_lanes, open_lane

@@ -8,8 +8,7 @@ from zlib import crc32
 
 from bide.consuming.claiming import CLAIM_MOST
 from bide.consuming.consumer import Consumer
-from bide.consuming.handler import Handler
-from bide.consuming.handling import Handling
+from bide.consuming.handling import Handler, Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.store_client import StoreClient
 from bide.consuming.verdict import RELEASE, Verdict

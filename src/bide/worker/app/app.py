@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.handler import Handler, Middleware, check_takes, make_handler, name_of
+from bide.consuming.handler import Middleware, check_takes, make_handler, name_of
+from bide.consuming.handling import Handler
 from bide.consuming.queue_handlers import QueueHandlers, check_decorator, lease_of
 from bide.engines.registry import default_url, mask, opener
 from bide.model.backoff import Backoff

@@ -6,7 +6,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from bide.consuming.handler import Handler, checked_retry, make_handler, name_of, seconds_of
+from bide.consuming.handler import checked_retry, make_handler, name_of, seconds_of
+from bide.consuming.handling import Handler
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
