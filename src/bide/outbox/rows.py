@@ -191,7 +191,7 @@ def outbox(dialect: str) -> Guest:
 def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]:
     """Return commands whose due times are fixed: a delay counts from the call."""
     moment = -(-time.time_ns() // 1_000_000) if now is None else now
-    found: list[cmd.Command] = []
+    timed_commands: list[cmd.Command] = []
     for command in commands:
         match command:
             case cmd.Put():
@@ -204,18 +204,18 @@ def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]
                     msgspec.structs.replace(item, at=item.due(moment), delay=0)
                     for item in command.items
                 ]
-                found.append(msgspec.structs.replace(command, items=items))
+                timed_commands.append(msgspec.structs.replace(command, items=items))
             case cmd.Reschedule(at=None):
                 at = moment + command.delay
-                found.append(msgspec.structs.replace(command, at=at, delay=0))
+                timed_commands.append(msgspec.structs.replace(command, at=at, delay=0))
             case cmd.Cancel(where=cmd.Where()):
                 raise InvalidArgument(
                     "in a transaction, a message of a store elsewhere is cancelled by its id; "
                     "cancel by group, after and before outside of the transaction"
                 )
             case _:
-                found.append(command)
-    return found
+                timed_commands.append(command)
+    return timed_commands
 
 
 class PendingOutcome(Outcome, frozen=True, gc=False):

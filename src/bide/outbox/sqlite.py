@@ -92,16 +92,16 @@ class SqliteTable(Table):
     def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Return the oldest committed rows."""
         self._version = self._data_version()
-        found: list[Row] = []
+        oldest_rows: list[Row] = []
         size = 0
         # To add up the sizes in SQL, SQLite would read and copy all of these rows.
         with closing(self.run(_OLDEST, (json.dumps(list(without)), limit))) as rows:
             for row in rows:
-                found.append(Row(*row))
-                size += len(found[-1].text)
+                oldest_rows.append(Row(*row))
+                size += len(oldest_rows[-1].text)
                 if size >= MAX_BYTES:
                     break
-        return found
+        return oldest_rows
 
     def wait(self, seconds: float) -> None:
         """Wait until another connection has committed."""
