@@ -196,14 +196,14 @@ class Hierarchy(Generic[E]):
 
         The widest goes first because what it holds came earlier than what lies in the narrow one.
         """
-        found: Level[E] | None = None
+        first_level: Level[E] | None = None
         start = self._wide = NEVER
         for level in self._levels[1:]:
             if level.first() is not None and level.keys[0] << level.shift <= start:
-                found = level
+                first_level = level
                 start = level.keys[0] << level.shift
-        if found is not None:
-            slot = found.slots.pop(heappop(found.keys))
+        if first_level is not None:
+            slot = first_level.slots.pop(heappop(first_level.keys))
             for entry in list(slot):  # a finalizer may cancel some meanwhile
                 if entry._slot is slot:
                     self.place(entry, start)
