@@ -125,10 +125,10 @@ async def _asyncpg(
     from asyncpg import InterfaceError
 
     try:
-        gone = connection.is_closed()
+        is_closed = connection.is_closed()
     except InterfaceError as error:  # given back to its pool
         raise closed() from error
-    if gone:
+    if is_closed:
         raise closed()
     if not connection.is_in_transaction():
         raise no_transaction("async with connection.transaction():")
