@@ -1,6 +1,7 @@
 """Imports run one way, files can be read in one sitting, and their names tell them apart."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -287,6 +288,14 @@ def test_only_the_conformance_suite_needs_the_extra() -> None:
 
 def test_a_file_is_named_after_what_is_in_it() -> None:
     assert [module_of(path) for path in FILES if path.stem in VAGUE] == []
+
+
+def test_the_formatter_formats_every_line() -> None:
+    root = Path(__file__).parents[1]
+    marks = re.compile(r"# fmt: (?:skip|off)$", re.MULTILINE)
+    folders = ("src", "tests", "benchmarks", "tools", "examples")
+    files = [path for folder in folders for path in (root / folder).rglob("*.py")]
+    assert [str(path) for path in files if marks.search(path.read_text("utf-8"))] == []
 
 
 def test_no_two_files_of_a_package_have_the_same_name() -> None:
