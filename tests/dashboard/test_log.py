@@ -143,7 +143,7 @@ def test_every_line_is_read_once_wherever_parts_begin(tmp_path: Path) -> None:
     seen: list[int] = []
     while True:
         page = last_entries(str(path), lambda entry: True, before)
-        seen += [int(entry.time) for entry in page.found]
+        seen += [int(entry.time) for entry in page.entries]
         if page.older is None:
             break
         assert before is None or page.older < before

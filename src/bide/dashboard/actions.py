@@ -72,11 +72,13 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
 
 async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
     """Return where messages are."""
-    found = await view.store.run(find_all(queue, ids))
+    messages = await view.store.run(find_all(queue, ids))
     return [
         Outcome(id, False)
-        if (one := found.get(id)) is None
-        else Outcome(id, False, one.state, one.due, one.until or one.ended, one.holder)
+        if (message := messages.get(id)) is None
+        else Outcome(
+            id, False, message.state, message.due, message.until or message.ended, message.holder
+        )
         for id in ids
     ]
 
@@ -101,8 +103,8 @@ class Result(msgspec.Struct, frozen=True):
     """The token by which it is taken back."""
     page: Page | None = None
     """What to show instead of the page that the visitor came from."""
-    said: Mapping[str, Any] = {}
-    """More that this page says; see `SAID`."""
+    parameters: Mapping[str, Any] = {}
+    """More parameters of the URL of that page; see `SAID`."""
 
 
 async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
@@ -162,11 +164,11 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
             },
             409,
         )
-    said: dict[str, Any] = {"said": action, "count": done.count, **done.said}
+    parameters: dict[str, Any] = {"said": action, "count": done.count, **done.parameters}
     if done.undo is not None and done.count:
-        said |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
+        parameters |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
     back = _back(view)
-    return Redirect(f"{back}{'&' if '?' in back else '?'}{urlencode(said)}")
+    return Redirect(f"{back}{'&' if '?' in back else '?'}{urlencode(parameters)}")
 
 
 def _back(view: View) -> str:
@@ -181,10 +183,10 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
     full = view.queue()
     if where is None:
         count = len(ids)
-        found = await view.store.ask(
+        reply = await view.store.ask(
             replies.Found, cmd.Find(full, ids[:SHOWN], max_bytes=READ_BYTES)
         )
-        first = [message for message in found.messages if message is not None]
+        first = [message for message in reply.messages if message is not None]
     else:
         counting = cmd.Cancel(full, where=where, dry_run=True)
         count = (await view.store.ask(replies.Affected, counting)).count
@@ -192,7 +194,7 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
         page = await view.store.ask(replies.Page, scan)
         first = [message for message in page.messages if message.state in ("delayed", "ready")]
     shown = [summary_of(message, view.shown) for message in first]
-    view.showed(view.request.get("queue"), sum(bool(one.preview) for one in shown))
+    view.showed(view.request.get("queue"), sum(bool(summary.preview) for summary in shown))
     kept = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))
@@ -289,37 +291,39 @@ def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
     return CommandBuilder(view.queue()).reschedule(["-"], delay, moment, None)
 
 
-async def _found(view: View, id: str) -> Message:
+async def _message(view: View, id: str) -> Message:
     """Return a message that a form names."""
-    (found,) = (await view.store.ask(replies.Found, cmd.Find(view.queue(), [id]))).messages
-    if found is None:
+    (message,) = (await view.store.ask(replies.Found, cmd.Find(view.queue(), [id]))).messages
+    if message is None:
         raise Refused(404, "no-message", id)
-    return found
+    return message
 
 
 async def _edit(view: View, ids: list[str]) -> Result:
     """Change the fields in which a form differs from the message, if the message is unchanged."""
     full, request = view.queue(), view.request
-    found = await _found(view, ids[0])
+    message = await _message(view, ids[0])
     changes: dict[str, Any] = {}
-    for name, value in options_of(found).items():
+    for name, value in options_of(message).items():
         number = request.number(name) if isinstance(value, int) else None
         new = (request.get(name) or None) if number is None else number
         if new != value:
             changes[name] = (new.strip() or None) if isinstance(new, str) else new
     text = request.get("body").replace("\r\n", "\n")
-    if view.shown.editable(found) not in (None, text):
+    if view.shown.editable(message) not in (None, text):
         try:
             changes["body"] = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise InvalidArgument(f"body is not JSON: {error}; write text in quotes") from None
     if not changes:
         return Result(0)
-    if view.shown.version(found) != request.get("version"):
-        until = found.until or found.ended
-        return Result(0, [Outcome(found.id, False, found.state, found.due, until, found.holder)])
+    if view.shown.version(message) != request.get("version"):
+        until = message.until or message.ended
+        return Result(
+            0, [Outcome(message.id, False, message.state, message.due, until, message.holder)]
+        )
     body = changes.pop("body", UNSET)
-    command = CommandBuilder(full).edit(ids[:1], body, None, None, found.version, **changes)
+    command = CommandBuilder(full).edit(ids[:1], body, None, None, message.version, **changes)
     with await view.admit(command):
         return await _each(view, ids[:1], command)
 
@@ -329,7 +333,7 @@ async def _copy(view: View, ids: list[str]) -> Result:
     full, new = view.queue(), view.request.get("new")
     due = _rescheduling(view, "0s")
     item = msgspec.structs.replace(
-        (await _found(view, ids[0])).as_item((), None),
+        (await _message(view, ids[0])).as_item((), None),
         id=check_name(new) if new else new_id(),
         created=None,
         at=due.at,
@@ -360,8 +364,8 @@ async def _delete(view: View, _: list[str]) -> Result:
 
 
 async def _subscription(view: View, _: list[str]) -> Result:
-    mine, name = view.access.namespace, view.request.get("name")
-    name = name if mine is None else f"{mine}/{name}"
+    namespace, name = view.access.namespace, view.request.get("name")
+    name = name if namespace is None else f"{namespace}/{name}"
     records = view.store.records
     known = await records.get(name)
     if known is None or view.access.caller.own(known.queue) is None:
@@ -381,7 +385,7 @@ async def _audit(view: View, _: list[str]) -> Result:
     page = Page(
         "audit.html",
         {
-            "found": [Audit.of(view.own(full), counts)],
+            "audits": [Audit.of(view.own(full), counts)],
             "gone": GONE,
             "following": None,
             "recounted": True,
@@ -393,7 +397,7 @@ async def _audit(view: View, _: list[str]) -> Result:
 async def _stop(view: View, ids: list[str]) -> Result:
     """Ask the supervisors of processes to replace them."""
     glance = await view.store.glance(view.access)
-    stops = {one.holder: one.stops for one in glance.workers if one.stops is not None}
+    stops = {worker.holder: worker.stops for worker in glance.workers if worker.stops is not None}
     for holder in ids:
         queue = stops.get(holder)
         if queue is None or view.access.caller.own(queue) is None:
@@ -407,7 +411,7 @@ async def _undo(view: View, _: list[str]) -> Result:
     steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view))
     undone = await arun_steps(steps, lambda part: _execute(view, part))
     facts = msgspec.structs.asdict(undone)
-    return Result(undone.restored, said={name: facts[name] for name in facts if name in SAID})
+    return Result(undone.restored, parameters={name: facts[name] for name in facts if name in SAID})
 
 
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {

@@ -250,8 +250,8 @@ class Dashboard:
             visit.caller = caller
             visit.admit()
             return self.sessions.access_of(caller), session
-        found = self.access(request.scope)
-        access = await found if inspect.isawaitable(found) else found
+        answer = self.access(request.scope)
+        access = await answer if inspect.isawaitable(answer) else answer
         if access is None:
             raise Refused(403, "no-access")
         visit.caller = access.caller
@@ -265,7 +265,7 @@ class Dashboard:
             await request.read_form(MAX_FORM, self.bodies)
             if request.path != "/do":
                 raise Refused(405, "not-found")
-            shown = await act(view, lambda one: self._note(view, visit, one))
+            shown = await act(view, lambda entry: self._note(view, visit, entry))
         elif (page := PAGES.get(request.path)) is None:
             raise Refused(404, "not-found")
         else:

@@ -223,12 +223,12 @@ class StoreReader:
         """
         caller = access.caller
         begin = caller.prefix(check_prefix(prefix))
-        found = await self.recent.get(
+        reply = await self.recent.get(
             ("names", begin), SAMPLE_EVERY, lambda: self.ask(Names, Queues(begin))
         )
         return [
             full
-            for full in found.names
+            for full in reply.names
             if (name := caller.own(full)) is not None and (own or is_listed(name, prefix))
         ]
 
@@ -268,8 +268,10 @@ class StoreReader:
         """
 
         async def read() -> Forecasted:
-            found = [await self.ask(Forecasted, Forecast(one, bucket, buckets)) for one in queues]
-            return sum_forecasts(found or [Forecasted(self.clock.now(), 0, [0] * buckets, 0)])
+            forecasts = [
+                await self.ask(Forecasted, Forecast(name, bucket, buckets)) for name in queues
+            ]
+            return sum_forecasts(forecasts or [Forecasted(self.clock.now(), 0, [0] * buckets, 0)])
 
         key = "forecast", bucket, buckets, tuple(queues)
         try:

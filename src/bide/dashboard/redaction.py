@@ -52,11 +52,11 @@ def redact(value: Any, hide: Collection[str]) -> Any:
     """
     if isinstance(value, dict):
         return {
-            name: HIDDEN if str(name).lower() in hide else redact(one, hide)
-            for name, one in value.items()
+            name: HIDDEN if str(name).lower() in hide else redact(part, hide)
+            for name, part in value.items()
         }
     if isinstance(value, list):
-        return [redact(one, hide) for one in value]
+        return [redact(part, hide) for part in value]
     if hide and isinstance(value, str) and _quoted(frozenset(hide)).search(value):
         return HIDDEN
     return value

@@ -44,8 +44,8 @@ class Span(NamedTuple):
 
 
 SPANS = {
-    one.name: one
-    for one in (
+    span.name: span
+    for span in (
         Span("1h", MINUTE, 60, 10),
         Span("6h", 5 * MINUTE, 72, 12),
         Span("24h", HOUR, 24, 4),
@@ -83,16 +83,16 @@ class Histogram(NamedTuple):
     """When the last bar ends."""
 
 
-def histogram(found: Forecasted | None, span: Span) -> Histogram | None:
+def histogram(forecast: Forecasted | None, span: Span) -> Histogram | None:
     """Return a forecast as bars; `None` for one that is still being counted."""
-    if found is None:
+    if forecast is None:
         return None
-    most = max(found.buckets, default=0)
-    place = WIDTH / len(found.buckets)
+    most = max(forecast.buckets, default=0)
+    place = WIDTH / len(forecast.buckets)
     bars = []
-    for number, count in enumerate(found.buckets):
+    for number, count in enumerate(forecast.buckets):
         height = max(LEAST, count / most * HEIGHT) if count else 0.0
-        after = found.start + number * span.bucket + 1  # a bucket has its end, not its beginning
+        after = forecast.start + number * span.bucket + 1  # a bucket has its end, not its beginning
         bars.append(
             Bar(
                 round(number * place, 2),
@@ -104,9 +104,9 @@ def histogram(found: Forecasted | None, span: Span) -> Histogram | None:
                 after + span.bucket,
             )
         )
-    last = found.start + span.bucket * span.buckets
-    labels = list(range(found.start, last, span.bucket * span.step))
-    return Histogram(bars, labels, most, found.overdue, found.later, last + 1)
+    last = forecast.start + span.bucket * span.buckets
+    labels = list(range(forecast.start, last, span.bucket * span.step))
+    return Histogram(bars, labels, most, forecast.overdue, forecast.later, last + 1)
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -155,8 +155,8 @@ def language_of(chosen: str | None, accepted: str | None) -> str:
 
 def render(template: str, language: str, context: Mapping[str, Any]) -> bytes:
     """Return a page."""
-    found = _environment(language).get_template(template)
-    return found.render(context).encode()
+    page = _environment(language).get_template(template)
+    return page.render(context).encode()
 
 
 @lru_cache(maxsize=len(LANGUAGES))
@@ -173,7 +173,7 @@ def _environment(language: str) -> Environment:
     texts: Mapping[str, str] = catalogue() if language == "zh" else {}
     environment.install_gettext_callables(  # type: ignore[attr-defined]
         lambda text: texts.get(text, text),
-        lambda one, many, count: texts.get(many, one if count == 1 else many),
+        lambda singular, plural, count: texts.get(plural, singular if count == 1 else plural),
         newstyle=True,
     )
     environment.filters |= {

@@ -165,15 +165,15 @@ SLICE = 4_096
 
 async def _unquoted(text: bytes, pause: Pause) -> str:
     """Return a part of a form as text."""
-    found, at = bytearray(), 0
+    content, at = bytearray(), 0
     while at < len(text):
         end = at + SLICE
         if (escape := text.rfind(b"%", end - 2, end)) >= 0:  # it is not cut in two
             end = escape if end < len(text) else end
-        found += unquote_to_bytes(text[at:end].replace(b"+", b" "))
+        content += unquote_to_bytes(text[at:end].replace(b"+", b" "))
         at = end
         await pause()
-    return found.decode(errors="replace")
+    return content.decode(errors="replace")
 
 
 def _fields(text: str) -> dict[str, list[str]]:

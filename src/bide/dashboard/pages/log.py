@@ -23,7 +23,7 @@ SHOWN = 100
 class Entries(NamedTuple):
     """A page of the log."""
 
-    found: list[Entry]
+    entries: list[Entry]
     """The newest first."""
     older: int | None
     """Where in the file the older ones end; `None`: there are none."""
@@ -52,16 +52,16 @@ def last_entries(path: str, wanted: Callable[[Entry], bool], before: int | None 
         os.close(file)
     # The first line has begun before what was read, unless that is the whole file.
     cut = data.find(b"\n") + 1 if start else 0
-    found = []
+    entries = []
     at = end + 1
     for line in reversed(data[cut:].split(b"\n")):
         at -= len(line) + 1
         if (entry := _entry(line)) is not None and wanted(entry):
-            found.append(entry)
-            if len(found) == SHOWN:
-                return Entries(found, at or None)
+            entries.append(entry)
+            if len(entries) == SHOWN:
+                return Entries(entries, at or None)
     # A line that is longer than a part is skipped.
-    return Entries(found, (start + cut if start + cut < end else start) or None)
+    return Entries(entries, (start + cut if start + cut < end else start) or None)
 
 
 def _entry(line: bytes) -> Entry | None:
@@ -97,18 +97,18 @@ async def log(view: View) -> Page:
         assert path is not None
         return await asyncio.to_thread(last_entries, path, wanted, before)
 
-    found, problem = Entries([], None), ""
+    page, problem = Entries([], None), ""
     if path is not None:
         key = "log", access.namespace, access.queues, before, *filters.values()
         try:
-            found = await view.store.recent.get(key, SAMPLE_EVERY, read)
+            page = await view.store.recent.get(key, SAMPLE_EVERY, read)
         except OSError as error:
             problem = error.strerror or "not a regular file"
     return Page(
         "log.html",
         {
-            "found": found.found,
-            "older": found.older,
+            "entries": page.entries,
+            "older": page.older,
             "filters": filters,
             "problem": problem,
             "kept": path is not None,

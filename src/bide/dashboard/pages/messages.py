@@ -32,17 +32,17 @@ POSSIBLE = {
 async def message(view: View) -> Page:
     """Return the page of a message."""
     full, id = view.queue(), view.request.get("id")
-    found = await view.store.ask(Found, Find(full, [check_name(id)]))
-    one = found.messages[0]
+    reply = await view.store.ask(Found, Find(full, [check_name(id)]))
+    message = reply.messages[0]
     ends = (await view.store.ask(Ends, History(full, id, max_bytes=READ_BYTES))).ends
-    if one is None and not ends:
+    if message is None and not ends:
         raise Refused(404, "no-message", id)
     facts = await view.store.explain(full, id)
-    if one is None:
+    if message is None:
         explanation = Explanation(id, view.own(full), facts)
         view.showed(view.own(full), 1, id)  # its results
-        gone = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
-        return Page("ended.html", gone)
+        context = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
+        return Page("ended.html", context)
     if not view.refreshes:
         view.showed(view.own(full), 1, id)
     return Page(
@@ -50,15 +50,15 @@ async def message(view: View) -> Page:
         {
             "explanation": Explanation(id, view.own(full), facts),
             "queue": view.own(full),
-            "body": None if view.refreshes else view.shown.body(one),
-            "editable": None if view.refreshes else view.shown.editable(one),
-            "headers": {} if view.refreshes else view.shown.headers(one),
-            "version": view.shown.version(one),
-            "message": msgspec.structs.replace(one, data=b"", headers=None, successor=None),
-            "successor": None if one.successor is None else one.successor.due(0),
-            "size": size_of(one),
+            "body": None if view.refreshes else view.shown.body(message),
+            "editable": None if view.refreshes else view.shown.editable(message),
+            "headers": {} if view.refreshes else view.shown.headers(message),
+            "version": view.shown.version(message),
+            "message": msgspec.structs.replace(message, data=b"", headers=None, successor=None),
+            "successor": None if message.successor is None else message.successor.due(0),
+            "size": size_of(message),
             "ends": ends,
-            "actions": [action for action in POSSIBLE[one.state] if view.access.may(action)],
+            "actions": [action for action in POSSIBLE[message.state] if view.access.may(action)],
         },
     )
 
@@ -73,20 +73,20 @@ async def search(view: View) -> Page:
     """Return the page of a search; without a question, its form alone."""
     request = view.request
     filters = {name: request.get(name) for name in ("q", "prefix", *TEXTS, "after", "before")}
-    found = await _found(view, filters) if any(filters.values()) else None
-    if found is not None:
-        view.showed(filters["prefix"], len(found.messages))
+    listing = await _listing(view, filters) if any(filters.values()) else None
+    if listing is not None:
+        view.showed(filters["prefix"], len(listing.messages))
     return Page(
         "search.html",
         {
             "filters": filters,
-            "found": found,
+            "listing": listing,
             "paged": bool(request.get("cursor")),
         },
     )
 
 
-async def _found(view: View, filters: dict[str, str]) -> Listed:
+async def _listing(view: View, filters: dict[str, str]) -> Listed:
     query = _query(view, filters)
     if query.reads_bodies and not view.access.bodies:
         raise Refused(403, "not-allowed", "search in bodies and headers")
@@ -144,12 +144,12 @@ async def dead(view: View) -> Page:
         total = {name: counts[name].sizes.dead for name in glance.names if counts[name].sizes.dead}
         queues, following = list(total), glance.following
     most = READ_OF_ONE if named else READ_OF_EACH
-    found = [(name, await _groups(view.store, name, most), total[name]) for name in queues]
+    sections = [(name, await _groups(view.store, name, most), total[name]) for name in queues]
     return Page(
         "dead.html",
         {
             "named": named,
-            "found": found,
+            "sections": sections,
             "most": most,
             "following": following,
         },
@@ -171,13 +171,13 @@ async def _groups(store: StoreReader, queue: str, most: int) -> list[Group]:
     """Return the groups of a queue's oldest dead letters, the largest first."""
 
     async def read() -> list[Group]:
-        found: dict[str, Group] = {}
+        groups: dict[str, Group] = {}
         async for letter in letters(store, queue, most):
             kind = error_kind(letter.error)
             last = summary_of(letter)
-            group = found.get(kind, Group(kind, 0, last, last))
-            found[kind] = msgspec.structs.replace(group, count=group.count + 1, last=last)
-        return sorted(found.values(), key=lambda group: -group.count)
+            group = groups.get(kind, Group(kind, 0, last, last))
+            groups[kind] = msgspec.structs.replace(group, count=group.count + 1, last=last)
+        return sorted(groups.values(), key=lambda group: -group.count)
 
     return await store.recent.get(("dead", queue, most), FORECAST_EVERY, read)
 

@@ -17,11 +17,11 @@ from bide.queue.search import Query
 async def audit(view: View) -> Page:
     """Return the page of the audit, by the counters alone."""
     glance = await view.store.glance(view.access, after=view.request.get("after"))
-    found = [Audit.of(view.own(name), glance.sample.queues[name]) for name in glance.names]
+    audits = [Audit.of(view.own(name), glance.sample.queues[name]) for name in glance.names]
     return Page(
         "audit.html",
         {
-            "found": found,
+            "audits": audits,
             "gone": GONE,
             "following": glance.following,
             "recounted": False,
@@ -55,7 +55,10 @@ async def overview(view: View) -> Page:
             },
             "late": max((row["late"] for row in rows if row["late"] is not None), default=None),
             "pace": {
-                name: (pace[-1][number] if pace else None, sparkline([one[number] for one in pace]))
+                name: (
+                    pace[-1][number] if pace else None,
+                    sparkline([point[number] for point in pace]),
+                )
                 for number, name in enumerate(("put", "done", "failed"))
             },
         },
@@ -82,8 +85,12 @@ def _row(glance: Glance, name: str, now: int) -> dict[str, Any]:
 def _pace(glance: Glance, number: int) -> tuple[float, float, float]:
     """Return what happened in all queues together before a sample, per second."""
     before, sample = glance.samples[number - 1], glance.samples[number]
-    found = [one for name in glance.names if (one := rates(before, sample, name)) is not None]
-    put, done, failed = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0, 0)
+    queue_rates = [
+        pace for name in glance.names if (pace := rates(before, sample, name)) is not None
+    ]
+    put, done, failed = (
+        (sum(column) for column in zip(*queue_rates, strict=True)) if queue_rates else (0, 0, 0)
+    )
     return put, done, failed
 
 
@@ -117,8 +124,8 @@ async def queue(view: View) -> Page:
     own = view.own(full)
     cursor = request.get("cursor")
     names = [] if view.refreshes else [(own, full)]
-    found = await view.store.search(names, query, cursor, ROWS, view.shown, counts=False)
-    view.showed(own, sum(bool(message.preview) for message in found.messages))
+    listing = await view.store.search(names, query, cursor, ROWS, view.shown, counts=False)
+    view.showed(own, sum(bool(message.preview) for message in listing.messages))
     return Page(
         "queue.html",
         {
@@ -129,7 +136,7 @@ async def queue(view: View) -> Page:
             "tabs": TABS,
             "tab": tab,
             "filters": filters,
-            "found": found,
+            "listing": listing,
             "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
             "filtered": any(filters.values()),
             "ruled": _is_rule(view, tab, filters),

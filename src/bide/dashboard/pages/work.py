@@ -27,10 +27,10 @@ async def workers(view: View) -> Page:
 
     async def read() -> list[Summary]:
         scans = [Scan(name, "leased", limit=HELD, max_bytes=READ_BYTES // 8) for name in busy]
-        found: list[Summary] = []
+        summaries: list[Summary] = []
         for scan in scans:
-            found += map(summary_of, (await view.store.ask(Scanned, scan)).messages)
-        return found
+            summaries += map(summary_of, (await view.store.ask(Scanned, scan)).messages)
+        return summaries
 
     held = await view.store.recent.get(("held", *busy), SAMPLE_EVERY, read)
     leased = sum(glance.sample.queues[name].sizes.leased for name in busy)
@@ -53,7 +53,10 @@ async def periodic(view: View) -> Page:
         run = view.store.run
         schedules = await asyncio.gather(*[run(_schedule(name)) for name in queues])
         sources = await asyncio.gather(*[run(source_progress(home)) for home in homes])
-        return [one for one in schedules if one], [one for one in sources if one]
+        return (
+            [schedule for schedule in schedules if schedule],
+            [source for source in sources if source],
+        )
 
     schedules, sources = await view.store.recent.get(
         ("periodic", tuple(queues), tuple(homes)), FORECAST_EVERY, read
@@ -97,12 +100,17 @@ async def subscriptions(view: View) -> Page:
         return await shown(records, await records.listed(), view.store.clock.now())
 
     if view.store.remote:  # its server keeps them
-        return Page("subscriptions.html", {"found": [], "more": 0})
+        return Page("subscriptions.html", {"subscriptions": [], "more": 0})
     every = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
     caller = view.access.caller
-    mine = [
-        {"name": caller.name_of(one.name), "queue": queue, "shown": one, "url": masked(one.url)}
-        for one in every
-        if (queue := caller.own(one.queue)) is not None
+    rows = [
+        {
+            "name": caller.name_of(subscription.name),
+            "queue": queue,
+            "shown": subscription,
+            "url": masked(subscription.url),
+        }
+        for subscription in every
+        if (queue := caller.own(subscription.queue)) is not None
     ]
-    return Page("subscriptions.html", {"found": mine[:LISTED], "more": len(mine[LISTED:])})
+    return Page("subscriptions.html", {"subscriptions": rows[:LISTED], "more": len(rows[LISTED:])})
