@@ -42,7 +42,7 @@ class Asked(Store):
     def total(self, queue: bide.Queue) -> int:
         ahead = self.forecaster.forecast({"orders": queue.counts()})
         assert ahead is not None
-        return sum(ahead.found.buckets)
+        return sum(ahead.forecast.buckets)
 
 
 Asks = Callable[..., Asked]

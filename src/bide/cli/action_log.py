@@ -28,7 +28,7 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
             from bide.server.logs import DONE, Act, ActionLog
 
             log = ActionLog(action_log)
-            which = next((one for one in given if isinstance(one, str)), None)
+            which = next((argument for argument in given if isinstance(argument, str)), None)
             queue, name = options.get("queue"), options.get("name") or None
             namespace, name = (
                 split_name(which) if which else (options.get("namespace"), name or queue)
@@ -36,9 +36,11 @@ def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | Non
             results = {name: "failed"}
             try:
                 done = function(*given, **options)
-                found = {name: done} if not isinstance(done, dict) else done
+                outcomes = {name: done} if not isinstance(done, dict) else done
                 good = (True,) if which else (True, None)
-                results = {n: DONE if one in good else "not-found" for n, one in found.items()}
+                results = {
+                    n: DONE if outcome in good else "not-found" for n, outcome in outcomes.items()
+                }
                 return all(done.values()) if isinstance(done, dict) else done
             except BideError as error:
                 results = {name: type(error).__name__}

@@ -94,9 +94,10 @@ def purge_state(
 
     def some() -> Iterable[Message]:
         return (
-            one
-            for one in orders.scan(state)
-            if before is None or (one.due if one.ended is None else one.ended) < before * 1000
+            message
+            for message in orders.scan(state)
+            if before is None
+            or (message.due if message.ended is None else message.ended) < before * 1000
         )
 
     change_many(

@@ -15,60 +15,62 @@ from bide.model.options import options_of
 from bide.model.replies import Outcome
 
 PIPE: dict[str, Callable[[Message], object]] = {
-    "queue": lambda one: one.queue,
-    "id": lambda one: one.id,
-    "state": lambda one: one.state,
-    "due": lambda one: iso(one.due),
-    "died": lambda one: iso(one.ended),
-    "priority": lambda one: one.priority,
-    "attempt": lambda one: one.attempt,
-    "attempts": lambda one: f"{one.attempt}/{one.attempts}",
-    "group": lambda one: one.group or "",
-    "error": lambda one: first_line(one.error),
-    "body": lambda one: body_line(one),
+    "queue": lambda message: message.queue,
+    "id": lambda message: message.id,
+    "state": lambda message: message.state,
+    "due": lambda message: iso(message.due),
+    "died": lambda message: iso(message.ended),
+    "priority": lambda message: message.priority,
+    "attempt": lambda message: message.attempt,
+    "attempts": lambda message: f"{message.attempt}/{message.attempts}",
+    "group": lambda message: message.group or "",
+    "error": lambda message: first_line(message.error),
+    "body": lambda message: body_line(message),
 }
 """The columns of a message in a pipe, by name."""
 
 ROW = "id state due priority attempts group body"
 
 SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
-    "queue": (Column("queue", least=NAME), lambda one: (one.queue, "bold")),
-    "id": (Column("id", least=ID), lambda one: one.id),
-    "state": (Column("state"), lambda one: (one.state, STYLES[one.state])),
-    "due": (Column("due"), lambda one: local(one.due)),
-    "away": (Column("", right=True, extra=True), lambda one: (relative(one.due), "dim")),
-    "died": (Column("died", extra=True), lambda one: when(one.ended or one.due)),
-    "prio": (Column("prio", right=True, extra=True), lambda one: str(one.priority or "")),
+    "queue": (Column("queue", least=NAME), lambda message: (message.queue, "bold")),
+    "id": (Column("id", least=ID), lambda message: message.id),
+    "state": (Column("state"), lambda message: (message.state, STYLES[message.state])),
+    "due": (Column("due"), lambda message: local(message.due)),
+    "away": (Column("", right=True, extra=True), lambda message: (relative(message.due), "dim")),
+    "died": (Column("died", extra=True), lambda message: when(message.ended or message.due)),
+    "prio": (Column("prio", right=True, extra=True), lambda message: str(message.priority or "")),
     "attempt": (
         Column("attempt", right=True, extra=True),
-        lambda one: _attempts(one, "/") if one.attempt or one.attempts != ATTEMPTS else "",
+        lambda message: (
+            _attempts(message, "/") if message.attempt or message.attempts != ATTEMPTS else ""
+        ),
     ),
-    "attempts": (Column("attempts", right=True, extra=True), lambda one: str(one.attempt)),
-    "group": (Column("group", extra=True), lambda one: one.group or ""),
-    "error": (Column("error", TEXT, extra=True), lambda one: first_line(one.error)[:100]),
-    "last-error": (Column("last error", TEXT), lambda one: (first_line(one.error), "red")),
-    "body": (Column("body", TEXT, extra=True), lambda one: body_line(one)[:500]),
+    "attempts": (Column("attempts", right=True, extra=True), lambda message: str(message.attempt)),
+    "group": (Column("group", extra=True), lambda message: message.group or ""),
+    "error": (Column("error", TEXT, extra=True), lambda message: first_line(message.error)[:100]),
+    "last-error": (Column("last error", TEXT), lambda message: (first_line(message.error), "red")),
+    "body": (Column("body", TEXT, extra=True), lambda message: body_line(message)[:500]),
 }
 """The columns of a message in a table on a terminal, by name."""
 
 
 def as_json(message: Message, **more: Any) -> dict[str, Any]:
     """Return all fields of a message for JSON. Times are Unix milliseconds."""
-    found = {
+    facts = {
         name: value for name, value in msgspec.structs.asdict(message).items() if value is not None
     }
-    is_json, data = found.pop("json"), found.pop("data")
-    found.pop("secret", None)
+    is_json, data = facts.pop("json"), facts.pop("data")
+    facts.pop("secret", None)
     if message.successor is not None:
-        found["successor"] = message.successor.due(0)
-    failures = [msgspec.structs.asdict(failure) for failure in found.pop("failures")]
-    found |= {"version": message.version, **more}
+        facts["successor"] = message.successor.due(0)
+    failures = [msgspec.structs.asdict(failure) for failure in facts.pop("failures")]
+    facts |= {"version": message.version, **more}
     if failures:
-        found["failures"] = failures
+        facts["failures"] = failures
     if data or not is_json:  # a server may withhold the body
         # JSON goes through as it is; bytes become base64.
-        found["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
-    return found
+        facts["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
+    return facts
 
 
 def body_line(message: Message) -> str:
@@ -114,8 +116,8 @@ def print_messages(
         messages,
         columns,
         facts=as_json,
-        line=lambda one: row(one, pipe),
-        cells=lambda one: [cell(one) for cell in cells],
+        line=lambda message: row(message, pipe),
+        cells=lambda message: [cell(message) for cell in cells],
         empty=empty,
         **limit,
     )

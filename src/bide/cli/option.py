@@ -109,7 +109,7 @@ def headers(help: str, sign: str = "=") -> Decorator:
     def read(
         ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     ) -> dict[str, str] | None:
-        found: dict[str, tuple[str, str]] = {}
+        headers: dict[str, tuple[str, str]] = {}
         for value in values:
             name, given, text = value.partition(sign)
             if of_http:
@@ -118,10 +118,10 @@ def headers(help: str, sign: str = "=") -> Decorator:
                 form = "NAME: VALUE" if of_http else "NAME=VALUE"
                 raise click.BadParameter(f"{value!r} must be {form}", ctx, param)
             key = name.lower() if of_http else name
-            if key in found:
+            if key in headers:
                 raise click.BadParameter(f"{name!r} is given twice", ctx, param)
-            found[key] = name, text
-        return dict(found.values()) or None
+            headers[key] = name, text
+        return dict(headers.values()) or None
 
     return many("--header", "headers", "'NAME: VALUE'" if of_http else "K=V", help, callback=read)
 
@@ -203,7 +203,11 @@ def _message_option(option: Option, *, default: bool = True) -> Decorator:
 
 message = together(*map(_message_option, OPTIONS.values()))
 changed = together(
-    *(_message_option(one, default=False) for one in OPTIONS.values() if one.name in EDITED)
+    *(
+        _message_option(option, default=False)
+        for option in OPTIONS.values()
+        if option.name in EDITED
+    )
 )
 """Options of a message that is there already: without defaults."""
 

@@ -185,8 +185,8 @@ class Output:
             most: how many items are printed at most.
             more: what stderr says if there are more.
         """
-        left = iter(items)
-        shown = islice(left, None if most is None else min(most, sys.maxsize))
+        remaining = iter(items)
+        shown = islice(remaining, None if most is None else min(most, sys.maxsize))
         if not self.terminal:
             for item in shown:
                 self.json(facts(item)) if self.as_json else self.row(*line(item))
@@ -194,7 +194,7 @@ class Output:
             self.console.print(table_of(columns, rows, self.console.width), crop=False)
         else:
             self.text((empty, "dim"))
-        if more and next(left, None) is not None:
+        if more and next(remaining, None) is not None:
             warn(more)
 
 
@@ -351,11 +351,11 @@ def table_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
     def excess(widths: list[int]) -> int:
         return max(0, sum(widths[place] + GAP for place in kept) - width)
 
-    gone: list[str] = []
+    omitted: list[str] = []
     for place in kept[::-1]:
         if columns[place].extra and excess(least):
             kept.remove(place)
-            gone.insert(0, columns[place].name)
+            omitted.insert(0, columns[place].name)
     for place in kept[::-1]:
         widths[place] = max(least[place], widths[place] - excess(widths))
     table = Table(
@@ -367,7 +367,7 @@ def table_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
         caption_justify="left",
         caption_style="dim",
     )
-    if names := ", ".join(filter(None, gone)):
+    if names := ", ".join(filter(None, omitted)):
         table.caption = f"no room for {names}; --json shows all"
     for place in kept:
         name, _, right, _ = columns[place]

@@ -112,8 +112,10 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""
         for title, names in self.sections(ctx).items():
-            found = [(name, self.get_command(ctx, name)) for name in names]
-            rows = [(name, one.get_short_help_str(1_000)) for name, one in found if one]
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [
+                (name, command.get_short_help_str(1_000)) for name, command in commands if command
+            ]
             with formatter.section(title):
                 formatter.write_dl(rows)
 

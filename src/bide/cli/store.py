@@ -111,8 +111,8 @@ class Store(ExitStack):
             prefix: how they begin; a prefix of internal queues returns these.
             own: whether to include the internal queues of bide.
         """
-        found = self.ask(Names, Queues(check_prefix(prefix))).names
-        return [name for name in found if own or is_listed(name, prefix)]
+        names = self.ask(Names, Queues(check_prefix(prefix))).names
+        return [name for name in names if own or is_listed(name, prefix)]
 
     def has(self, queue: str) -> bool:
         """Tell whether a queue exists, without creating the store."""

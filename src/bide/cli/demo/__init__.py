@@ -179,7 +179,8 @@ def _print_proof(out: Output, stage: Stage, audit: Audit) -> bool:
     """Print what was checked, how late the orders were, and the verdict; return it."""
     records = Records.read(stage.folder)
     checks = prove(records, audit, stage.plan.orders)
-    late = sorted(one.late for one in records.handled if one.attempt == 1)  # others: by the lease
+    # A later attempt is late by the lease of the one before.
+    late = sorted(handling.late for handling in records.handled if handling.attempt == 1)
     figures = {"p50": percentile(late, 0.5), "p99": percentile(late, 0.99), "max": max([0, *late])}
     holds = not any(check.problems for check in checks)
     if out.as_json:

@@ -100,8 +100,8 @@ Journal = Callable[[Iterable[list[str | int]]], object]
 def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -> None:
     """Put orders as they come, cancel their timeouts as they are paid, and note every answer."""
     orders = list(plan.timeline())
-    events = [(one.opens, one, False) for one in orders]
-    events += [(one.pays, one, True) for one in orders if one.pays is not None]
+    events = [(order.opens, order, False) for order in orders]
+    events += [(order.pays, order, True) for order in orders if order.pays is not None]
     events.sort(key=lambda event: event[0])
     times, done, began = [at for at, _, _ in events], 0, time.monotonic()
     while done < len(events) and not closing.is_set():
@@ -110,9 +110,12 @@ def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -
         now, done = events[done:end], end
         if opened := [order for _, order, pays in now if not pays]:
             new = [NewMessage({"order": o.id}, id=o.id, delay=o.timeout) for o in opened]
-            journal(["put", one.id] for one in queue.put_many(new) if one)
+            journal(["put", outcome.id] for outcome in queue.put_many(new) if outcome)
         if paid := [order.id for _, order, pays in now if pays]:
-            journal(["paid" if one else "too_late", one.id] for one in queue.cancel_many(paid))
+            journal(
+                ["paid" if outcome else "too_late", outcome.id]
+                for outcome in queue.cancel_many(paid)
+            )
 
 
 def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event, name: str) -> None:

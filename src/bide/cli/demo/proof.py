@@ -106,15 +106,15 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
         (
             "none was early",
             "",
-            _some("were early", {one.id for one in records.handled if one.late < 0}),
+            _some("were early", {handling.id for handling in records.handled if handling.late < 0}),
         ),
         ("the audit balances", "nothing is left in the queue", list(audit.problems)),
     )
     return [Check(claim, list(chain(*problems)), detail) for claim, detail, *problems in checks]
 
 
-def _differ(what: str, found: int, wanted: int) -> list[str]:
-    return [] if found == wanted else [f"{found:,} {what}, it should be {wanted:,}"]
+def _differ(what: str, count: int, expected: int) -> list[str]:
+    return [] if count == expected else [f"{count:,} {what}, it should be {expected:,}"]
 
 
 def _some(what: str, ids: set[str]) -> list[str]:

@@ -134,8 +134,8 @@ def reschedule(
 
 
 def _waiting(orders: Queue, rule: dict[str, Any]) -> Iterator[Message]:
-    found = orders.scan(**rule)
-    return (message for message in found if message.state in ("delayed", "ready"))
+    messages = orders.scan(**rule)
+    return (message for message in messages if message.state in ("delayed", "ready"))
 
 
 @on_store(option.queue, click.argument("token"))

@@ -63,21 +63,21 @@ def explain(
     orders = store.existing(queue)
     all_there = True
     for id in ids:
-        found = orders.explain(id)
-        sentence = found.in_language(language or "en")
-        all_there = all_there and found.state is not None
+        explanation = orders.explain(id)
+        sentence = explanation.in_language(language or "en")
+        all_there = all_there and explanation.state is not None
         if out.terminal:
             out.text(sentence)
             continue
         facts = {
             "id": id,
             "queue": queue,
-            "state": found.state,
-            "reasons": found.reasons,
+            "state": explanation.state,
+            "reasons": explanation.reasons,
             "sentence": sentence,
-            "facts": msgspec.structs.asdict(found.facts),
+            "facts": msgspec.structs.asdict(explanation.facts),
         }
-        out.line(facts, id, found.state or "gone", ",".join(found.reasons), sentence)
+        out.line(facts, id, explanation.state or "gone", ",".join(explanation.reasons), sentence)
     return all_there
 
 

@@ -47,10 +47,10 @@ def scan(
       bide scan orders --state delayed --before 2026-12-01T00:00Z
       bide scan mail --group order:42 --json | jq -r .id
     """
-    found = store.existing(queue).scan(state, **rule)
+    messages = store.existing(queue).scan(state, **rule)
     print_messages(
         out,
-        found,
+        messages,
         most=limit or (SCREEN if out.terminal else None),
         more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
     )

@@ -151,7 +151,7 @@ def import_(
     context = click.get_current_context()
     for name in options.keys() - KINDS.get(kind, set()):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            kinds = " or ".join(one for one, names in KINDS.items() if name in names)
+            kinds = " or ".join(kind for kind, names in KINDS.items() if name in names)
             raise usage_error(f"--{name.replace('_', '-')} needs {kinds}")
     if kind and file == "-":
         raise usage_error(f"{kind} needs the URL of its Redis in place of FILE")
@@ -189,13 +189,13 @@ def _import_set(
         loaded = load_sorted_set(
             queue, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
         )
-    found = loaded.stored or loaded.kept
+    imported = loaded.stored or loaded.kept
     verb = "would be imported" if dry_run else "imported"
     sentence = _sentence(loaded.stored, loaded.kept, queue.name, verb)
     if loaded.rescheduled:
         sentence += f", {loaded.rescheduled:,} of them rescheduled"
-    out.report_run(loaded, ["reasons"], DONE if found else NOTHING, sentence, dry_run=dry_run)
-    nothing = not (found or loaded.refused or loaded.left)
+    out.report_run(loaded, ["reasons"], DONE if imported else NOTHING, sentence, dry_run=dry_run)
+    nothing = not (imported or loaded.refused or loaded.left)
     if nothing:
         warn(f"there is no member, or no set {key} at all: is the key right?")
     for count, what in ((loaded.removed, "removed from"), (loaded.left, "left in")):

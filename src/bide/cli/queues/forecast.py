@@ -20,20 +20,20 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
     Example:
       bide forecast orders --bucket 10m --horizon 6h
     """
-    found = store.existing(queue).forecast(bucket, horizon)
-    spans = [(round(moment.timestamp() * 1000), count) for moment, count in found]
+    forecast = store.existing(queue).forecast(bucket, horizon)
+    spans = [(round(moment.timestamp() * 1000), count) for moment, count in forecast]
     if not out.terminal:
-        out.line({"overdue": found.overdue}, "overdue", found.overdue)
+        out.line({"overdue": forecast.overdue}, "overdue", forecast.overdue)
         for start, count in spans:
             out.line({"start": start, "count": count}, iso(start), count)
-        out.line({"later": found.later}, "later", found.later)
+        out.line({"later": forecast.later}, "later", forecast.later)
         return
-    verb = "waits" if found.total == 1 else "wait"
-    out.text((queue, "bold"), (f"  {plural(found.total, 'message')} {verb}", "dim"))
-    now, form = now_ms(), "%H:%M:%S" if found.bucket < 60 else "%d %b %H:%M"
-    rows = [("due by now", "", found.overdue, "green")]
+    verb = "waits" if forecast.total == 1 else "wait"
+    out.text((queue, "bold"), (f"  {plural(forecast.total, 'message')} {verb}", "dim"))
+    now, form = now_ms(), "%H:%M:%S" if forecast.bucket < 60 else "%d %b %H:%M"
+    rows = [("due by now", "", forecast.overdue, "green")]
     for start, count in spans:
         if count:
             label = datetime.fromtimestamp(start / 1000).astimezone().strftime(form)
             rows.append((label, relative(max(start, now), now), count, "cyan"))
-    out.console.print(chart([*rows, ("later", "", found.later, "blue")]))
+    out.console.print(chart([*rows, ("later", "", forecast.later, "blue")]))

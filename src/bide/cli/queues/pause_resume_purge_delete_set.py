@@ -120,11 +120,15 @@ def set_(store: Store, out: Output, queue: str, **given: Any) -> None:
     if all(value is None for value in given.values()):
         raise usage_error("set needs what to set, such as --keep, --history or --limit")
     known = store.has(queue)
-    found = store.queue(queue).configure(**given)
+    configuration = store.queue(queue).configure(**given)
     if not known:
         warn(f"{queue} is new: there was no such queue in {store.shown}")
-    facts = {"keep": found.keep, "history": found.history, "result_ttl": found.result_ttl}
+    facts = {
+        "keep": configuration.keep,
+        "history": configuration.history,
+        "result_ttl": configuration.result_ttl,
+    }
     settings = ", ".join(f"{name} {rounded(ms) if ms else 'off'}" for name, ms in facts.items())
-    limits = {name: value or 0 for name, value in limits_of(found).items()}
+    limits = {name: value or 0 for name, value in limits_of(configuration).items()}
     settings += "".join(f", {name} {value}" for name, value in limits.items() if value)
     out.report(facts | limits, DONE, f"{queue}: {settings}")

@@ -23,18 +23,18 @@ COLUMNS = (
 all_option = option.flag("--all", "own", help="Include the internal queues of bide.")
 
 
-def facts_of(found: Counts) -> dict[str, Any]:
+def facts_of(counts: Counts) -> dict[str, Any]:
     """Return counts as names and values."""
-    facts = msgspec.structs.asdict(found.sizes) | msgspec.structs.asdict(found.flow)
-    facts |= {"kept": found.kept, "paused": found.paused, "keep": found.keep}
-    if found.oldest is not None:
-        facts["oldest"] = found.oldest
-    return facts | {name: value for name, value in limits_of(found).items() if value}
+    facts = msgspec.structs.asdict(counts.sizes) | msgspec.structs.asdict(counts.flow)
+    facts |= {"kept": counts.kept, "paused": counts.paused, "keep": counts.keep}
+    if counts.oldest is not None:
+        facts["oldest"] = counts.oldest
+    return facts | {name: value for name, value in limits_of(counts).items() if value}
 
 
-def size_cells(found: Counts) -> list[Cell]:
+def size_cells(counts: Counts) -> list[Cell]:
     """Return the numbers of messages in each state, as cells."""
-    return [counted(getattr(found.sizes, size), STYLES[size]) for size in SIZES]
+    return [counted(getattr(counts.sizes, size), STYLES[size]) for size in SIZES]
 
 
 @on_store(option.prefix, all_option)
@@ -49,26 +49,26 @@ def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
       bide queues
       bide queues shop- --json
     """
-    found = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix, own=own)]
-    if prefix and not found:
+    rows = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix, own=own)]
+    if prefix and not rows:
         raise store.no_queue(prefix, "no queue begins with")
     out.items(
-        found,
+        rows,
         COLUMNS,
-        facts=lambda one: {"queue": one[0], **facts_of(one[1])},
-        line=lambda one: [
-            one[0],
-            *[getattr(one[1].sizes, size) for size in SIZES],
-            *["paused"] * one[1].paused,
+        facts=lambda row: {"queue": row[0], **facts_of(row[1])},
+        line=lambda row: [
+            row[0],
+            *[getattr(row[1].sizes, size) for size in SIZES],
+            *["paused"] * row[1].paused,
         ],
-        cells=lambda one: _cells(*one),
+        cells=lambda row: _cells(*row),
         empty=f"no queues in {store.shown}",
     )
 
 
-def _cells(name: str, found: Counts) -> list[Cell]:
-    late = "" if found.oldest is None else rounded(max(0, now_ms() - found.oldest))
-    return [(name, "bold"), *size_cells(found), late, ("paused" * found.paused, "yellow")]
+def _cells(name: str, counts: Counts) -> list[Cell]:
+    late = "" if counts.oldest is None else rounded(max(0, now_ms() - counts.oldest))
+    return [(name, "bold"), *size_cells(counts), late, ("paused" * counts.paused, "yellow")]
 
 
 @on_store(option.queue)
@@ -95,20 +95,20 @@ def counts(store: Store, out: Output, queue: str) -> None:
       bide counts orders
       bide counts orders --json | jq .ready
     """
-    found = store.existing(queue).counts()
+    counts = store.existing(queue).counts()
     if not out.terminal:
-        facts = facts_of(found)
+        facts = facts_of(counts)
         out.report({"queue": queue, **facts} if out.as_json else facts)
         return
-    numbers = msgspec.structs.asdict(found.sizes) | {"remembered": found.kept}
-    numbers |= msgspec.structs.asdict(found.flow)
+    numbers = msgspec.structs.asdict(counts.sizes) | {"remembered": counts.kept}
+    numbers |= msgspec.structs.asdict(counts.flow)
     rows = [[(name, "dim"), counted(n, STYLES.get(name, ""))] for name, n in numbers.items()]
-    out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if found.paused else "")
+    out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if counts.paused else "")
     out.console.print(grid(rows, "lr"))
-    if limits := limits_text(found):
+    if limits := limits_text(counts):
         out.text(("limits: ", "dim"), limits)
-    if found.oldest is not None:
-        out.text(("the oldest waiting message was due ", "dim"), when(found.oldest))
+    if counts.oldest is not None:
+        out.text(("the oldest waiting message was due ", "dim"), when(counts.oldest))
 
 
 @on_store()
@@ -130,12 +130,12 @@ def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool
     audited = [store.existing(name) for name in queues]
     audited = audited or [store.queue(name) for name in store.names(own=own)]
     with Bar("auditing queues", len(audited)) as bar:
-        found = [one.audit() for one in bar.over(audited)]
-    for one in found:
-        _print_audit(out, one)
-    if out.terminal and not found:
+        audits = [queue.audit() for queue in bar.over(audited)]
+    for audit in audits:
+        _print_audit(out, audit)
+    if out.terminal and not audits:
         out.text((f"no queues in {store.shown}", "dim"))
-    return all(found)
+    return all(audits)
 
 
 def _print_audit(out: Output, audited: Audit) -> None:

@@ -84,8 +84,8 @@ def read_events(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sa
 def _sample_of(queues: dict[str, Counts], at_work: dict[str, Any], moment: float) -> Sample:
     """Return a sample of what the events have said so far."""
     workers = {}
-    for one in at_work["workers"]:
-        worker = msgspec.convert(one, Worker)
+    for report in at_work["workers"]:
+        worker = msgspec.convert(report, Worker)
         worker.seen = moment - (worker.silent or 0) / 1000
         workers[worker.holder] = worker
     facts = {**at_work, "moment": moment, "queues": {}, "workers": {}}
@@ -113,7 +113,9 @@ class Forecaster:
         Args:
             queues: the queues with their counts.
         """
-        delayed = {name: one.sizes.delayed for name, one in queues.items() if one.sizes.delayed}
+        delayed = {
+            name: counts.sizes.delayed for name, counts in queues.items() if counts.sizes.delayed
+        }
         if not delayed:
             return None
         began = self._clock.monotonic()
@@ -121,8 +123,8 @@ class Forecaster:
             names = sorted(delayed, key=lambda name: (-delayed[name], name))
             commands = [Forecast(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
             try:
-                found = [self._store.ask(Forecasted, command) for command in commands]
-                self._ahead = Ahead(sum_forecasts(found), max(0, len(names) - QUEUES))
+                forecasts = [self._store.ask(Forecasted, command) for command in commands]
+                self._ahead = Ahead(sum_forecasts(forecasts), max(0, len(names) - QUEUES))
                 self.trouble = None
             except StoreError as error:
                 self.trouble = error
@@ -201,13 +203,13 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
 
 def _print_objects(out: Output, views: Iterable[View | StoreError]) -> None:
     away = False
-    for found in views:
-        if isinstance(found, View):
-            out.json(as_facts(found))
+    for outcome in views:
+        if isinstance(outcome, View):
+            out.json(as_facts(outcome))
             flush_output()
         elif not away:
-            warn(f"{found}; waiting for it")
-        away = isinstance(found, StoreError)
+            warn(f"{outcome}; waiting for it")
+        away = isinstance(outcome, StoreError)
 
 
 def _watch(
@@ -217,16 +219,16 @@ def _watch(
     from rich.live import Live
     from rich.text import Text
 
-    def drawn(found: View | StoreError) -> Any:
+    def drawn(outcome: View | StoreError) -> Any:
         nonlocal view
-        if isinstance(found, View):
-            view = found
+        if isinstance(outcome, View):
+            view = outcome
         width, height = out.console.size
         image = picture(view, store, width, height - 1, prefix)
-        if isinstance(found, View):
+        if isinstance(outcome, View):
             return image
-        return Group(Text(escape(f"the store is away: {found}"), "bold red"), image)
+        return Group(Text(escape(f"the store is away: {outcome}"), "bold red"), image)
 
     with Live(drawn(view), console=out.console, screen=True, auto_refresh=False) as live:
-        for found in views:
-            live.update(drawn(found), refresh=True)
+        for outcome in views:
+            live.update(drawn(outcome), refresh=True)

@@ -57,7 +57,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 class Ahead(NamedTuple):
     """What falls due in the next hours."""
 
-    found: Forecasted
+    forecast: Forecasted
     left_out: int = 0
     """How many queues with delayed messages were not asked."""
 
@@ -103,13 +103,13 @@ def as_facts(view: View) -> dict[str, Any]:
     ]
     shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
     if ahead is not None:
-        found = ahead.found
+        forecast = ahead.forecast
         shown["forecast"] = {
-            "start": found.start,
+            "start": forecast.start,
             "bucket": BUCKET,
-            "overdue": found.overdue,
-            "counts": found.buckets,
-            "later": found.later,
+            "overdue": forecast.overdue,
+            "counts": forecast.buckets,
+            "later": forecast.later,
             "left_out": ahead.left_out,
         }
     return shown
@@ -117,19 +117,19 @@ def as_facts(view: View) -> dict[str, Any]:
 
 def print_rows(out: Output, view: View) -> None:
     """Print a view as lines with tabs: queues first, then workers, then the forecast."""
-    for name, found in view.sample.queues.items():
-        sizes = (getattr(found.sizes, size) for size in SIZES)
-        flow = (getattr(found.flow, size) for size in FLOW)
+    for name, counts in view.sample.queues.items():
+        sizes = (getattr(counts.sizes, size) for size in SIZES)
+        flow = (getattr(counts.flow, size) for size in FLOW)
         late = view.sample.lateness.get(name)
         shares = ("", "") if late is None else (_quantile(late.p50), _quantile(late.p99))
-        out.row("queue", name, *sizes, _late(found.oldest, view.now), *flow, *shares)
+        out.row("queue", name, *sizes, _late(counts.oldest, view.now), *flow, *shares)
     for worker in view.workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", worker.holder, worker.holds, held)
     if view.ahead is not None:
-        ahead = view.ahead.found
-        counts = ",".join(map(str, ahead.buckets))
-        out.row("forecast", iso(ahead.start), ahead.overdue, counts, ahead.later)
+        ahead = view.ahead.forecast
+        buckets = ",".join(map(str, ahead.buckets))
+        out.row("forecast", iso(ahead.start), ahead.overdue, buckets, ahead.later)
 
 
 def picture(
@@ -172,7 +172,7 @@ def _headline(store: str, sample: Sample) -> "Text":
 
     line = Text(no_wrap=True, overflow="ellipsis")
     for size in SIZES:
-        count = sum(getattr(found.sizes, size) for found in sample.queues.values())
+        count = sum(getattr(counts.sizes, size) for counts in sample.queues.values())
         line.append(f"{count:,} {size}   ", STYLES[size] if count else "dim")
     return line.append(f"at {store}", "bold")
 
@@ -182,19 +182,19 @@ def _ahead(ahead: Ahead) -> "Text":
     from rich.text import Text
 
     line = Text(f"due in {BUCKETS}h  ", no_wrap=True, overflow="ellipsis")
-    found = ahead.found
-    total, most = sum(found.buckets), max(found.buckets)
-    line.append(sparkline(found.buckets), STYLES["delayed"])
+    forecast = ahead.forecast
+    total, most = sum(forecast.buckets), max(forecast.buckets)
+    line.append(sparkline(forecast.buckets), STYLES["delayed"])
     line.append(f"  {total:,}", "bold" if total else "dim")
     if most:
-        start = found.start + found.buckets.index(most) * BUCKET
+        start = forecast.start + forecast.buckets.index(most) * BUCKET
         span = "-".join(
             datetime.fromtimestamp(moment / 1000).astimezone().strftime("%H:%M")
             for moment in (start, start + BUCKET)
         )
         line.append(f", all {span}" if most == total else f", most {span}: {most:,}")
-    if found.later:
-        line.append(f"; later {found.later:,}", "dim")
+    if forecast.later:
+        line.append(f"; later {forecast.later:,}", "dim")
     if ahead.left_out:
         line.append(f"; without {plural(ahead.left_out, 'queue')}", "dim")
     return line
@@ -213,12 +213,12 @@ def _queues(view: View, room: int, width: int) -> "Table":
         names = sorted(sorted(names, key=weight)[: room - 1])
     rows = []
     for name in names:
-        found, rate = sample.queues[name], pace[name]
-        late = _late(found.oldest, now)
+        counts, rate = sample.queues[name], pace[name]
+        late = _late(counts.oldest, now)
         rows.append(
             [
                 (name, "bold"),
-                *size_cells(found),
+                *size_cells(counts),
                 (rounded(late), "red" if late >= MUCH else "") if late else ("-", "dim"),
                 *_quantiles(sample.lateness.get(name)),
                 *(
@@ -227,7 +227,7 @@ def _queues(view: View, room: int, width: int) -> "Table":
                     else [""] * 3
                 ),
                 (main_cause(sample.causes.get(name)), "dim"),
-                ("paused", "yellow") if found.paused else (limits_text(found), "dim"),
+                ("paused", "yellow") if counts.paused else (limits_text(counts), "dim"),
             ]
         )
     if len(names) < len(sample.queues):
@@ -246,8 +246,8 @@ def _workers(view: View, places: int, width: int) -> "Table":
         if worker.silent is not None:
             ends, text = ("silent", "red"), f"for {rounded(worker.silent)}: dead, or hangs"
         elif worker.until is not None:
-            left = worker.until - now
-            ends, text = f"in {rounded(left)}" if left > 0 else ("over", "red"), of
+            remaining = worker.until - now
+            ends, text = f"in {rounded(remaining)}" if remaining > 0 else ("over", "red"), of
         elif not worker.held:
             text = f"seen {rounded((sample.moment - worker.seen) * 1000)} ago", "dim"
         holds = count, "yellow" if worker.holds else "dim"
@@ -259,10 +259,10 @@ def _workers(view: View, places: int, width: int) -> "Table":
 
 def _longest(worker: Worker, now: int) -> Cell:
     """Return for how long the worker has handled the message that it handles for longest."""
-    found = worker.longest
-    if found is None or found[1].since is None:
+    longest = worker.longest
+    if longest is None or longest[1].since is None:
         return ""
-    lasting = max(0, now - found[1].since)
+    lasting = max(0, now - longest[1].since)
     return rounded(lasting), "red" if lasting >= LONG else ""
 
 

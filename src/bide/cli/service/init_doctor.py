@@ -55,12 +55,12 @@ def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -
     """
     place = store or url or DEFAULT_URL
     out = Output(as_json)
-    found = examine(place, inf if options["all"] else LONGEST)
-    for finding in found:
+    findings = examine(place, inf if options["all"] else LONGEST)
+    for finding in findings:
         _print(out, finding)
-    if not found and out.terminal:
+    if not findings and out.terminal:
         out.text(("✓ ", "green"), f"nothing endangers {mask(place)}")
-    if any(finding.level == "danger" for finding in found):
+    if any(finding.level == "danger" for finding in findings):
         click.get_current_context().exit(NOT_DONE)
 
 

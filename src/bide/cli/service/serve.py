@@ -126,12 +126,12 @@ def serve(
     from bide.server.serve import serve as run
     from bide.server.settings import read_file
 
-    said = {
+    options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()
         if value not in (None, ())
     }
-    settings = Settings(**({} if config is None else read_file(config)) | said)
+    settings = Settings(**({} if config is None else read_file(config)) | options)
     if check:
         _check(settings, Output(as_json))
         return

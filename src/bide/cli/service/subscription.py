@@ -226,22 +226,28 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
     )
 
 
-def _facts(one: "SubscriptionOut") -> dict[str, Any]:
-    namespace, name = split_name(one.name)
-    facts = {"namespace": namespace, **msgspec.to_builtins(one)}
-    return facts | {"name": name, "queue": split_name(one.queue)[1]}
+def _facts(subscription: "SubscriptionOut") -> dict[str, Any]:
+    namespace, name = split_name(subscription.name)
+    facts = {"namespace": namespace, **msgspec.to_builtins(subscription)}
+    return facts | {"name": name, "queue": split_name(subscription.queue)[1]}
 
 
-def _line(one: "SubscriptionOut") -> tuple[str, ...]:
-    facts = _facts(one)
+def _line(subscription: "SubscriptionOut") -> tuple[str, ...]:
+    facts = _facts(subscription)
     where = facts["namespace"] or "-", facts["name"], facts["queue"]
-    return *where, _receiver(one), one.state, _why(one)
+    return *where, _receiver(subscription), subscription.state, _why(subscription)
 
 
-def _cells(one: "SubscriptionOut") -> list[Cell]:
-    state = one.state, STYLES[one.state]
-    queue = split_name(one.queue)[1]
-    return [(one.name, "bold"), queue, _receiver(one), state, (_why(one), "red")]
+def _cells(subscription: "SubscriptionOut") -> list[Cell]:
+    state = subscription.state, STYLES[subscription.state]
+    queue = split_name(subscription.queue)[1]
+    return [
+        (subscription.name, "bold"),
+        queue,
+        _receiver(subscription),
+        state,
+        (_why(subscription), "red"),
+    ]
 
 
 @on_subscription(option.text("--reason", "TEXT", "Why; shown by list.", ""))
@@ -370,13 +376,13 @@ def _print_secret(out: Output, name: str, secret: str) -> None:
         out.row(secret)
 
 
-def _receiver(one: "SubscriptionOut") -> str:
+def _receiver(subscription: "SubscriptionOut") -> str:
     from bide.targets.http.subscription import masked
 
-    return masked(one.url)
+    return masked(subscription.url)
 
 
-def _why(one: "SubscriptionOut") -> str:
-    if one.state == "paused":
-        return one.reason
-    return one.circuit.error if one.state != "active" else ""
+def _why(subscription: "SubscriptionOut") -> str:
+    if subscription.state == "paused":
+        return subscription.reason
+    return subscription.circuit.error if subscription.state != "active" else ""

@@ -104,7 +104,7 @@ def create(
     """
     from bide.server.access.rights import SCOPES
 
-    given = [right.strip() for one in rights for right in one.split(",")]
+    given = [right.strip() for argument in rights for right in argument.split(",")]
     given += [right for scope in scopes for right in SCOPES[scope]]
     if not given:
         raise click.UsageError("Missing option '--rights'. For example: --rights put,change")
@@ -148,8 +148,8 @@ def _print_token(out: Output, text: str, made: "Token") -> None:
         out.json({"token": text, **_shown(made)})
         return
     out.row(text)
-    for one in made.former:
-        warn(f"the former token is accepted until {local(one.until)}")
+    for former in made.former:
+        warn(f"the former token is accepted until {local(former.until)}")
     if made.expires is None:
         warn("it does not expire")
     else:
@@ -177,29 +177,38 @@ def list_(store: Store, out: Output) -> None:
     )
 
 
-def _line(one: "Token") -> tuple[str, ...]:
+def _line(token: "Token") -> tuple[str, ...]:
     return (
-        one.id,
-        one.namespace or "-",
-        ",".join(one.rights),
-        iso(one.created),
-        iso(one.expires) or "-",
-        one.name,
-        ",".join(one.queues),
-        iso(one.used) or "-",
+        token.id,
+        token.namespace or "-",
+        ",".join(token.rights),
+        iso(token.created),
+        iso(token.expires) or "-",
+        token.name,
+        ",".join(token.queues),
+        iso(token.used) or "-",
     )
 
 
-def _cells(one: "Token") -> list[Cell]:
+def _cells(token: "Token") -> list[Cell]:
     now = now_ms()
     until: list[Cell] = [("for ever", "dim"), ""]
-    if one.expires is not None:
-        style = "red" if one.expires <= now else ""
-        until = [(local(one.expires), style), (relative(one.expires), "dim")]
-    namespace = ("whole store", "dim") if one.namespace is None else one.namespace
-    rights, queues = ",".join(one.rights), ",".join(one.queues)
-    used = ("never", "dim") if one.used is None else local(one.used)
-    return [(one.id, "bold"), namespace, rights, *until, used, queues, local(one.created), one.name]
+    if token.expires is not None:
+        style = "red" if token.expires <= now else ""
+        until = [(local(token.expires), style), (relative(token.expires), "dim")]
+    namespace = ("whole store", "dim") if token.namespace is None else token.namespace
+    rights, queues = ",".join(token.rights), ",".join(token.queues)
+    used = ("never", "dim") if token.used is None else local(token.used)
+    return [
+        (token.id, "bold"),
+        namespace,
+        rights,
+        *until,
+        used,
+        queues,
+        local(token.created),
+        token.name,
+    ]
 
 
 @on_store(click.argument("names", nargs=-1, required=True, metavar="NAME..."), group=token)
@@ -212,10 +221,10 @@ def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]
       bide token revoke 4be0643f1d98
     """
     tokens = _tokens(store)
-    gone = {name: tokens.revoke(name) is not None for name in names}
-    for name, done in gone.items():
+    revoked = {name: tokens.revoke(name) is not None for name in names}
+    for name, done in revoked.items():
         out.line({"id": name, "revoked": done}, f"{name} is {'revoked' if done else 'not a token'}")
-    return gone
+    return revoked
 
 
 def _tokens(store: Store) -> "Tokens":

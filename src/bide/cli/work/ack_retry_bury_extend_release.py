@@ -43,8 +43,8 @@ def _leases(id: str, token: str | None) -> list[Lease]:
 def _parsed(line: str, number: int) -> Lease:
     try:
         if line.startswith("{"):
-            found = msgspec.json.decode(line)
-            return Lease.of(str(found["id"]), str(found["token"]))
+            fields = msgspec.json.decode(line)
+            return Lease.of(str(fields["id"]), str(fields["token"]))
         id, token = line.rstrip("\r\n").split("\t")[:2]
         return Lease.of(id, token)
     except (ValueError, KeyError, TypeError) as error:

@@ -106,8 +106,8 @@ def claim(
             warn(_why_nothing(orders, wait))
         return False
     if only_body:
-        for one in deliveries:
-            out.body(body_bytes(one.message), is_json=one.message.json)
+        for delivery in deliveries:
+            out.body(body_bytes(delivery.message), is_json=delivery.message.json)
     else:
         _print(out, deliveries, ack)
     flush_output()

@@ -89,29 +89,29 @@ class CommandConsumer(Consumer):
         self._stopping.set()
         self.recall()
         self.release_running()
-        for one in self.running:
-            one.cancel()
+        for handling in self.running:
+            handling.cancel()
 
     async def claim(self) -> None:
         """Handle one message after another, until there is none or enough were handled."""
-        left = float("inf") if self._count is None else self._count
-        while left and not self._stopping.is_set():
+        remaining = float("inf") if self._count is None else self._count
+        while remaining and not self._stopping.is_set():
             reply = await self.claimed(1)
             if reply is None or not reply.messages:
                 return
             self._code = None
             self.start(reply)
-            (one,) = self.running
+            (handling,) = self.running
             if self._stopping.is_set():  # the message came with the signal
                 self.release_running()
-            if one.task is not None:
-                await asyncio.wait([one.task])
+            if handling.task is not None:
+                await asyncio.wait([handling.task])
             await first_of(self.until_quiet(), self._farewell())
             if self._error is not None:
                 raise self._error
-            if self._code is not None and one.outcome:
-                self._report(one, self._code)
-            left -= 1
+            if self._code is not None and handling.outcome:
+                self._report(handling, self._code)
+            remaining -= 1
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for a message as long as the user wants to."""
@@ -122,7 +122,7 @@ class CommandConsumer(Consumer):
             return reply
         return await self._store_client.once(Claimed, command, self, self._patience)
 
-    def judge(self, one: Handling, error: BaseException) -> Verdict:
+    def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Retry a message whose command failed; release one whose command could not start."""
         if isinstance(error, CommandFailed):
             return Verdict("retried", self._retry, str(error))
@@ -130,14 +130,14 @@ class CommandConsumer(Consumer):
             self._error = error
         return RELEASE
 
-    async def _handle(self, one: Handling) -> None:
+    async def _handle(self, handling: Handling) -> None:
         with tempfile.TemporaryFile() as body:  # a pipe would need a writer
-            body.write(body_bytes(one.message))
+            body.write(body_bytes(handling.message))
             body.seek(0)
             # In a new process group, so that what the shell starts can be stopped with it.
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_shell(
-                    self._command, stdin=body, env=self._about(one), process_group=0
+                    self._command, stdin=body, env=self._about(handling), process_group=0
                 )
             )
             try:
@@ -146,30 +146,30 @@ class CommandConsumer(Consumer):
                 await self._end(await starting)
                 raise
         try:
-            self._code = code = await self._end_of(process, one)
+            self._code = code = await self._end_of(process, handling)
         except BaseException:
             await self._end(process)
             raise
         if code:
             raise CommandFailed(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
 
-    def _about(self, one: Handling) -> dict[str, str]:
+    def _about(self, handling: Handling) -> dict[str, str]:
         return {
             **self._environment,
-            "BIDE_QUEUE": one.message.queue,
-            "BIDE_ID": one.id,
-            "BIDE_ATTEMPT": str(one.attempt),
-            "BIDE_LEASE_TOKEN": one.lease.text,
-            "BIDE_DUE": iso(one.message.due),
+            "BIDE_QUEUE": handling.message.queue,
+            "BIDE_ID": handling.id,
+            "BIDE_ATTEMPT": str(handling.attempt),
+            "BIDE_LEASE_TOKEN": handling.lease.text,
+            "BIDE_DUE": iso(handling.message.due),
         }
 
-    async def _end_of(self, process: Process, one: Handling) -> int:
+    async def _end_of(self, process: Process, handling: Handling) -> int:
         """Wait for the exit code. A command whose lease was lost goes on; its result is ignored."""
         while True:
             try:
                 return await process.wait()
             except asyncio.CancelledError:
-                if self._stopping.is_set() or not one.gone:
+                if self._stopping.is_set() or not handling.gone:
                     raise
 
     async def _end(self, process: Process) -> None:
@@ -186,17 +186,17 @@ class CommandConsumer(Consumer):
         await self._stopping.wait()
         await asyncio.sleep(FAREWELL)
 
-    def _report(self, one: Handling, code: int) -> None:
-        self.results.add(one.outcome)
+    def _report(self, handling: Handling, code: int) -> None:
+        self.results.add(handling.outcome)
         if self._out.as_json:
             self._out.json(
                 {
-                    "id": one.id,
-                    "attempt": one.attempt,
+                    "id": handling.id,
+                    "attempt": handling.attempt,
                     "exit": code,
-                    "outcome": one.outcome,
-                    "took": round(one.took * 1000),
-                    "lateness": round(one.lateness * 1000),
+                    "outcome": handling.outcome,
+                    "took": round(handling.took * 1000),
+                    "lateness": round(handling.lateness * 1000),
                 }
             )
             flush_output()

@@ -132,7 +132,7 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
     queues = [store.existing(name) if queue else store.queue(name) for name in names]
     print_messages(
         out,
-        (letter for one in queues for letter in letters.of(one)),
+        (letter for origin in queues for letter in letters.of(origin)),
         f"no matching {LETTER}s in {queue or store.shown}",
         pipe="queue " * (queue is None) + "id died attempt error",
         screen=f"id {'queue ' * (queue is None)}died attempts last-error",
@@ -143,7 +143,7 @@ def list_(store: Store, out: Output, queue: str | None, limit: int | None, **cho
 
 def _name_others(queue: Queue, ids: tuple[str, ...]) -> bool:
     """Name the ids that are no dead letters; return whether there are any."""
-    others = [id for id in ids if (one := queue.get(id)) is None or one.state != "dead"]
+    others = [id for id in ids if (message := queue.get(id)) is None or message.state != "dead"]
     for id in others:
         warn(f"{id} is not a dead letter of {queue.name}: see 'bide get {queue.name} {id}'")
     return bool(others)

@@ -61,11 +61,13 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
     """
     if target is None:
         store.must_exist("name another store with --url or BIDE_URL, or name the app: " + EXAMPLE)
-        found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
+        rows = [
+            facts for name in store.names() if (facts := _stored(store, name, count)) is not None
+        ]
     else:
-        found = _of_app(store, target, count)
+        rows = _of_app(store, target, count)
     out.items(
-        found,
+        rows,
         SCHEDULES,
         line=_schedule_line,
         cells=_schedule_cells,
@@ -73,17 +75,17 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
     )
 
 
-def _schedule_line(one: dict[str, Any]) -> list[object]:
+def _schedule_line(facts: dict[str, Any]) -> list[object]:
     return [
-        one["queue"],
-        one["when"],
-        one["timezone"],
-        one.get("state", ""),
-        one["running"],
-        one["retrying"],
-        one["dead"],
-        first_line(one.get("error")),
-        *[moment.isoformat() for moment in _moments(one)],
+        facts["queue"],
+        facts["when"],
+        facts["timezone"],
+        facts.get("state", ""),
+        facts["running"],
+        facts["retrying"],
+        facts["dead"],
+        first_line(facts.get("error")),
+        *[moment.isoformat() for moment in _moments(facts)],
     ]
 
 
@@ -99,15 +101,15 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
             known = set(place.names())
         except StoreUnavailable:  # no worker has run yet
             known = set()
-        found = []
+        rows = []
         for schedule in app.schedules.values():
             rule = schedule.recurrence
             facts = schedule_facts(schedule.queue, rule, rule.after(now_ms()), count)
             stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
             if stored is not None and all(stored[key] == facts[key] for key in RULE):
                 facts = stored  # else the next worker with this schedule puts another tick
-            found.append({**facts, "missed": schedule.missed})
-    return found
+            rows.append({**facts, "missed": schedule.missed})
+    return rows
 
 
 def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
@@ -121,28 +123,28 @@ def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
         return None
 
 
-def _moments(one: dict[str, Any]) -> list[Any]:
+def _moments(facts: dict[str, Any]) -> list[Any]:
     from zoneinfo import ZoneInfo
 
-    zone = ZoneInfo(one["timezone"])
-    return [to_datetime(moment).astimezone(zone) for moment in one["ticks"]]
+    zone = ZoneInfo(facts["timezone"])
+    return [to_datetime(moment).astimezone(zone) for moment in facts["ticks"]]
 
 
-def _schedule_cells(one: dict[str, Any]) -> list[Cell]:
-    when = f"{one['when']}\n{one['timezone']}"
-    moments = "\n".join(moment.strftime(FORM) for moment in _moments(one))
-    away = "\n".join(map(relative, one["ticks"]))
-    return [(one["queue"], "bold"), when, moments, (away, "dim"), _remark(one)]
+def _schedule_cells(facts: dict[str, Any]) -> list[Cell]:
+    when = f"{facts['when']}\n{facts['timezone']}"
+    moments = "\n".join(moment.strftime(FORM) for moment in _moments(facts))
+    away = "\n".join(map(relative, facts["ticks"]))
+    return [(facts["queue"], "bold"), when, moments, (away, "dim"), _remark(facts)]
 
 
-def _remark(one: dict[str, Any]) -> Cell:
+def _remark(facts: dict[str, Any]) -> Cell:
     """Return notes on retried, dead or changed ticks."""
-    state = one.get("state", "no worker has run it yet")
+    state = facts.get("state", "no worker has run it yet")
     notes = [] if state in ("delayed", "leased") else [state]
-    notes += [f"{one[name]} {text}" for name, text in REMARKS.items() if one[name]]
-    if "error" in one:
-        notes.append(first_line(one["error"]))
-    return ", ".join(notes), "red" if "error" in one else "yellow"
+    notes += [f"{facts[name]} {text}" for name, text in REMARKS.items() if facts[name]]
+    if "error" in facts:
+        notes.append(first_line(facts["error"]))
+    return ", ".join(notes), "red" if "error" in facts else "yellow"
 
 
 @on_store()
@@ -163,9 +165,9 @@ def sources(store: Store, out: Output) -> None:
     from bide.worker.periodic.progress import source_progress
 
     looks = (store.run(source_progress(home)) for home in store.names(own=True))
-    found = [facts for facts in looks if facts is not None]
+    rows = [facts for facts in looks if facts is not None]
     out.items(
-        found,
+        rows,
         SOURCES,
         line=_source_line,
         cells=_source_cells,
@@ -173,32 +175,32 @@ def sources(store: Store, out: Output) -> None:
     )
 
 
-def _source_line(one: dict[str, Any]) -> tuple[object, ...]:
-    last = one.get("last") or {}
+def _source_line(facts: dict[str, Any]) -> tuple[object, ...]:
+    last = facts.get("last") or {}
     return (
-        one["queue"],
-        one["name"],
-        one["state"],
-        iso(one["next"]),
+        facts["queue"],
+        facts["name"],
+        facts["state"],
+        iso(facts["next"]),
         iso(last.get("after")),
         iso(last.get("before")),
         last.get("found", ""),
         last.get("put", ""),
-        one["put"],
-        one["attempt"],
-        first_line(one.get("error")),
+        facts["put"],
+        facts["attempt"],
+        first_line(facts.get("error")),
     )
 
 
-def _source_cells(one: dict[str, Any]) -> list[Cell]:
-    last = one.get("last")
+def _source_cells(facts: dict[str, Any]) -> list[Cell]:
+    last = facts.get("last")
     return [
-        [(one["queue"], "bold"), f" {one['name']}"],
-        (one["state"], STYLES[one["state"]]),
-        local(one["next"]),
-        (relative(one["next"]), "dim"),
+        [(facts["queue"], "bold"), f" {facts['name']}"],
+        (facts["state"], STYLES[facts["state"]]),
+        local(facts["next"]),
+        (relative(facts["next"]), "dim"),
         "" if last is None else local(last["before"]),
         "" if last is None else f"{last['found']:,}",
-        f"{one['put']:,}",
-        (first_line(one.get("error")), "red"),
+        f"{facts['put']:,}",
+        (first_line(facts.get("error")), "red"),
     ]

@@ -101,7 +101,16 @@ def worker(
     names = [name.strip() for name in queues.split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 
-    orders = Orders(target, names, grace, log_json, log_level, processes, url is not None, celery)
+    orders = Orders(
+        target=target,
+        queues=names,
+        grace=grace,
+        log_json=log_json,
+        log_level=log_level,
+        processes=processes,
+        given_url=url is not None,
+        celery=celery,
+    )
 
     supervisor = Supervisor(
         orders.command,
@@ -149,16 +158,16 @@ def list_(store: Store, out: Output) -> None:
     Example:
       bide workers list --json | jq 'select(.silent)'
     """
-    found = read_workers(store.lane)
+    listing = read_workers(store.lane)
     out.items(
-        found.workers,
+        listing.workers,
         COLUMNS,
         facts=msgspec.structs.asdict,
         line=_line,
         cells=_cells,
         empty=f"no worker reports that it is alive in {store.shown}",
     )
-    if found.partly:
+    if listing.partly:
         warn("there are more: of each namespace, 256 KiB of reports are read, and 1,000 at most")
 
 
@@ -176,7 +185,7 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     Example:
       bide workers stop web1:4711
     """
-    known = {one.holder for one in read_workers(store.lane).workers}
+    known = {worker.holder for worker in read_workers(store.lane).workers}
     if name not in known:
         raise click.ClickException(
             f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"
@@ -194,26 +203,28 @@ def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     return taken
 
 
-def _longest(one: WorkerProcess) -> tuple[str, float | None]:
+def _longest(worker: WorkerProcess) -> tuple[str, float | None]:
     """Return the message that it has handled for the longest time, and the milliseconds."""
-    lasting = [(busy.since, busy.longest) for busy in one.busy.values() if busy.since is not None]
+    lasting = [
+        (busy.since, busy.longest) for busy in worker.busy.values() if busy.since is not None
+    ]
     since, id = min(lasting, default=(None, ""))
     return id or "", None if since is None else max(0, now_ms() - since)
 
 
-def _line(one: WorkerProcess) -> tuple[object, ...]:
-    id, lasting = _longest(one)
-    running = sum(busy.running for busy in one.busy.values())
-    times = ("" if ms is None else f"{ms:.0f}" for ms in (lasting, one.silent))
-    return one.holder, running, id, *times, ",".join(one.queues)
+def _line(worker: WorkerProcess) -> tuple[object, ...]:
+    id, lasting = _longest(worker)
+    running = sum(busy.running for busy in worker.busy.values())
+    times = ("" if ms is None else f"{ms:.0f}" for ms in (lasting, worker.silent))
+    return worker.holder, running, id, *times, ",".join(worker.queues)
 
 
-def _cells(one: WorkerProcess) -> list[Cell]:
-    id, lasting = _longest(one)
-    running = sum(busy.running for busy in one.busy.values())
-    places = sum(busy.places for busy in one.busy.values())
+def _cells(worker: WorkerProcess) -> list[Cell]:
+    id, lasting = _longest(worker)
+    running = sum(busy.running for busy in worker.busy.values())
+    places = sum(busy.places for busy in worker.busy.values())
     now: Cell = f"{running} of {places}" if places else ""
-    if one.silent is not None:
-        now = f"silent for {rounded(one.silent)}", "red"
+    if worker.silent is not None:
+        now = f"silent for {rounded(worker.silent)}", "red"
     longest = "" if lasting is None else f"{id} {rounded(lasting)}"
-    return [one.holder, now, longest, ", ".join(one.queues)]
+    return [worker.holder, now, longest, ", ".join(worker.queues)]
