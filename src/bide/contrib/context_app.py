@@ -38,12 +38,12 @@ class ContextApp(App):
         )
 
     def _in_context(self, handler: Handler) -> Handler:
-        def in_thread(one: Handling) -> Any:
+        def in_thread(handling: Handling) -> Any:
             with self._thread_context():
-                return handler.call(one)
+                return handler.call(handling)
 
-        async def on_loop(one: Handling) -> Any:
+        async def on_loop(handling: Handling) -> Any:
             async with self._loop_context():
-                return await handler.call(one)
+                return await handler.call(handling)
 
         return replace(handler, call=on_loop if handler.is_async else in_thread)

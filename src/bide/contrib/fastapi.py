@@ -50,14 +50,14 @@ class _Opened:
         key = kind, name, url, *sorted(options.items())
         if key not in self._queues:
             self._queues[key] = kind(name, url or self._url, **options)
-        found = self._queues[key]
-        assert isinstance(found, kind)
-        return found
+        queue = self._queues[key]
+        assert isinstance(queue, kind)
+        return queue
 
     async def close(self) -> None:
         self.closed = True
-        for one in self._queues.values():
-            await asyncio.to_thread(one._close)  # it waits for running commands
+        for queue in self._queues.values():
+            await asyncio.to_thread(queue._close)  # it waits for running commands
 
 
 def lifespan(
@@ -156,14 +156,14 @@ async def health(request: Request) -> JSONResponse:
 
 def _opened(connection: HTTPConnection) -> _Opened:
     """Return what the lifespan has opened; a mounted application has it from the outer one."""
-    found = connection.scope.get("state", {}).get(STATE)
-    if found is None:
-        found = getattr(connection.app.state, STATE, None)
-    if found is None or found.closed:
+    opened = connection.scope.get("state", {}).get(STATE)
+    if opened is None:
+        opened = getattr(connection.app.state, STATE, None)
+    if opened is None or opened.closed:
         raise WrongContext(
             "no lifespan of bide.contrib.fastapi runs in this application: write "
             "FastAPI(lifespan=lifespan(jobs)); a mounted application needs that in the outer one, "
             "and in tests write: with TestClient(app) as client"
         )
-    assert isinstance(found, _Opened)
-    return found
+    assert isinstance(opened, _Opened)
+    return opened

@@ -48,8 +48,8 @@ class ProjectProgram(Program):
         assert command.callback is not None
         worker = copy.copy(command)
         worker.callback = partial(command.callback, target=self._target)
-        replaced = {"target", *(one.name for one in self._options)}
-        kept = [one for one in command.params if one.name not in replaced]
+        replaced = {"target", *(option.name for option in self._options)}
+        kept = [parameter for parameter in command.params if parameter.name not in replaced]
         worker.params = [*kept, *self._options]
         worker.help, worker.epilog = self._usage, None
         return worker

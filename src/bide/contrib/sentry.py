@@ -75,63 +75,63 @@ class BideIntegration(Integration):
 
 def _active() -> BideIntegration | None:
     """Return the integration of the current client."""
-    found = sentry_sdk.get_client().get_integration(BideIntegration)
-    return found if isinstance(found, BideIntegration) else None
+    integration = sentry_sdk.get_client().get_integration(BideIntegration)
+    return integration if isinstance(integration, BideIntegration) else None
 
 
-async def _watch(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+async def _watch(handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
     """Run around each delivery, in a scope and a transaction of its own."""
     integration = _active()
     if integration is None:
         return await go_on()
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()
-        scope.set_tag("bide.queue", one.message.queue)
-        scope.set_context("bide", _about(one, integration))
+        scope.set_tag("bide.queue", handling.message.queue)
+        scope.set_context("bide", _about(handling, integration))
         if not integration.send_bodies:
             scope.add_event_processor(_without_bodies)
-        headers = one.message.headers or {}
+        headers = handling.message.headers or {}
         transaction = sentry_sdk.continue_trace(
             {name: headers[name] for name in TRACE if name in headers},
             op=OP.QUEUE_PROCESS,
-            name=one.handler.name,
+            name=handling.handler.name,
             source=TransactionSource.TASK,
             origin=ORIGIN,
         )
         with sentry_sdk.start_transaction(transaction) as span:
-            for name, value in _span_data(one).items():
+            for name, value in _span_data(handling).items():
                 span.set_data(name, value)
             try:
                 await go_on()
             except BaseException as error:
-                failed = _failure(one, error)
+                failed = _failure(handling, error)
                 span.set_status("ok" if failed is None else "internal_error")
-                if failed is not None and _counts(integration, one, failed):
+                if failed is not None and _counts(integration, handling, failed):
                     _capture(failed)
                 raise
-            if one.overran:  # a plain handler, which was not interrupted
-                late = settling.overtime(one.handler)
+            if handling.overran:  # a plain handler, which was not interrupted
+                late = settling.overtime(handling.handler)
                 span.set_status("deadline_exceeded")
-                if _counts(integration, one, late):
+                if _counts(integration, handling, late):
                     _capture(late)
 
 
-def _failure(one: Handling, error: BaseException) -> BaseException | None:
+def _failure(handling: Handling, error: BaseException) -> BaseException | None:
     """Return the error of an attempt; `None` if the handler chose its outcome, or was stopped."""
-    if one.overran:
-        return settling.overtime(one.handler)
+    if handling.overran:
+        return settling.overtime(handling.handler)
     match error:
         case Discard():
             return None
         case asyncio.CancelledError():
-            return settling.overtime(one.handler) if one.timed_out else None
+            return settling.overtime(handling.handler) if handling.timed_out else None
     return error
 
 
-def _counts(integration: BideIntegration, one: Handling, error: BaseException) -> bool:
+def _counts(integration: BideIntegration, handling: Handling, error: BaseException) -> bool:
     """Tell whether to report a failure: at the end, or each one if there is no end."""
-    endless = one.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
-    dies = settling.judge(one.message, error, one.handler.retry, 0.5).outcome == "dead"
+    endless = handling.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
+    dies = settling.judge(handling.message, error, handling.handler.retry, 0.5).outcome == "dead"
     every = endless or integration.report == "failed"
     return dies or (every and not isinstance(error, Retry))
 
@@ -145,15 +145,15 @@ def _capture(error: BaseException) -> None:
     sentry_sdk.capture_event(event, hint=hint)
 
 
-def _about(one: Handling, integration: BideIntegration) -> dict[str, Any]:
-    message = one.message
+def _about(handling: Handling, integration: BideIntegration) -> dict[str, Any]:
+    message = handling.message
     about: dict[str, Any] = {
         "queue": message.queue,
         "id": message.id,
         "attempt": message.attempt,
         "attempts": message.attempts,
         "group": message.group,
-        "lateness": round(one.lateness, 3),
+        "lateness": round(handling.lateness, 3),
     }
     if integration.send_bodies and message.json:
         with suppress(UnreadableBody):
@@ -161,14 +161,14 @@ def _about(one: Handling, integration: BideIntegration) -> dict[str, Any]:
     return about
 
 
-def _span_data(one: Handling) -> dict[str, Any]:
+def _span_data(handling: Handling) -> dict[str, Any]:
     return {
         "messaging.system": "bide",
-        "messaging.destination.name": one.message.queue,
-        "messaging.message.id": one.message.id,
-        "messaging.message.body.size": len(one.message.data),
-        "messaging.message.retry.count": one.message.attempt - 1,
-        "messaging.message.receive.latency": round(one.lateness * 1000, 3),
+        "messaging.destination.name": handling.message.queue,
+        "messaging.message.id": handling.message.id,
+        "messaging.message.body.size": len(handling.message.data),
+        "messaging.message.retry.count": handling.message.attempt - 1,
+        "messaging.message.receive.latency": round(handling.lateness * 1000, 3),
     }
 
 

@@ -137,12 +137,12 @@ class Delays:
             check_name(id)
         except InvalidArgument:  # Celery takes any text, and no task of this id waits here
             return False
-        found = self.queue.get(id)
-        waiting = [*([] if found is None else [found]), *self.queue.scan(group=id)]
-        gone = [message for message in waiting if self.queue.cancel(message.id)]
-        if gone:
-            self._mark_revoked(gone[-1].body)
-        return bool(gone) and len(gone) == len(waiting)
+        task_message = self.queue.get(id)
+        waiting = [*([] if task_message is None else [task_message]), *self.queue.scan(group=id)]
+        cancelled = [message for message in waiting if self.queue.cancel(message.id)]
+        if cancelled:
+            self._mark_revoked(cancelled[-1].body)
+        return bool(cancelled) and len(cancelled) == len(waiting)
 
     def _mark_revoked(self, body: dict[str, Any]) -> None:
         """Store the state REVOKED as a worker would, so that no caller waits for the result.
@@ -248,17 +248,17 @@ class _Storing:
             options.pop(unused, None)  # about this connection to the broker
         is_text = isinstance(payload, str)
         message = TaskMessage(
-            headers["task"],
-            payload if is_text else None,
-            None if is_text else payload,
-            kind,
-            encoding,
-            compression,
-            headers,
-            {k: v for k, v in options.items() if v is not None},
-            getattr(exchange, "name", exchange) or "",
-            routing_key or "",
-            [queue.name for queue in declare or () if hasattr(queue, "routing_key")],
+            task=headers["task"],
+            text=payload if is_text else None,
+            data=None if is_text else payload,
+            content_type=kind,
+            content_encoding=encoding,
+            compression=compression,
+            headers=headers,
+            properties={name: option for name, option in options.items() if option is not None},
+            exchange=getattr(exchange, "name", exchange) or "",
+            routing_key=routing_key or "",
+            declare=[queue.name for queue in declare or () if hasattr(queue, "routing_key")],
         )
         return self._delays.put(message, due)
 
@@ -388,5 +388,5 @@ def _expiration(headers: dict[str, Any]) -> dict[str, float | None]:
     """
     if not headers.get("expires"):
         return {}
-    left = iso_seconds(headers["expires"]) - time.time()
-    return {"expiration": left if left > 0 else None}
+    seconds = iso_seconds(headers["expires"]) - time.time()
+    return {"expiration": seconds if seconds > 0 else None}

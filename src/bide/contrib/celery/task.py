@@ -290,9 +290,9 @@ def written(value: Any) -> Any:
         [{'__type__': 'date', '__value__': '2030-01-01'}]
     """
     if isinstance(value, dict):
-        return {key: written(one) for key, one in value.items()}
+        return {key: written(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [written(one) for one in value]
+        return [written(part) for part in value]
     for name, (kind, write, _) in _TYPES.items():
         if isinstance(value, kind):
             return {"__type__": name, "__value__": write(value)}
@@ -310,11 +310,11 @@ def revived(value: Any) -> Any:
         {'paid': Decimal('4.50')}
     """
     if isinstance(value, list):
-        return [revived(one) for one in value]
+        return [revived(part) for part in value]
     if not isinstance(value, dict):
         return value
     if value.keys() != {"__type__", "__value__"}:
-        return {key: revived(one) for key, one in value.items()}
+        return {key: revived(part) for key, part in value.items()}
     if value["__type__"] not in _TYPES:
         raise ValueError(f"a value of the type {value['__type__']}")
     _, _, read = _TYPES[value["__type__"]]

@@ -90,12 +90,14 @@ class PendingMessages:
         if instance.pk is None:
             return "-"
         try:
-            found = [one for name in self.bide_queues for one in self._of(name, instance)]
+            messages = [
+                message for name in self.bide_queues for message in self._of(name, instance)
+            ]
         except StoreError as error:
             return f"the store does not answer: {error}"
-        if not found:
+        if not messages:
             return "none"
-        return _table(found)
+        return _table(messages)
 
     def _of(self, name: str, instance: Any) -> Iterable[Message]:
         messages = _queue(name).scan(group=self.bide_group(instance), page=SHOWN)
@@ -108,15 +110,15 @@ _queue = cache(Queue)
 def _table(messages: Iterable[Message]) -> str:
     lines = (
         (
-            _url_of(one),
-            one.id,
-            one.queue,
-            one.state,
-            f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC",
-            f"{one.attempt}/{one.attempts}",
-            (one.error or "").partition("\n")[0],
+            _url_of(message),
+            message.id,
+            message.queue,
+            message.state,
+            f"{message.due_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"{message.attempt}/{message.attempts}",
+            (message.error or "").partition("\n")[0],
         )
-        for one in messages
+        for message in messages
     )
     line = '<tr><td><a href="{}">{}</a></td>' + "<td>{}</td>" * 5 + "</tr>"
     head = format_html_join("", "<th>{}</th>", ((title,) for title in TITLES))
@@ -168,8 +170,8 @@ def answer(request: HttpRequest, base: str) -> HttpResponse:
         ],
         "client": (request.META.get("REMOTE_ADDR", ""), 0),
     }
-    found = configuration()
-    dashboard = _dashboard(store_url(), tuple(found.hide), found.action_log)
+    bide_settings = configuration()
+    dashboard = _dashboard(store_url(), tuple(bide_settings.hide), bide_settings.action_log)
     status, content, headers, _ = dashboard.answer(scope, access_of(request.user), request.body)
     response = HttpResponse(content, status=status)
     for name, value in headers.items():

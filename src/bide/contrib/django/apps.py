@@ -29,16 +29,16 @@ class BideConfig(AppConfig):
 def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     """Return what is wrong, or may surprise, with the store and the database of the settings."""
     try:
-        found = configuration()
-        connection = connections[found.database]
+        bide_settings = configuration()
+        connection = connections[bide_settings.database]
         url = configured_url()
-        for named in (url, found.test_url or url):
+        for named in (url, bide_settings.test_url or url):
             opener(named)
     except (ImproperlyConfigured, InvalidArgument) as error:
         return [Error(str(error), id="bide.E001")]
     except ConnectionDoesNotExist:
         hint = f"use one of: {', '.join(connections)}"
-        text = f"BIDE['DATABASE'] = {found.database!r} is no alias of DATABASES"
+        text = f"BIDE['DATABASE'] = {bide_settings.database!r} is no alias of DATABASES"
         return [Error(text, hint=hint, id="bide.E002")]
     if lives_alone(url):
         if connection.vendor == "sqlite" and connection.is_in_memory_db():
@@ -46,14 +46,14 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
         text = f"the store {url} lives in one process: a worker never sees what a view puts"
         return [Warning(text, hint="name a store that processes share", id="bide.W001")]
     messages: list[CheckMessage] = []
-    here = in_database(url, found.database)
+    here = in_database(url, bide_settings.database)
     if not here and has_outbox() and connection.vendor not in ("sqlite", "postgresql"):
         text = f"the outbox cannot be in a database of {connection.vendor}"
         hint = "remove bide.contrib.django.outbox from INSTALLED_APPS; it is for PostgreSQL, SQLite"
         messages.append(Error(text, hint=hint, id="bide.E003"))
     elif not here and not has_outbox():
         text = (
-            f"the store {mask(url)} is not in the database {found.database!r}: inside of "
+            f"the store {mask(url)} is not in the database {bide_settings.database!r}: inside of "
             "transaction.atomic() a put waits for the commit, and is lost if the process dies "
             "right after it"
         )
@@ -66,9 +66,12 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
             "a transaction that reads before it puts fails with StoreBusy when another process has "
             "written meanwhile"
         )
-        hint = f"DATABASES[{found.database!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}"
+        hint = (
+            f"DATABASES[{bide_settings.database!r}]['OPTIONS'] = "
+            "{'transaction_mode': 'IMMEDIATE'}"
+        )
         messages.append(Warning(text, hint=hint, id="bide.W003"))
-    if found.app is not None and ":" not in found.app:
-        text = f"BIDE['APP'] = {found.app!r} must be module:app, as in 'shop.queues:app'"
+    if bide_settings.app is not None and ":" not in bide_settings.app:
+        text = f"BIDE['APP'] = {bide_settings.app!r} must be module:app, as in 'shop.queues:app'"
         messages.append(Error(text, id="bide.E004"))
     return messages

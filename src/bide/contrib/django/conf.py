@@ -76,10 +76,10 @@ def store_url() -> str:
     Raises:
         ImproperlyConfigured: the database cannot be a store, and no other is named.
     """
-    found = configuration()
+    bide_settings = configuration()
     if _is_test():
-        if found.test_url is not None:
-            return found.test_url
+        if bide_settings.test_url is not None:
+            return bide_settings.test_url
         if _named() is not None:
             return "memory://"
     return configured_url()

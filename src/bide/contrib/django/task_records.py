@@ -45,14 +45,14 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     ) -> "Record":
         """Return the record of a task that is enqueued now."""
         return cls(
-            task.module_path,
-            normalize_json(list(args)),
-            normalize_json(dict(kwargs)),
-            backend,
-            task.queue_name,
-            int(task.priority),
-            now,
-            task.run_after,
+            task=task.module_path,
+            args=normalize_json(list(args)),
+            kwargs=normalize_json(dict(kwargs)),
+            backend=backend,
+            queue=task.queue_name,
+            priority=int(task.priority),
+            enqueued=now,
+            after=task.run_after,
         )
 
     def imported(self) -> Task:
@@ -161,10 +161,10 @@ def _after(earliest: datetime | None, moment: int | None) -> datetime | None:
     """
     if moment is None:
         return None
-    found = to_datetime(moment)
+    event_time = to_datetime(moment)
     if not settings.USE_TZ:
-        found = timezone.make_naive(found)
-    return found if earliest is None else max(earliest, found)
+        event_time = timezone.make_naive(event_time)
+    return event_time if earliest is None else max(earliest, event_time)
 
 
 def _error_of(failure: Failure) -> TaskError:

@@ -51,9 +51,9 @@ class DjangoWorker:
         patience: float = PATIENCE,
     ) -> None:
         if app is None:
-            from bide.contrib.django.worker import app as found
+            from bide.contrib.django.worker import app as project_app
 
-            app = found
+            app = project_app
         if errors not in ("raise", "collect"):
             raise InvalidArgument(f'errors={errors!r} must be "raise" or "collect"')
         self.app = app
@@ -152,7 +152,7 @@ class _InPlace(AsyncManualWorker):
     def _handlers_of(self, queue: str) -> QueueHandlers:
         # Not `app.queue_handlers`: that closes connections, which here are those of the test.
         known = self.app._queue_handlers[queue]
-        handlers = {job: _in_test_thread(one) for job, one in known.handlers.items()}
+        handlers = {job: _in_test_thread(handler) for job, handler in known.handlers.items()}
         return replace(known, handlers=handlers)
 
 
@@ -160,8 +160,8 @@ def _in_test_thread(handler: Handler) -> Handler:
     if handler.is_async:
         return handler
 
-    async def call(one: Handling) -> Any:
-        result = await sync_to_async(handler.call, thread_sensitive=True)(one)
+    async def call(handling: Handling) -> Any:
+        result = await sync_to_async(handler.call, thread_sensitive=True)(handling)
         return checked_result(result, handler.name)
 
     return replace(handler, call=call, is_async=True)

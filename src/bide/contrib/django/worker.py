@@ -16,7 +16,7 @@ from bide.worker.app.loading import load
 def _is_of_django(handler: logging.Handler) -> bool:
     """Tell whether Django made a handler that prints, and not the settings of the project."""
     return handler.name == "console" and any(
-        isinstance(one, RequireDebugTrue) for one in handler.filters
+        isinstance(log_filter, RequireDebugTrue) for log_filter in handler.filters
     )
 
 
@@ -24,18 +24,18 @@ if not apps.ready:  # a process of the worker has begun
     django.setup()
     own = logging.getLogger("django")
     if own.propagate:  # the worker's log has these lines, too
-        own.handlers = [one for one in own.handlers if not _is_of_django(one)]
+        own.handlers = [handler for handler in own.handlers if not _is_of_django(handler)]
 
 
 def _app_of_project() -> bide.App:
     if (target := configuration().app) is not None:
-        found = load(target)
+        project_app = load(target)
     else:
-        from bide.contrib.django.application import app as found
+        from bide.contrib.django.application import app as project_app
 
         autodiscover_modules("handlers")
-    _serve_tasks(found)
-    return found
+    _serve_tasks(project_app)
+    return project_app
 
 
 def _serve_tasks(app: bide.App) -> None:

@@ -112,13 +112,13 @@ class Bide(ContextApp):
 
     def _opened(self) -> "_Opened":
         app = current_app if has_app_context() else self._flask
-        found = app.extensions.get(NAME) if app is not None else None
-        if found is None:
+        extension = app.extensions.get(NAME) if app is not None else None
+        if extension is None:
             raise WrongContext(
                 "this application has no bide yet: call init_app(app) of bide.contrib.flask.Bide"
             )
-        assert isinstance(found, _Opened)
-        return found
+        assert isinstance(extension, _Opened)
+        return extension
 
 
 class _Opened:

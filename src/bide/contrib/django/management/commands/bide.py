@@ -70,24 +70,25 @@ class Command(BaseCommand):
 
 def _environment(options: dict[str, Any]) -> dict[str, str]:
     """Return what this process, and the processes of a worker, read from the environment."""
-    found = configuration()
+    bide_settings = configuration()
     environment = {"BIDE_URL": store_url()}
-    if has_outbox() and not in_database(environment["BIDE_URL"], found.database):
-        environment["BIDE_OUTBOX"] = url_of(found.database)
+    if has_outbox() and not in_database(environment["BIDE_URL"], bide_settings.database):
+        environment["BIDE_OUTBOX"] = url_of(bide_settings.database)
     # Where manage.py is: a process of a worker is not started by it.
     folders = sys.path[: 2 if options.get("pythonpath") else 1]
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [os.path.abspath(one) for one in folders] + [one for one in before if one]  # noqa: PTH100
+    folders = [os.path.abspath(folder) for folder in folders]  # noqa: PTH100
+    folders += [folder for folder in before if folder]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
     return environment
 
 
 def _without_options_of_django(arguments: list[str]) -> list[str]:
-    left = iter(arguments)
-    found = []
-    for one in left:
-        if one in OF_DJANGO:
-            next(left, None)
-        elif not one.startswith(tuple(f"{name}=" for name in OF_DJANGO)):
-            found.append(one)
-    return found
+    remaining = iter(arguments)
+    kept = []
+    for argument in remaining:
+        if argument in OF_DJANGO:
+            next(remaining, None)
+        elif not argument.startswith(tuple(f"{name}=" for name in OF_DJANGO)):
+            kept.append(argument)
+    return kept

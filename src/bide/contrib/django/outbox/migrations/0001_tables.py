@@ -19,10 +19,10 @@ def drop(apps: Any, editor: Any) -> None:
     """Drop the tables, unless commands are in them."""
     if editor.connection.alias == configuration().database:
         with editor.connection.cursor() as cursor:
-            there = editor.connection.introspection.table_names(cursor)
+            tables = editor.connection.introspection.table_names(cursor)
 
             def count(table: str) -> int:
-                if table not in there:
+                if table not in tables:
                     return 0
                 cursor.execute(f"SELECT count(*) FROM {table}")
                 return int(cursor.fetchone()[0])
