@@ -36,6 +36,7 @@ from bide.model.limits import (
     MAX_PATTERNS,
     MAX_PUT_FAILURES,
     MAX_QUERY,
+    MAX_QUEUE,
     MAX_ROW,
     MAX_TOKEN_NAME,
     MAX_TYPO,
@@ -119,6 +120,10 @@ REQUESTS: dict[str, tuple[int, Send]] = {
     "MAX_HTTP_PAGE": (MAX_HTTP_PAGE, lambda client, n: client.get(f"{Q}/messages?limit={n}")),
     "MAX_LEASE": (MAX_LEASE, lambda client, n: client.post(f"{Q}/claim", {"lease": f"{n}ms"})),
     "MAX_NAME": (MAX_NAME, lambda client, n: client.put(f"{Q}/messages/{'i' * n}", {"body": 1})),
+    "MAX_QUEUE": (
+        MAX_QUEUE,
+        lambda client, n: client.put(f"/v1/queues/{'q' * n}/messages/m", {"body": 1}),
+    ),
     "MAX_PUT_FAILURES": (
         MAX_PUT_FAILURES,
         lambda client, n: command(
