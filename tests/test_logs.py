@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import bide
+from bide.lane import inbox
 from bide.logs import logger, waiting_lines, write_lines
+from tests.lane.commands import PATIENCE, eventually, spawn
 
 
 class NeedsRequest(logging.Filter):
@@ -90,3 +93,18 @@ def test_lines_wait_while_a_lane_is_busy(caplog: pytest.LogCaptureFixture) -> No
             assert len(waiting_lines) == 1
         queue.put(1)
     assert caplog.messages == ["from within"]
+
+
+def test_who_waits_for_a_message_writes_the_lines_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread of a lane may write none, and perhaps nobody else uses the store for long."""
+    monkeypatch.setattr(inbox, "HEAR_INTERRUPTS", 0.01)
+    written = threading.Event()
+    with bide.Queue("q", "memory://lines-that-wait") as queue:
+        waiting = spawn(queue.claim, wait="10m")
+        eventually(lambda: queue._lane.is_idle and queue._lane._waiting.queues)
+        waiting_lines.append(written.set)
+        assert written.wait(PATIENCE)
+        queue.put("go on")
+        assert [delivery.body for delivery in waiting.result(PATIENCE)] == ["go on"]

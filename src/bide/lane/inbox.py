@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bide.clock import Signal
+from bide.logs import write_lines
 from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Command, History, Lease, Retry
 from bide.model.ended import PENDING, end_of
@@ -125,6 +126,7 @@ class BlockingRequest(LaneRequest, eq=False):
         # With a timeout: else an interrupt just before the wait is noticed only after the wait.
         while not self.done.acquire(timeout=HEAR_INTERRUPTS):
             worker.ensure(again=True)
+            write_lines()  # of the lane's thread, which may write none while this one waits
 
 
 class AsyncRequest(LaneRequest, eq=False, kw_only=True):
