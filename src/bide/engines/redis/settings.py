@@ -106,7 +106,9 @@ def read_url(parts: SplitResult) -> RedisSettings:
                 f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// or +sentinel://"
             )
         arguments |= {"host": host, "port": port}
-    arguments["db"] = _count(chosen.get("db") or db or "0", "db")
+    number = _count(chosen.get("db") or db or "0", "db")
+    # As text: an interrupt while hiredis takes the text of a number would end the process.
+    arguments["db"] = str(number) if number else None
     shards = _count(chosen.get("shards", "8" if form == "cluster" else "1"), "shards")
     if not 0 < shards <= SHARDS:
         raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
