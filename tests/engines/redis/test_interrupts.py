@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hiredis
 import pytest
 
 import bide
@@ -128,3 +129,21 @@ except KeyboardInterrupt:
 def test_an_interrupt_while_a_number_is_packed_leaves_the_process_alive() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"interrupted\n")
+
+
+def test_no_number_is_packed_while_a_connection_begins(
+    url: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis-py does that, and an interrupt there would end the process, too."""
+    words: list[object] = []
+    pack_command = hiredis.pack_command
+
+    def record(command: tuple[object, ...]) -> bytes:
+        words.extend(command)
+        packed: bytes = pack_command(command)  # type: ignore[arg-type]
+        return packed
+
+    monkeypatch.setattr(hiredis, "pack_command", record)
+    open_engine(url)
+    assert words[words.index(b"SELECT") + 1] == url.rpartition("=")[2]
+    assert int not in set(map(type, words))

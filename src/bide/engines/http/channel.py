@@ -61,7 +61,7 @@ class Channel:
         """Send a request.
 
         Raises:
-            Lost: it was not sent as a whole.
+            ChannelBroken: it was not sent as a whole.
         """
         self._socket.settimeout(self._timeout)
         self.begin_wait()
@@ -76,7 +76,7 @@ class Channel:
         """Read the head of the answer to the request that was sent.
 
         Raises:
-            Lost: none came in time, or what came is none.
+            ChannelBroken: none came in time, or what came is none.
         """
         self.begin_wait()
         for _ in range(MAX_INTERIM + 1):
@@ -207,7 +207,7 @@ class HttpAnswer:
         """Read the whole body.
 
         Raises:
-            Lost: its end is missing.
+            ChannelBroken: its end is missing.
             TooLong: it has more than `MAX_ANSWER` bytes.
         """
         too_long = TooLong(f"more than {MAX_ANSWER:,} bytes")
@@ -224,7 +224,7 @@ class HttpAnswer:
         """Yield the body as it comes.
 
         Raises:
-            Lost: its end is missing.
+            ChannelBroken: its end is missing.
         """
         if self._chunked:
             while size := self._size_of_chunk():

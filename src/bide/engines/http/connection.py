@@ -138,7 +138,7 @@ class HttpConnection:
 
         Raises:
             StoreUnavailable: it was not sent.
-            Lost: no answer came, or what came is none.
+            ChannelBroken: no answer came, or what came is none.
         """
         head = self._heads.get((method, path, kind)) or self._head(method, path, kind)
         length = b"" if data is None else b"content-length: %d\r\n" % len(data)

@@ -95,7 +95,7 @@ def lines_of(answer: HttpAnswer) -> Iterator[bytes]:
     """Yield the lines of a stream as they come; one that is too long in pieces.
 
     Raises:
-        Lost: the stream breaks off, or nothing comes in time.
+        ChannelBroken: the stream breaks off, or nothing comes in time.
     """
     line = bytearray()
     for piece in answer.pieces():

@@ -139,7 +139,7 @@ class Visit:
         """End the request if its client has gone.
 
         Raises:
-            Gone: it has.
+            ClientGone: it has.
         """
         if self.client.gone:
             raise ClientGone
@@ -149,7 +149,7 @@ class Visit:
 
         Raises:
             Problem: there is no room, or the caller has too many slow reads under way.
-            Gone: the client has gone, and nothing was executed.
+            ClientGone: the client has gone, and nothing was executed.
         """
         room = room_for(command, self.gate.largest)
         if not room:
@@ -173,7 +173,7 @@ class Visit:
 
         Raises:
             Problem: there is no room.
-            Gone: the client has gone.
+            ClientGone: the client has gone.
         """
         async with self._reading:
             self.check()
@@ -224,7 +224,7 @@ class Visit:
 
         Raises:
             Problem: the replies before have used up what the namespace may transfer.
-            Gone: the client has gone.
+            ClientGone: the client has gone.
         """
         if not self._waits_for_turn(room):
             yield

@@ -129,7 +129,7 @@ class ReplyBudget:
 
         Raises:
             Problem: there was no room for `PATIENCE` seconds.
-            Gone: the client has gone.
+            ClientGone: the client has gone.
         """
         size = min(size, self._share)
         queue = self._waiting.setdefault(namespace, deque())

@@ -187,7 +187,7 @@ async def read_body(
 
     Raises:
         Problem: it is larger than `limit`, or does not arrive in time.
-        Gone: the client closed the connection before the end of the body.
+        ClientGone: the client closed the connection before the end of the body.
     """
     if length is not None and length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
@@ -240,7 +240,7 @@ async def unless_gone(
         undo: called with a result that the client does not get.
 
     Raises:
-        Gone: the client has closed the connection.
+        ClientGone: the client has closed the connection.
         Problem: that of `refusal` or `last_check`.
     """
 

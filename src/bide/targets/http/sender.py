@@ -110,7 +110,7 @@ class Sender:
         """Send a message.
 
         Raises:
-            Busy: this process runs too many requests.
+            ReceiverBusy: this process runs too many requests.
         """
         return await self._post(to, _headers_of(message, to), message.data, failing=failing)
 
@@ -118,7 +118,7 @@ class Sender:
         """Send a request that carries no message.
 
         Raises:
-            Busy: this process runs too many requests.
+            ReceiverBusy: this process runs too many requests.
         """
         id = f"ping/{secrets.token_hex(12)}"
         headers = {"content-type": "application/json", "idempotency-key": id}
@@ -130,7 +130,7 @@ class Sender:
         """Send a request and return the answer, or why there is none. Cancelling closes it.
 
         Raises:
-            Busy: this process runs too many requests.
+            ReceiverBusy: this process runs too many requests.
         """
         now = self._clock.now()
         keys = to.valid(now)
