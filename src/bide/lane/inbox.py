@@ -126,7 +126,7 @@ class BlockingRequest(LaneRequest, eq=False):
         # With a timeout: else an interrupt just before the wait is noticed only after the wait.
         while not self.done.acquire(timeout=HEAR_INTERRUPTS):
             worker.ensure(again=True)
-            write_lines()  # of the lane's thread, which may write none while this one waits
+            write_lines()  # that the lane's thread has logged: it writes none itself
 
 
 class AsyncRequest(LaneRequest, eq=False, kw_only=True):
