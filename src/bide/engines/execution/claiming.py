@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bide.engines.cursor import Budget
 from bide.engines.rules.change import expired
 from bide.engines.rules.leases import lapse
 from bide.engines.rules.record import Record
@@ -31,7 +32,7 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
         count = min(count, command.slots)
     if limited and count and queue.lines.open and queue.is_behind():
         queue.look_ahead()
-    room = command.max_bytes
+    budget = Budget(command.max_bytes)
     taken: list[Record] = []
     late: list[Record] = []
     freed: list[int] = []
@@ -41,8 +42,7 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
             if limited:
                 queue.lines.leave(record)
             continue
-        room -= size_of(record)
-        if room < 0 and taken:  # the first message always fits
+        if not budget.takes(size_of(record)):
             break
         taken.append(record)
         if limited:

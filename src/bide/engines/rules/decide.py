@@ -67,7 +67,7 @@ def decide(
     if record is None:
         id = name if isinstance(name, str) else name.id
         return Decision([], Outcome(id, False))
-    changes = leases.lapse(record, facts) if record.state == "leased" else []
+    changes = leases.lapse(record, facts)
     current = changes[-1].after if changes else record
     assert current is not None
     if not _is_named(current, command, name, number):
