@@ -93,9 +93,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.get_closest_marker("full") is None]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def root_log() -> Iterator[None]:
-    """Put the root logger back after a test that configures it."""
+    """Put the root logger back after a test, which may have run a program that configures it."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
