@@ -1,6 +1,7 @@
 """Real Redis servers for tests, each on sockets and in a folder of its own."""
 
 import importlib.metadata
+import itertools
 import os
 import random
 import shutil
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,6 @@ from typing import Any
 import redis
 
 PATIENCE = 60.0
-
-_chance = random.SystemRandom()  # tests set the seed of the others
 
 
 class RedisServer:
@@ -101,12 +101,23 @@ def valkey_program() -> str:
 def free_port() -> int:
     """Return a port that nobody listens on, nor is given to connections that go out meanwhile.
 
-    Each process of a test run has ports of its own: a server may take seconds until it listens.
+    Each process of a test run has ports of its own, and gives each of them once in a round: a
+    server may take seconds until it listens.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 10_000 + worker % 8 * 2_750
-    while True:
-        port = _chance.randrange(first, first + 2_750)
+    for port in _ports:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("the ports never end")
+
+
+def _ports_of_this_process() -> Iterator[int]:
+    """Give the ports of this process of a test run in an order by chance, again and again."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 10_000 + worker % 8 * 2_750
+    ports = list(range(first, first + 2_750))
+    random.SystemRandom().shuffle(ports)  # tests set the seed of the others
+    return itertools.cycle(ports)
+
+
+_ports = _ports_of_this_process()
