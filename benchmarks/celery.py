@@ -123,7 +123,7 @@ def _send(broker: str, client: Any) -> None:
 
 
 def _new(number: int, delay: float) -> bide.NewMessage:
-    from bide.transfer.importing.celery import TaskMessage, encoded
+    from bide.importing.celery import TaskMessage, encoded
 
     id = str(uuid.uuid4())
     message = TaskMessage(

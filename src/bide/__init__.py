@@ -5,6 +5,9 @@
 
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
+from bide.exports import Imported
+from bide.importing import TakenOver, take_over
+from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
 from bide.model import errors as _errors
 from bide.model.backoff import Backoff
 from bide.model.ended import End
@@ -12,6 +15,7 @@ from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undone
+from bide.moving import Moved, move
 from bide.observing.explanation import Explanation
 from bide.observing.workers import WorkerProcess
 from bide.queue.aio import AsyncQueue
@@ -20,12 +24,8 @@ from bide.queue.results import Audit, Forecast
 from bide.queue.search import SearchPage
 from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
 from bide.queue.sync import Queue
-from bide.queue.transfer import Imported
-from bide.queue.undoing import Undoable
 from bide.server.subscriptions.subscribe import subscribe, unsubscribe
-from bide.transfer.importing import TakenOver, take_over
-from bide.transfer.importing.sorted_set import LoadedSet, load_sorted_set
-from bide.transfer.move import Moved, move
+from bide.undoing.changes import Undoable
 from bide.worker.app.app import App, Job
 from bide.worker.periodic.tick import Tick, next_time
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import bide
+from bide.importing.foreign_redis import ForeignRedis
 from bide.outbox.forwarder import table_of
 from bide.targets.amqp import parse
-from bide.transfer.importing.foreign_redis import ForeignRedis
 
 SCHEMES = [
     "redis",

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import bide
-from bide.transfer.move import Mover, steps
+from bide.moving import Mover, steps
 from tests.faults.journal import Journal
 
 __all__ = ["keep_moving", "produce", "serve"]

@@ -6,9 +6,9 @@ import pytest
 
 import bide
 from bide.cli.messages.put_edit import put
+from bide.exports import to_line
 from bide.model.message import Options
 from bide.model.options import OPTIONS
-from bide.queue.transfer import to_line
 from bide.server.openapi import description
 from bide.server.problem import would_fit
 from bide.server.wire import Given

@@ -7,6 +7,7 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
+from bide.exports import Imported, to_line
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities
@@ -17,7 +18,6 @@ from bide.observing.explanation import Explanation
 from bide.queue.delivery import Held
 from bide.queue.detour import detour
 from bide.queue.results import Audit, Forecast
-from bide.queue.transfer import Imported, to_line
 from bide.testing.clock import FakeClock
 from tests.queue.sync_and_async import Blocking, Loop
 from tests.start import START

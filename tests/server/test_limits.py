@@ -324,7 +324,7 @@ ELSEWHERE = {
     "MAX_RETURNED": "../src/bide/testing/conformance/scanning.py",
     "MAX_RESULT": "queue/test_ending.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
-    "IMPORT_LINES": "queue/test_transfer.py",
+    "IMPORT_LINES": "queue/test_exports.py",
     "KEEP_ALIVE": "server/test_connection_limits.py",
     "MAX_BUFFERED": "server/test_large_bodies.py",
     "MAX_DISCARDED": "server/test_connection_limits.py",

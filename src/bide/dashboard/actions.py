@@ -11,20 +11,21 @@ from msgspec import UNSET
 from bide.dashboard.pages.messages import error_kind, letters
 from bide.dashboard.summary import summary_of
 from bide.dashboard.view import Page, Redirect, Refused, View
-from bide.lane.steps import arun_steps
+from bide.lane.steps import arun_steps, find_all
 from bide.model import commands as cmd
 from bide.model import replies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.message import Message
 from bide.model.options import options_of
+from bide.model.parts import in_parts
 from bide.model.replies import GONE, Outcome, Outcomes, Reply
 from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import Audit, deleted, find_all, in_parts
-from bide.queue.undoing import bulk_of, steps_of, whole, whole_undo
+from bide.queue.results import Audit, deleted
 from bide.server.logs import DONE, Act
+from bide.undoing.changes import bulk_of, steps_of, whole, whole_undo
 
 R = TypeVar("R", bound=Reply)
 

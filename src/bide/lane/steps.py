@@ -1,9 +1,11 @@
 """Commands that depend on the replies before them, written once for threads and for tasks."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, TypeVar
 
-from bide.model.commands import Command
+from bide.model.commands import Command, Find
+from bide.model.message import Message
+from bide.model.replies import Found
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -42,3 +44,13 @@ async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[A
     except StopIteration as done:
         result: R = done.value
         return result
+
+
+def find_all(queue: str, ids: Iterable[str]) -> Steps[dict[str, Message]]:
+    """Return those of the messages that exist, by id; a reply of limited size has the first."""
+    messages, remaining = dict[str, Message](), list(ids)
+    while remaining:
+        reply: Found = yield Find(queue, remaining)
+        messages |= {message.id: message for message in reply.messages if message is not None}
+        remaining = remaining[len(reply.messages) :]
+    return messages

@@ -1,6 +1,6 @@
 """Bulk changes that can be taken back: the commands, their replies, and what is noted of each.
 
-No store executes these commands itself. They are made of others (`bide.queue.undoing`), by the
+No store executes these commands itself. They are made of others (`bide.undoing`), by the
 process that is next to the store: a client of a server sends them whole.
 """
 

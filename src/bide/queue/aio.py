@@ -17,6 +17,7 @@ from time import monotonic
 from types import GenericAlias
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
+from bide.exports import Imported, gathered, load_steps
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Put, Scan
 from bide.model.errors import WrongContext
@@ -30,8 +31,7 @@ from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.detour import detours
 from bide.queue.results import following, must_be_new
 from bide.queue.sync import Queue
-from bide.queue.transfer import Imported, gathered, load_steps
-from bide.queue.undoing import steps_of
+from bide.undoing.changes import steps_of
 from bide.within import acarry_out
 
 P = ParamSpec("P")
@@ -155,11 +155,12 @@ class AsyncQueue(BaseQueue):
     async def load(self, lines: Iterable[str | bytes] | AsyncIterable[str | bytes]) -> Imported:
         """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
         if not isinstance(lines, AsyncIterable):
-            return await self._run(load_steps(lines, self._builder))
+            return await self._run(load_steps(lines, self.name, self._builder.max_body))
         stored = kept = 0
         first = 1
         async for part in gathered(lines):
-            imported = await self._run(load_steps(part, self._builder, first))
+            steps = load_steps(part, self.name, self._builder.max_body, first)
+            imported = await self._run(steps)
             stored, kept = stored + imported.stored, kept + imported.kept
             first += len(part)
         return Imported(stored, kept)

@@ -24,7 +24,7 @@ from bide.outbox.rows import outbox
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.detour import detours, is_detoured
-from bide.queue.undoing import whole
+from bide.undoing.changes import whole
 from bide.within import dialect_of
 
 open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()

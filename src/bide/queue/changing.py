@@ -11,14 +11,15 @@ from bide.model.commands import Cancel, Purge, Reschedule, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import Message, State
+from bide.model.parts import in_parts
 from bide.model.replies import Affected, Outcome, Outcomes, Page, Settings
 from bide.model.times import Duration, Moment, Rate
-from bide.queue import undoing
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.put_and_settle import PutAndSettle, outcomes_of
-from bide.queue.results import following, in_parts
-from bide.queue.undoing import Undoable, bulk_of, check_undo
+from bide.queue.results import following
+from bide.undoing.changes import Undoable, bulk_of, check_undo
 
 
 def unheld(messages: Iterable[Message]) -> list[str]:
@@ -318,10 +319,10 @@ class Changes(PutAndSettle):
         check_undo(undo, True, dry_run, None)
         if not undo and not dry_run:
             return self._run(_reviving(self._builder, ids, delay))
-        bulk = undoing.reviving(self._builder, ids, delay)
+        bulk = self._builder.revive_bulk(ids, delay)
         if undo:
             return self._bulk(bulk)
-        return self._run(undoing.look_at_dead(self.name, bulk.ids))
+        return self._run(look_at_dead(self.name, bulk.ids))
 
     @overload
     def purge(
@@ -352,7 +353,7 @@ class Changes(PutAndSettle):
         command = self._builder.purge(state, before)
         check_undo(undo, True, dry_run, None)
         if dry_run:
-            return self._run(undoing.look_at_purge(command))
+            return self._run(look_at_purge(command))
         if undo:
             return self._bulk(bulk_of(command))
         return self._run(repeated(command))

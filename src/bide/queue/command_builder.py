@@ -24,7 +24,9 @@ from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_P
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
+from bide.model.undoing import Bulk
 from bide.queue import arguments
+from bide.undoing.changes import bulk_of
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
@@ -363,6 +365,11 @@ class CommandBuilder:
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
         return cmd.Revive(self.queue, arguments.ids_of(ids), when(delay, None)[1], actor=self.actor)
+
+    def revive_bulk(self, ids: Iterable[str] | None, delay: Duration) -> Bulk:
+        """Return the first part of reviving dead letters with undo; without ids, of all."""
+        command = self.revive([] if ids is None else arguments.one_or_several(ids), delay)
+        return bulk_of(command, by_id=ids is not None)
 
 
 def _policy_of(on_conflict: str, others: Sequence[str] = ()) -> cmd.OnConflict:

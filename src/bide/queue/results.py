@@ -1,7 +1,7 @@
-"""Make results and errors of replies; split what is too much for one command."""
+"""Make results and errors of replies."""
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -9,7 +9,7 @@ import msgspec
 
 from bide.lane.steps import Steps
 from bide.model.body import decoder_of
-from bide.model.commands import Find, Scan
+from bide.model.commands import Scan
 from bide.model.ended import PENDING
 from bide.model.errors import (
     AccessDenied,
@@ -21,9 +21,8 @@ from bide.model.errors import (
     NotEnded,
     NotRemembered,
 )
-from bide.model.limits import MAX_BYTES, MAX_COUNT
-from bide.model.message import Item, Message, size_of
-from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Found, Outcome, Page
+from bide.model.message import Message
+from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Page
 from bide.model.times import to_datetime
 
 T = TypeVar("T")
@@ -75,16 +74,6 @@ def deleted(queue: str, reply: Deleted) -> bool:
             "or cancel or purge these messages first"
         )
     return reply.done
-
-
-def find_all(queue: str, ids: Iterable[str]) -> Steps[dict[str, Message]]:
-    """Return those of the messages that exist, by id; a reply of limited size has the first."""
-    messages, remaining = dict[str, Message](), list(ids)
-    while remaining:
-        reply: Found = yield Find(queue, remaining)
-        messages |= {message.id: message for message in reply.messages if message is not None}
-        remaining = remaining[len(reply.messages) :]
-    return messages
 
 
 def following(scan: Scan, page: Page) -> Scan | None:
@@ -185,29 +174,6 @@ def _problems(counts: Counts) -> Iterator[str]:
             f"{counts.strays:,} are in no state, or in two, or cannot be read: "
             "bide search --error 'cannot be read' names those"
         )
-
-
-def in_bytes(items: Iterable[Item], most: int = MAX_COUNT) -> Iterator[list[Item]]:
-    """Split messages into parts that a server takes in one request: at most 8 MiB, or one."""
-    part: list[Item] = []
-    size = 0
-    for item in items:
-        size += size_of(item)
-        if part and size > MAX_BYTES:
-            yield part
-            part, size = [], size_of(item)
-        part.append(item)
-        if len(part) == most:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
-
-
-def in_parts(named: Sequence[T], size: int = 1_000) -> Iterator[Sequence[T]]:
-    """Split ids or leases into parts of the size of one command."""
-    for start in range(0, len(named), size):
-        yield named[start : start + size]
 
 
 def result_in(id: str, reply: Ends, type: Any = Any) -> Any:

@@ -7,8 +7,9 @@ from functools import partial
 from time import monotonic
 from typing import Any, Self, TypeVar, overload
 
+from bide.exports import Imported, load_steps, to_lines
 from bide.lane.lane import Lane
-from bide.lane.steps import Steps, run_steps
+from bide.lane.steps import Steps, find_all, run_steps
 from bide.model.commands import Command, Count, Delete, Explain, Put, Scan
 from bide.model.ended import End
 from bide.model.errors import InvalidArgument, WrongContext
@@ -23,18 +24,8 @@ from bide.queue.arguments import wait_seconds
 from bide.queue.changing import Changes
 from bide.queue.delivery import Delivery, Take
 from bide.queue.detour import detours
-from bide.queue.results import (
-    Audit,
-    Forecast,
-    deleted,
-    find_all,
-    first_of,
-    following,
-    must_be_new,
-    result_in,
-)
-from bide.queue.transfer import Imported, load_steps, to_lines
-from bide.queue.undoing import steps_of, whole_undo
+from bide.queue.results import Audit, Forecast, deleted, first_of, following, must_be_new, result_in
+from bide.undoing.changes import steps_of, whole_undo
 from bide.within import carry_out
 
 T = TypeVar("T")
@@ -229,7 +220,7 @@ class Queue(Changes):
             InvalidArgument: a line is invalid; the error says which. Lines before the last commit
                 (one per thousand, or per 8 MiB) were put.
         """
-        return self._run(load_steps(lines, self._builder))
+        return self._run(load_steps(lines, self.name, self._builder.max_body))
 
     def history(self, id: str) -> list[End]:
         """Read how messages with an id have ended, the newest first: the last 20.

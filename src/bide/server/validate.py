@@ -21,10 +21,10 @@ from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
-from bide.queue.undo_steps import is_token
 from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
+from bide.undoing.steps import is_token
 
 _STEP = 256
 """Values of a list that are checked before other requests get a turn."""

@@ -17,8 +17,8 @@ from celery import Celery
 
 import bide
 from bide.contrib.celery import delays, install
+from bide.importing.celery import TaskMessage
 from bide.testing import ManualWorker
-from bide.transfer.importing.celery import TaskMessage
 from bide.worker.app.loading import load
 from tests.servers import RedisServer
 from tests.worker.processes import children, log, said, wait_for, worker

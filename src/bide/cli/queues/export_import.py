@@ -15,9 +15,9 @@ from bide.cli.errors import raise_on_termination, usage_error
 from bide.cli.input import export_lines
 from bide.cli.output import DONE, NOTHING, Bar, Output, escape_json, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
+from bide.importing import take_over
+from bide.importing.redis_sorted_set import load_sorted_set
 from bide.queue.sync import Queue
-from bide.transfer.importing import take_over
-from bide.transfer.importing.sorted_set import load_sorted_set
 
 KINDS = {
     "--from": {"source_queue", "allow_pickle", "delayed_only", "dry_run"},

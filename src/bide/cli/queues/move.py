@@ -12,12 +12,12 @@ from bide.cli.store import Store, refuse_memory
 from bide.engines.registry import opener
 from bide.model.limits import MAX_BODY, MAX_PAGE
 from bide.model.undoing import is_records
+from bide.moving import Moved, Mover
+from bide.moving.mover import BATCH
+from bide.moving.steps import ledger_name
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
 from bide.targets.http.peers import PUSHERS
-from bide.transfer.move import Moved, Mover
-from bide.transfer.move.mover import BATCH
-from bide.transfer.move.steps import ledger_name
 
 PAUSE = 0.5
 """Seconds that `--follow` waits before it counts the source again. What falls due meanwhile is

@@ -17,9 +17,9 @@ from bide.cli.store import Store, on_store
 from bide.model.commands import Command, Lease
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
+from bide.model.parts import in_parts
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import in_parts
 
 
 def _token(text: str) -> str:

@@ -17,10 +17,10 @@ from bide.cli.store import Store, on_store
 from bide.cli.times import iso
 from bide.model.commands import Purge
 from bide.model.message import Message
+from bide.model.parts import in_parts
 from bide.model.replies import Outcomes
-from bide.queue.results import in_parts
 from bide.queue.sync import Queue
-from bide.queue.undoing import bulk_of
+from bide.undoing.changes import bulk_of
 
 LETTER = "dead letter"
 

@@ -10,14 +10,14 @@ from functools import cached_property, partial
 from typing import Any
 
 from bide.consuming.handling import Handling
+from bide.importing.celery import TaskMessage, encoded, id_of
+from bide.importing.source import iso_seconds
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import JOB
 from bide.queue.sync import Queue
-from bide.transfer.importing.celery import TaskMessage, encoded, id_of
-from bide.transfer.importing.source import iso_seconds
 from bide.worker.app.app import App
 
 CONCURRENCY = 8

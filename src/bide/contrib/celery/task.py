@@ -13,10 +13,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bide.consuming.outcomes import Bury, Discard, Retry, Signal
+from bide.importing.source import iso_seconds
 from bide.model.errors import InvalidArgument, Unsupported, WrongContext
 from bide.model.message import MAX_ATTEMPTS
 from bide.queue.delivery import Delivery
-from bide.transfer.importing.source import iso_seconds
 
 if TYPE_CHECKING:
     from bide.contrib.celery.app import AsyncResult, Celery

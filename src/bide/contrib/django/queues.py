@@ -10,6 +10,7 @@ import bide
 from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
 from bide.engines.port import Guest
 from bide.engines.registry import lives_alone
+from bide.exports import Imported
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.commands import Cancel, Command, Put, Reschedule
@@ -19,7 +20,6 @@ from bide.outbox.rows import outbox, pending, timed
 from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
 from bide.queue.detour import is_detoured
-from bide.queue.transfer import Imported
 from bide.within import dialect_of
 
 T = TypeVar("T")

@@ -11,12 +11,13 @@ from bide.model.limits import BULK, MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.message import Message, Name, version_of
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
-from bide.queue.undoing import bulk_of, look_at_dead, reviving
+from bide.queue.dry_run import look_at_dead
 from bide.server import wire
 from bide.server.call import Call
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
 from bide.server.routes import given, undoing
+from bide.undoing.changes import bulk_of
 
 route = Routes("messages")
 
@@ -180,7 +181,7 @@ async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
 async def revive(call: Call, asked: undoing.UndoableRevive) -> undoing.RevivedOut:
     """Deliver dead letters again."""
     ids = asked.ids
-    bulk = reviving(call.arguments, ids, asked.delay)
+    bulk = call.arguments.revive_bulk(ids, asked.delay)
     if asked.dry_run:
         count = await call.carry_out(look_at_dead(call.arguments.queue, bulk.ids))
         return undoing.RevivedOut(count=count)

@@ -12,12 +12,12 @@ from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Part, Undo, Undone, Verb
 from bide.queue.results import cursor_to, place_of
-from bide.queue.undo_steps import is_token, nothing
-from bide.queue.undoing import steps_of
 from bide.server import wire
 from bide.server.access.rights import RIGHT_OF_VERB
 from bide.server.call import Call
 from bide.server.operation import QUEUE, Routes
+from bide.undoing.changes import steps_of
+from bide.undoing.steps import is_token, nothing
 
 route = Routes("messages")
 

@@ -21,10 +21,10 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import MAX_ATTEMPTS, Item, Message, NewMessage
+from bide.model.parts import in_bytes
 from bide.model.replies import Outcomes, Page
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import in_bytes
 from bide.worker.periodic.chain import Links, id_of, moment_of
 
 PREFIX = f"{OWN}source:"

@@ -1,0 +1,67 @@
+"""Jobs of arq, in its layout of 0.25 to 0.28."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bide.importing.pickles import decoded
+from bide.importing.source import (
+    Entry,
+    Gone,
+    Place,
+    Refused,
+    Source,
+    created_at,
+    due_at,
+)
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+
+
+class ArqSource(Source):
+    """A queue of arq: a sorted set of ids, and a key for each job."""
+
+    default = "arq:queue"
+
+    def places(self) -> list[Place]:
+        """Return the set of jobs.
+
+        Raises:
+            InvalidArgument: a worker of arq is running: it looks at a job and starts it in two
+                steps, between which a job could be taken over.
+        """
+        health = f"{self.queue}:health-check"
+        if self.redis.ask("EXISTS", health):
+            raise InvalidArgument(
+                f"a worker of arq works on {self.queue}; stop it first (if it was killed, wait "
+                f"until the key {health} has expired, or delete it)"
+            )
+        return [Place(self.queue.encode(), "zset")]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Read the job, and whether a worker has it."""
+        names = (b"arq:in-progress:" + entry.member, b"arq:abort")
+        return [
+            ("GET", self.keys(entry)[0]),
+            ("EXISTS", names[0]),
+            ("ZSCORE", names[1], entry.member),
+        ]
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return the key of the job."""
+        return [b"arq:job:" + entry.member]
+
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+        """Return the call of the job's function."""
+        data, running, aborted = content
+        if entry.member.startswith(b"cron:"):
+            raise Refused("it is a cron job; make it a schedule of bide")
+        if running:
+            raise Refused("a worker has it")
+        if aborted is not None:
+            raise Refused("it was aborted")
+        if data is None:
+            raise Gone
+        job = decoded(data, pickles=self.pickles)
+        created = created_at(int(job["et"]) / 1000)
+        due = due_at(entry.score / 1000)
+        return self._call(entry.member.decode(), job["f"], job["a"], job["k"], due, created)

@@ -1,0 +1,95 @@
+"""Jobs of BullMQ 5 and 6."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from bide.importing.source import (
+    NOW,
+    Entry,
+    Held,
+    Place,
+    Refused,
+    Source,
+    created_at,
+    due_at,
+)
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+
+_SHIFT = 0x1000
+"""The score of a delayed job is its time in milliseconds, times this, plus a counter."""
+
+_KNOWN = (b"bullmq:5.", b"bullmq:6.")
+
+
+class BullMQSource(Source):
+    """A queue of BullMQ with the default prefix: lists and sorted sets of ids, a hash for each job.
+
+    The body of a message is the job's `data`.
+    """
+
+    default = ""
+    refusals: ClassVar[dict[bytes, str]] = {
+        b"rjk": "it repeats; make it a schedule of bide",
+        b"parentKey": "another job waits for it (a flow)",
+    }
+
+    @property
+    def _prefix(self) -> bytes:
+        return f"bull:{self.queue}:".encode()
+
+    def places(self) -> list[Place]:
+        """Return the keys of waiting, paused, prioritized and delayed jobs.
+
+        Raises:
+            InvalidArgument: another version of BullMQ wrote the queue, or there is none.
+        """
+        meta = self._prefix + b"meta"
+        version, events = self.redis.ask("HMGET", meta, "version", "opts.maxLenEvents")
+        # BullMQ for Python has the layout of the known versions, and notes none.
+        if not version.startswith(_KNOWN) if version is not None else events is None:
+            named = "no version of BullMQ" if version is None else version.decode(errors="replace")
+            raise InvalidArgument(
+                f"{meta.decode()} names {named}; bide takes over queues of BullMQ 5 and 6 with the "
+                "prefix 'bull'"
+            )
+        return [
+            Place(self._prefix + b"delayed", "zset"),
+            Place(self._prefix + b"prioritized", "zset"),
+            Place(self._prefix + b"wait", "list", oldest_last=True),
+            Place(self._prefix + b"paused", "list", oldest_last=True),
+        ]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Read the job."""
+        return [("HGETALL", self.keys(entry)[0])]
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return the hash of the job, and its logs."""
+        key = self._prefix + entry.member
+        return [key, key + b":logs"]
+
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+        """Return the job: its name is in the header, its data is the body."""
+        [job] = content
+        if not {b"name", b"data", b"timestamp"} <= job.keys():
+            raise Refused("it is no job of BullMQ 5 or 6, or a marker of an older version")
+        self._refuse(job)
+        data = json.loads(job[b"data"])
+        priority = 255 - min(int(job.get(b"priority") or 0), 255)
+        created = created_at(int(job[b"timestamp"]) / 1000)
+        delayed = entry.place.key.endswith(b":delayed")
+        due = due_at(int(entry.score) // _SHIFT / 1000) if delayed else NOW
+        name = job[b"name"].decode(errors="replace")
+        return self._job(entry.member.decode(), name, data, due, priority, created)
+
+    def held(self) -> Iterator[Held]:
+        """Yield the jobs that workers run."""
+        for member in self.redis.ask("LRANGE", self._prefix + b"active", 0, -1):
+            yield Held(member.decode(errors="replace"), "active")
+
+    def stranded(self) -> Iterator[Held]:
+        """Yield the jobs that wait for their children."""
+        for member in self.redis.ask("ZRANGE", self._prefix + b"waiting-children", 0, -1):
+            yield Held(member.decode(errors="replace"), "it waits for other jobs (a flow)")

@@ -1,0 +1,157 @@
+"""Tasks of Huey 2 and 3."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Self
+
+from bide.importing.pickles import Pickled, inflated, is_pickle, plain
+from bide.importing.source import (
+    NOW,
+    Entry,
+    Place,
+    Refused,
+    Source,
+    created_at,
+    due_at,
+    lasting,
+)
+from bide.model.message import Item
+
+_FIELDS = (
+    "id",
+    "name",
+    "eta",
+    "retries",
+    "retry_delay",
+    "priority",
+    "args",
+    "kwargs",
+    "on_complete",
+    "on_error",
+    "expires",
+    "expires_resolved",
+    "timeout",
+    "chord_config",
+)
+"""The fields of Huey's messages, in their order; older versions have fewer."""
+
+_FEWEST = 8
+
+_QUEUE = "huey.redis."
+_SCHEDULE = "huey.schedule."
+
+_STAMP = 8
+"""Bytes before a message in a queue with priorities: when it was put, in microseconds."""
+
+
+class _Message(tuple[Any, ...]):
+    """Replaces Huey's own class when a pickle is read."""
+
+    def __new__(cls, *values: Any) -> Self:
+        return super().__new__(cls, values)
+
+
+class HueySource(Source):
+    """A queue of Huey: a list, or a sorted set by priority, and a set of the scheduled ones."""
+
+    default = "huey"
+
+    @cached_property
+    def _name(self) -> str:
+        """The name in keys: Huey leaves out other characters, unless it has `clean_name=False`."""
+        as_it_is = (f"{_QUEUE}{self.queue}", f"{_SCHEDULE}{self.queue}")
+        if self.redis.ask("EXISTS", *as_it_is):
+            return self.queue
+        return re.sub("[^A-Za-z0-9_]", "", self.queue)
+
+    def places(self) -> list[Place]:
+        """Return the set of scheduled tasks, and the queue."""
+        key = f"{_QUEUE}{self._name}".encode()
+        by_priority = self.redis.ask("TYPE", key) == b"zset"
+        return [
+            Place(f"{_SCHEDULE}{self._name}".encode(), "zset"),
+            Place(key, "zset" if by_priority else "list", not by_priority),
+        ]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Read whether the task was revoked, alone or with all of its function."""
+        try:
+            message = self._message(entry)
+        except (Refused, Pickled):
+            return []
+        found = (f"r:{message['id']}", f"rt:{message['name']}")
+        marks = [mark.encode(errors="replace") for mark in found]  # half a character is no mark
+        return [
+            *(("HEXISTS", f"huey.results.{self._name}", mark) for mark in marks),
+            (
+                "EXISTS",
+                *(f"huey.r.{self._name}.".encode() + mark for mark in marks),
+            ),  # RedisExpireHuey
+        ]
+
+    def name(self, entry: Entry) -> str:
+        """Return the id of the task, if its message can be read."""
+        try:
+            return str(self._message(entry)["id"])
+        except (Refused, Pickled):
+            return super().name(entry)
+
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+        """Return the call of the task's function."""
+        message = self._message(entry)
+        if any(content):
+            raise Refused("it was revoked")
+        if any(message.get(name) for name in ("on_complete", "on_error", "chord_config")):
+            raise Refused("it is part of a pipeline or a chord")
+        eta = message["eta"]
+        due = due_at(_seconds(eta)) if eta else NOW
+        end = _end(message, due, now, scheduled=entry.place.key.startswith(_SCHEDULE.encode()))
+        return self._call(
+            str(message["id"]),
+            message["name"],
+            message["args"],
+            message["kwargs"],
+            due,
+            self._created(entry),
+            min(max(int(message["priority"] or 0), 0), 255),
+            None if end is None else lasting(due, end, now),
+        )
+
+    def _has_stamp(self, entry: Entry) -> bool:
+        return entry.place.kind == "zset" and entry.place.key.startswith(_QUEUE.encode())
+
+    def _created(self, entry: Entry) -> int | None:
+        if not self._has_stamp(entry):
+            return None
+        return created_at(int.from_bytes(entry.member[:_STAMP]) / 1_000_000)
+
+    def _message(self, entry: Entry) -> dict[str, Any]:
+        data = inflated(entry.member[_STAMP * self._has_stamp(entry) :], 2 * self.max_body)
+        if not is_pickle(data):
+            raise Refused("it is not as Huey's own serializer writes it")
+        if not self.pickles:
+            raise Pickled
+        found = plain(data, {"huey.registry.Message": _Message})
+        if not isinstance(found, _Message) or len(found) < _FEWEST:
+            raise Refused("it is no message of Huey 2 or 3")
+        return dict(zip(_FIELDS, found, strict=False))
+
+
+def _seconds(when: datetime) -> float:
+    """Return a time of Huey, of UTC if it names no zone, in Unix seconds."""
+    return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
+
+
+def _end(message: dict[str, Any], due: int, now: int, *, scheduled: bool) -> int | None:
+    """Return when a task expires in Unix milliseconds, if it does.
+
+    Huey counts a length of time from each time at which it puts the task into its queue. For a
+    scheduled task the last one is its due time, or the start of the consumer if that is later.
+    """
+    expires, resolved = message.get("expires"), message.get("expires_resolved")
+    if expires and not isinstance(expires, datetime) and (scheduled or due > now):
+        length = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
+        return max(due, now) + length // timedelta(milliseconds=1)
+    return round(_seconds(resolved) * 1000) if resolved else None

@@ -1,0 +1,262 @@
+"""Import from a sorted set in Redis whose scores are due times."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import msgspec
+
+from bide.importing.server_url import check_redis
+from bide.model import body as bodies
+from bide.model.commands import Put, Reschedule
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name
+from bide.model.limits import check_whole
+from bide.model.message import Item, Message
+from bide.model.parts import in_bytes
+from bide.model.replies import Outcome
+from bide.model.times import LATEST
+from bide.queue.put_and_settle import outcomes_of
+from bide.queue.sync import Queue, check_blocking
+
+if TYPE_CHECKING:
+    from bide.importing.foreign_redis import Entry, SortedSet
+
+Scores = Literal["auto", "s", "ms"]
+"""What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
+
+Bodies = Literal["auto", "json", "text", "bytes"]
+"""What the members are: JSON, text, bytes, or the first of these that fits."""
+
+MILLISECONDS = 1e11
+"""Scores from here on are milliseconds (of 1973 and later), smaller ones are seconds."""
+
+EXAMPLES = 100
+
+
+class LoadedSet(msgspec.Struct):
+    """What an import from a sorted set did. True if no member was refused."""
+
+    stored: int = 0
+    """Messages that are new in the queue."""
+    kept: int = 0
+    """Members whose messages are in the queue from an earlier run."""
+    rescheduled: int = 0
+    """Of these, the ones with a new due time, because the member's score has changed."""
+    removed: int = 0
+    """Members that were removed from the set, with `remove=True`."""
+    refused: int = 0
+    """Members that cannot be messages; they stay in the set."""
+    reasons: dict[str, str] = {}
+    """Of the first hundred of these: the member, and why."""
+    left: int = 0
+    """Members that were in the set at the end."""
+
+    def __bool__(self) -> bool:
+        return self.refused == 0
+
+    def refuse(self, member: bytes, reason: str) -> None:
+        """Count a member that cannot be a message."""
+        self.refused += 1
+        if len(self.reasons) < EXAMPLES:
+            self.reasons[member.decode(errors="backslashreplace")[:200]] = reason
+
+
+def load_sorted_set(
+    queue: Queue,
+    url: str,
+    key: str,
+    *,
+    scores: Scores = "auto",
+    body: Bodies = "auto",
+    id_field: str | None = None,
+    remove: bool = False,
+    dry_run: bool = False,
+    batch: int = 500,
+    found: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> LoadedSet:
+    """Put a message for each member of a sorted set in Redis, due at its score.
+
+    The same member always gets the same id, so an import can be repeated while the messages are in
+    the queue; a message whose score has changed since is rescheduled.
+
+    Args:
+        queue: where the messages go, in any store.
+        url: of the Redis with the set, in one of the forms in which stores are named. It may be
+            older than bide needs for a store.
+        key: of the set.
+        scores: Unix seconds ("s"), Unix milliseconds ("ms"), or "auto": those below 100,000,000,000
+            are seconds.
+        body: what members are: "json", "text", "bytes", or "auto", the first that each can be.
+        id_field: of members that are JSON objects, the field whose value becomes the id. Otherwise
+            the member itself is the id if it is a plain word, and else a hash of it.
+        remove: remove each member from the set once its message is stored, unless its score has
+            changed in between.
+        dry_run: only count.
+        batch: how many members are read at a time.
+        found: called at the beginning with the number of members.
+        progress: called after each batch with its number of members.
+
+    Raises:
+        InvalidArgument: an argument is invalid.
+        StoreError: one of the stores failed; call it again to go on.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "memory://taken-over")
+        >>> bide.load_sorted_set(orders, "redis://localhost:1?reconnect=1ms", "delayed")
+        Traceback (most recent call last):
+        bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
+        >>> orders.close()
+    """
+    check_blocking("load_sorted_set takes a", queue)
+    for name, value, known in (("scores", scores, Scores), ("body", body, Bodies)):
+        if value not in get_args(known):
+            raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
+    check_whole(batch, "batch", 1, 10_000)
+    check_redis(url)
+    from bide.importing.foreign_redis import SortedSet
+
+    read = _Reader(key, scores, body, id_field, queue._builder.max_body)
+    with closing(SortedSet(url, key)) as source:
+        if found is not None:
+            found(source.size())
+        run = _Run(queue, source, read, remove and not dry_run, dry_run)
+        low, skip = b"-inf", 0
+        while page := source.page(low, skip, batch):
+            gone = run.take(page)
+            # The next page may begin with more members of the last score: skip those that stayed.
+            score = page[-1].score
+            stayed = sum(entry.score == score and entry not in gone for entry in page)
+            low, skip = score, stayed + (skip if score == low else 0)
+            if progress is not None:
+                progress(len(page))
+        run.loaded.left = source.size()
+    return run.loaded
+
+
+class _Reader(NamedTuple):
+    """Makes messages of members."""
+
+    key: str
+    scores: Scores
+    body: Bodies
+    id_field: str | None
+    max_body: int
+
+    def item(self, entry: "Entry") -> Item:
+        """Return the message of a member.
+
+        Raises:
+            InvalidArgument: it cannot be one.
+        """
+        member = entry.member
+        value, is_json, data = self._content(member)
+        return Item(self._id(member, value), data, is_json, self._due(float(entry.score)))
+
+    def _content(self, member: bytes) -> tuple[object, bool, bytes]:
+        """Return the value of a member that is JSON; and whether the body is, and its bytes."""
+        if len(member) > self.max_body:
+            raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
+        for kind in ("json", "text") if self.body == "auto" else (self.body,):
+            try:
+                if kind == "text":
+                    return None, True, bodies.encode(member.decode(), self.max_body)[0]
+                if kind == "json":
+                    value: object = None
+                    with suppress(RecursionError):  # then its depth is refused
+                        value = msgspec.json.decode(member)
+                    bodies.check_depth(member)
+                    return value, True, member.strip()
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if kind == self.body:
+                    raise InvalidArgument(f"it is no {kind} ({error})") from None
+        return None, False, member
+
+    def _id(self, member: bytes, value: object) -> str:
+        if self.id_field is not None:
+            found = value.get(self.id_field) if isinstance(value, dict) else None
+            if not isinstance(found, (str, int)) or isinstance(found, bool):
+                raise InvalidArgument(f"it has no field {self.id_field!r} that could be an id")
+            return check_name(str(found))
+        try:
+            if not member.startswith((b"{", b"[", b'"')):
+                return check_name(member.decode())
+        except (InvalidArgument, UnicodeDecodeError):
+            pass  # then its id is a hash
+        digest = hashlib.sha256(self.key.encode() + b"\0" + member).hexdigest()
+        return f"zset-{digest[:32]}"
+
+    def _due(self, score: float) -> int:
+        in_ms = self.scores == "ms" or (self.scores == "auto" and abs(score) >= MILLISECONDS)
+        due = score if in_ms else score * 1000
+        if not math.isfinite(due) or not 0 <= due <= LATEST:
+            unit = "milliseconds" if in_ms else "seconds"
+            raise InvalidArgument(f"its score {score:.17g} is no time in Unix {unit}")
+        return round(due)
+
+
+@dataclass
+class _Run:
+    """One run over a set."""
+
+    queue: Queue
+    source: "SortedSet"
+    read: _Reader
+    remove: bool
+    dry_run: bool
+    loaded: LoadedSet = field(default_factory=LoadedSet)
+
+    def take(self, page: Sequence["Entry"]) -> "set[Entry]":
+        """Put the messages of some members, and return the members that were removed."""
+        wanted = list(self._readable(page))
+        queue = self.queue
+        if self.dry_run:
+            there = queue._find_all(item.id for _, item in wanted)
+            outcomes = [Outcome(item.id, item.id not in there) for _, item in wanted]
+        else:
+            parts = in_bytes(item for _, item in wanted)
+            outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
+            there = queue._find_all(outcome.id for outcome in outcomes if not outcome.done)
+        confirmed: set[Entry] = set()
+        for (entry, item), outcome in zip(wanted, outcomes, strict=True):
+            if outcome.done:
+                self.loaded.stored += 1
+            elif not self._is_there(entry, item, there.get(outcome.id)):
+                continue
+            confirmed.add(entry)
+        if self.remove:
+            self.loaded.removed += self.source.remove(list(confirmed))
+            return confirmed
+        return set()
+
+    def _readable(self, page: Iterable["Entry"]) -> Iterable[tuple["Entry", Item]]:
+        for entry in page:
+            try:
+                yield entry, self.read.item(entry)
+            except InvalidArgument as error:
+                self.loaded.refuse(entry.member, str(error))
+
+    def _is_there(self, entry: "Entry", item: Item, message: Message | None) -> bool:
+        """Tell whether a message that exists is that of the member."""
+        if message is not None and (message.data, message.json) != (item.data, item.json):
+            return self._stays(entry, f"the queue has another message of the id {item.id!r}")
+        # If an attempt has failed, its due time may be that of a retry.
+        tried = message is not None and message.attempt > (message.state == "leased")
+        if message is not None and message.due != item.at and not tried:
+            if message.state not in ("delayed", "ready"):
+                return self._stays(entry, f"its message is {message.state}, with another due time")
+            command = Reschedule(self.queue.name, [item.id], at=item.at)
+            if not self.dry_run and not self.queue._one(command).done:
+                return self._stays(entry, "its message has another due time and was just claimed")
+            self.loaded.rescheduled += 1
+        self.loaded.kept += 1  # or it has been delivered in between
+        return True
+
+    def _stays(self, entry: "Entry", reason: str) -> bool:
+        self.loaded.refuse(entry.member, reason)
+        return False

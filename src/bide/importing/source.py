@@ -1,0 +1,235 @@
+"""What a library keeps on Redis, as the import reads it: places, messages and times."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from bide.model import body as bodies
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name
+from bide.model.message import JOB, Item
+from bide.model.options import check_options
+from bide.model.times import LATEST
+from bide.queue.arguments import headers_of
+
+if TYPE_CHECKING:
+    from bide.importing.foreign_redis import ForeignRedis
+
+
+class Refused(Exception):
+    """A message cannot be taken over; the text says why."""
+
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What is raised where a message is not as its library writes it. One such message must not keep
+all others where they are."""
+
+
+class Gone(Exception):
+    """Only the id of a message is left: it has expired in the library, or was deleted there."""
+
+
+class Elsewhere(Exception):
+    """A message belongs to another queue of the library."""
+
+
+class Place(NamedTuple):
+    """A key with pending messages."""
+
+    key: bytes
+    kind: Literal["list", "zset"]
+    oldest_last: bool = False
+    """Of a list: its oldest message is its last element."""
+
+
+class Entry(NamedTuple):
+    """An element of a list or a sorted set."""
+
+    place: Place
+    member: bytes
+    score: float = 0.0
+    row: str = ""
+    """Once it is taken out of the source: the row of an outbox by which the store knows it."""
+
+
+class Held(NamedTuple):
+    """A message that a worker of the source has, or that waits for other messages."""
+
+    id: str
+    what: str
+
+
+@dataclass(eq=False)
+class Source(ABC):
+    """One queue of a library.
+
+    Args:
+        redis: the server.
+        queue: its name in the library.
+        pickles: whether pickled messages are read.
+        max_body: how many bytes a body may take.
+    """
+
+    redis: "ForeignRedis"
+    queue: str
+    _: KW_ONLY
+    pickles: bool
+    max_body: int
+
+    default: ClassVar[str]
+    """The queue that the library uses if none is named; empty if there is none."""
+    refusals: ClassVar[dict[bytes, str]] = {}
+    """Fields of a job that cannot be taken over if it has them, and why."""
+
+    @abstractmethod
+    def places(self) -> list[Place]:
+        """Return the keys with pending messages.
+
+        Raises:
+            InvalidArgument: the layout is none of the known ones, or workers must stop first.
+        """
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Return the commands that read what is not in the element itself, if anything is not."""
+        return []
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return the keys of the message, if it has any: deleted once it is taken over."""
+        return []
+
+    @abstractmethod
+    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+        """Return the message for the store.
+
+        Args:
+            entry: the element.
+            content: the replies to the commands of `content`.
+            now: the time in Unix milliseconds. An expiry is counted from it if the message waits.
+
+        Raises:
+            Refused: it cannot be taken over.
+            *MALFORMED: it is not as the library writes it.
+            Gone: the library has deleted it.
+            Pickled: it is pickled.
+            Elsewhere: it belongs to another queue.
+        """
+
+    def name(self, entry: Entry) -> str:
+        """Return what a report calls the message: its id, or how the element begins."""
+        return entry.member.decode(errors="backslashreplace")[:100]
+
+    def stranded(self) -> Iterator[Held]:
+        """Yield messages that are not pending yet and stay: their id, and why."""
+        return iter(())
+
+    def held(self) -> Iterator[Held]:
+        """Yield what workers of the source have, as far as it is noted; it is not taken over."""
+        return iter(())
+
+    def _refuse(self, job: Mapping[bytes, bytes]) -> None:
+        for field, reason in self.refusals.items():
+            if job.get(field):
+                raise Refused(reason)
+
+    def _call(
+        self,
+        id: str,
+        name: str,
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        due: int,
+        created: int | None,
+        priority: int = 0,
+        expires: int | None = None,
+    ) -> Item:
+        """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
+
+        Raises:
+            Refused: the arguments are no JSON, or the id is not valid.
+        """
+        body = {"args": list(args), "kwargs": dict(kwargs)}
+        return self._job(id, name, body, due, priority, created, expires)
+
+    def _job(
+        self,
+        id: str,
+        name: str,
+        body: Any,
+        due: int,
+        priority: int,
+        created: int | None = None,
+        expires: int | None = None,
+        group: str | None = None,
+    ) -> Item:
+        """Return a message whose header names its job.
+
+        Raises:
+            Refused: the body is no JSON, or the id or another field is not valid.
+        """
+        try:
+            data, is_json = bodies.encode(body, self.max_body)
+            item = Item(
+                check_name(id),
+                data,
+                is_json,
+                due,
+                priority=priority,
+                expires=expires,
+                group=group,
+                headers=headers_of({JOB: name}),
+                created=created,
+            )
+            check_options(item)
+        except InvalidArgument as error:
+            raise Refused(str(error)) from error
+        return item
+
+
+NOW = 0
+"""The due time of a message that waits: at once."""
+
+
+def iso_seconds(text: str) -> float:
+    """Return a time in ISO 8601, of UTC if it names no zone, in Unix seconds."""
+    when = datetime.fromisoformat(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def created_at(seconds: float) -> int | None:
+    """Return a creation time in Unix milliseconds; `None` if it is no time of bide."""
+    return round(seconds * 1000) if 0 < seconds * 1000 <= LATEST else None
+
+
+def lasting(due: int, end: int, now: int) -> int | None:
+    """Return how long after its due time a message expires, in milliseconds.
+
+    Args:
+        due: its due time in Unix milliseconds, or `NOW`.
+        end: when it expires, in Unix milliseconds.
+        now: the present time.
+
+    Returns:
+        A negative number if it expires before it is due; `None` if it expires later than any time
+        of bide.
+
+    Example:
+        >>> lasting(1_000, 61_000, 500), lasting(NOW, 61_000, 1_000)
+        (60000, 60000)
+    """
+    if end > LATEST:
+        return None
+    return end - (now if due == NOW else due)
+
+
+def due_at(seconds: float) -> int:
+    """Return a due time in Unix milliseconds.
+
+    Raises:
+        Refused: it is no time of bide.
+    """
+    due = seconds * 1000
+    if not 0 <= due <= LATEST:
+        raise Refused(f"{seconds!r} is no time before the year 2100")
+    return round(due)

@@ -1,0 +1,297 @@
+"""A takeover from beginning to end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from bide.importing.pickles import Pickled
+from bide.importing.server_url import check_redis
+from bide.importing.source import (
+    MALFORMED,
+    NOW,
+    Elsewhere,
+    Entry,
+    Gone,
+    Place,
+    Refused,
+    Source,
+)
+from bide.importing.transit import Ready, Transit
+from bide.model.errors import InvalidArgument
+from bide.model.limits import check_whole
+from bide.model.parts import in_parts
+from bide.queue.sync import Queue, check_blocking
+
+Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
+
+EXAMPLES = 100
+
+PASSES = 10
+"""How often a run looks for more: programs that still put messages must not keep it for ever."""
+
+
+class TakenOver(msgspec.Struct):
+    """What a takeover did. True if nothing stays but expired messages, and those of `waiting`."""
+
+    stored: int = 0
+    """Messages that are in the queue now and no longer in the source."""
+    finished: int = 0
+    """Of these, the messages that an interrupted run had in transit."""
+    waiting: int = 0
+    """Messages without a due time that stay, with `delayed_only`."""
+    expired: int = 0
+    """Messages that stay because the library would not run them either: they have expired, or will
+    before they are due."""
+    pickled: int = 0
+    """Messages that stay because they are pickled."""
+    refused: int = 0
+    """Messages that stay for another reason."""
+    reasons: dict[str, str] = {}
+    """Of the first hundred of these: the id or the beginning, and why."""
+    held: int = 0
+    """Messages that workers of the source have; they are not taken over."""
+    held_examples: dict[str, str] = {}
+    """The first hundred of their ids, and what they are."""
+    source_queue: str = ""
+    """The queue of the library that was read."""
+
+    def __bool__(self) -> bool:
+        return not (self.pickled or self.refused or self.held)
+
+
+def take_over(
+    queue: Queue,
+    library: Library,
+    url: str,
+    *,
+    source_queue: str | None = None,
+    allow_pickle: bool = False,
+    delayed_only: bool = False,
+    dry_run: bool = False,
+    batch: int = 200,
+    progress: Callable[[int], object] | None = None,
+) -> TakenOver:
+    """Move the pending messages of another library's queue on Redis into a queue.
+
+    Waiting and delayed messages are moved with their ids. A message leaves the source before bide
+    can deliver it, and no run, however it ends, loses one or lets both systems deliver it: call it
+    again to go on. Messages that workers of the source have stay. Stop these workers first, so that
+    they return what they hold.
+
+    Args:
+        queue: where the messages go, in any store.
+        library: whose messages they are.
+        url: of the Redis with the source; no cluster.
+        source_queue: its name in the library; by default the library's own default.
+        allow_pickle: read pickled messages of RQ, arq and Huey, as far as they have plain values
+            only, and move pickled tasks of Celery as they are. No code in them is run.
+        delayed_only: move only messages with a due time; those that wait for a worker stay.
+        dry_run: only count.
+        batch: how many messages are in transit at a time.
+        progress: called after each batch with its number of messages.
+
+    Returns:
+        What was moved and what stays, and why.
+
+    Raises:
+        InvalidArgument: an argument is invalid, or the layout of the source is not a known one.
+        AlreadyMoving: another run takes messages out of this source.
+        StoreError: one of the stores failed; call it again to go on.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "memory://from-rq")
+        >>> bide.take_over(orders, "rq", "redis://localhost:1?reconnect=1ms")
+        Traceback (most recent call last):
+        bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
+        >>> orders.close()
+    """
+    check_blocking("take_over takes a", queue)
+    if library not in get_args(Library):
+        raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
+    check_whole(batch, "batch", 1, 1_000)
+    check_redis(url, cluster=False)
+    kind = _source_of(library)
+    name = source_queue or kind.default
+    if not name:
+        raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
+    from bide.importing.foreign_redis import ForeignRedis
+
+    with closing(ForeignRedis(url)) as redis:
+        made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
+        transit = Transit(made, f"{library}:{name}", queue)
+        run = _Run(queue, made, transit, batch, delayed_only, progress or (lambda count: None))
+        if dry_run:
+            run.count()
+        else:
+            with transit.right():
+                run.move()
+        run.note_rest()
+    run.done.source_queue = name
+    return run.done
+
+
+def _source_of(library: Library) -> type[Source]:
+    """Return the class that reads a library's queues, imported only now."""
+    from bide.importing.arq import ArqSource
+    from bide.importing.bullmq import BullMQSource
+    from bide.importing.celery import CelerySource
+    from bide.importing.huey import HueySource
+    from bide.importing.rq import RQSource
+
+    sources: dict[Library, type[Source]] = {
+        "celery": CelerySource,
+        "rq": RQSource,
+        "arq": ArqSource,
+        "huey": HueySource,
+        "bullmq": BullMQSource,
+    }
+    return sources[library]
+
+
+@dataclass
+class _Run:
+    """One run over a source."""
+
+    queue: Queue
+    source: Source
+    transit: Transit
+    batch: int
+    delayed_only: bool
+    progress: Callable[[int], object]
+    done: TakenOver = field(default_factory=TakenOver)
+
+    def count(self) -> None:
+        """Count what a run would move."""
+        self.done.finished = len(self.transit.left())
+        self.done.stored = self.done.finished
+        for place in self.source.places():
+            skip = 0
+            while page := self._page(place, skip):
+                self.done.stored += len(self._readable(page))
+                skip += len(page)
+                self.progress(len(page))
+
+    def move(self) -> None:
+        """Finish what an interrupted run left, then move all."""
+        places = self.source.places()
+        self._finish()
+        # A worker of the source that takes messages meanwhile makes a pass miss some.
+        for _ in range(PASSES):
+            if not self._pass(places):
+                return
+
+    def note_rest(self) -> None:
+        """Note what workers of the source have, and what waits for other messages."""
+        for stranded in self.source.stranded():
+            self._refuse(stranded.id, stranded.what)
+        for held in self.source.held():
+            self.done.held += 1
+            if len(self.done.held_examples) < EXAMPLES:
+                self.done.held_examples[held.id] = held.what
+
+    def _finish(self) -> None:
+        for part in in_parts(self.transit.left(), self.batch):
+            ready = self._readable(part, taken=True)
+            self._carry(ready)
+            self.done.finished += len(ready)
+
+    def _pass(self, places: list[Place]) -> int:
+        """Move all that can be moved; return how many messages that were."""
+        before = self.done.stored
+        self.done.pickled = self.done.refused = self.done.waiting = self.done.expired = 0
+        self.done.reasons = {}
+        for place in places:
+            stayed = 0
+            while page := self._page(place, stayed):
+                taken = self.transit.take(self._wanted(page))
+                moved = self._carry(taken)
+                stayed += len(page) - moved
+                self.progress(len(page))
+        return self.done.stored - before
+
+    def _wanted(self, page: list[Entry]) -> list[Ready]:
+        ready = self._readable(page)
+        known = set(self.queue._find_all(one.item.id for one in ready))
+        wanted = []
+        for one in ready:
+            if one.item.id in known:
+                self._known(one)
+            else:
+                known.add(one.item.id)
+                wanted.append(one)
+        return wanted
+
+    def _carry(self, taken: list[Ready]) -> int:
+        known = self.transit.carry(taken)
+        for one in known:
+            self._known(one)
+        self.done.stored += len(taken) - len(known)
+        return len(taken) - len(known)
+
+    def _known(self, one: Ready) -> None:
+        self._refuse(one.item.id, f"{self.queue.name} has a message of the id {one.item.id!r}")
+
+    def _readable(self, page: Sequence[Entry], *, taken: bool = False) -> list[Ready]:
+        """Return the messages of entries that are to be moved; count the others.
+
+        Args:
+            page: the entries.
+            taken: an interrupted run has taken them out of the source: they move whatever their
+                times are. One that has expired since expires in the store.
+        """
+        commands = [self.source.content(entry) for entry in page]
+        flat = [command for group in commands for command in group]
+        replies: Iterator[Any] = iter(self.source.redis.ask_all(flat) if flat else [])
+        now = self.queue._clock.now()
+        ready = []
+        for entry, group in zip(page, commands, strict=True):
+            content = list(islice(replies, len(group)))
+            try:
+                item = self.source.item(entry, content, now)
+            except Pickled:
+                self.done.pickled += 1
+            except Refused as error:
+                self._refuse(self.source.name(entry), str(error))
+            except Gone:
+                if taken:
+                    self.transit.drop([entry])
+                else:
+                    self.done.expired += 1
+            except Elsewhere:
+                continue
+            except MALFORMED as error:
+                reason = f"it is not as its library writes it ({error!r:.200})"
+                self._refuse(self.source.name(entry), reason)
+            else:
+                due = now if item.at == NOW else item.due(now)
+                if not taken and item.expires is not None and due + item.expires < max(due, now):
+                    self.done.expired += 1
+                elif not taken and item.at == NOW and self.delayed_only:
+                    self.done.waiting += 1
+                else:
+                    ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
+        return ready
+
+    def _refuse(self, name: str, reason: str) -> None:
+        self.done.refused += 1
+        if len(self.done.reasons) < EXAMPLES:
+            self.done.reasons[name] = reason
+
+    def _page(self, place: Place, skip: int) -> list[Entry]:
+        """Read up to a batch of elements, oldest first, after the first `skip` of them."""
+        if place.kind == "zset":
+            flat = self.source.redis.ask(
+                "ZRANGE", place.key, skip, skip + self.batch - 1, "WITHSCORES"
+            )
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            return [Entry(place, member, float(score)) for member, score in pairs]
+        if not place.oldest_last:
+            found = self.source.redis.ask("LRANGE", place.key, skip, skip + self.batch - 1)
+        else:
+            found = self.source.redis.ask("LRANGE", place.key, -skip - self.batch, -skip - 1)[::-1]
+        return [Entry(place, member) for member in found]

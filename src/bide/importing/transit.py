@@ -1,0 +1,199 @@
+"""The steps by which messages leave the source; any of them may be the last one of a run."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.importing.source import (
+    Entry,
+    Source,
+)
+from bide.model.commands import Origin, Put
+from bide.model.errors import AlreadyMoving
+from bide.model.identity import new_id, new_ids
+from bide.model.message import Item
+from bide.model.parts import in_bytes
+from bide.queue.put_and_settle import outcomes_of
+from bide.queue.sync import Queue
+
+LEASE = 15_000
+"""Milliseconds after which another run may go on with what a dead one left."""
+
+PATIENCE = LEASE / 1000 + 2
+"""Seconds that a run waits for the right to import."""
+
+STALL = 3_600_000
+"""Milliseconds for which the store remembers what was put (the last 10,000 messages at most), for a
+run that stalls before its put."""
+
+_GUARD = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+
+# Each of the scripts below comes behind the guard.
+
+_TAKE = """
+local took = {}
+for i = 3, #ARGV, 6 do
+  local key, kind, side, member, row, entry = unpack(ARGV, i, i + 5)
+  local gone = kind == 'zset' and redis.call('ZREM', key, member)
+    or kind == 'list' and redis.call('LREM', key, side, member)
+  if gone == 1 then redis.call('HSET', KEYS[2], row, entry) end
+  took[#took + 1] = gone
+end
+return took
+"""
+
+_DONE = """
+for i = 3, #ARGV do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = 3, #KEYS do redis.call('DEL', KEYS[i]) end
+return 1
+"""
+
+_BACK = """
+local key, kind, side, member, row, score = unpack(ARGV, 3, 8)
+if redis.call('HDEL', KEYS[2], row) == 0 then return 0 end
+if kind == 'zset' then
+  redis.call('ZADD', key, score, member)
+else
+  redis.call(side == '-1' and 'RPUSH' or 'LPUSH', key, member)
+end
+return 1
+"""
+
+
+class Ready(NamedTuple):
+    """A message that can be taken over."""
+
+    entry: Entry
+    item: Item
+
+
+def _arguments_of(entry: Entry) -> list[object]:
+    """Return an entry for scripts: its place (key, kind, side of a list), its member and row."""
+    place = entry.place
+    return [place.key, place.kind, -1 if place.oldest_last else 1, entry.member, entry.row]
+
+
+_decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+def _now() -> int:
+    """Return the time in Unix milliseconds, which has 13 digits until the year 2286."""
+    return time.time_ns() // 1_000_000
+
+
+class Transit:
+    """Carries messages from a source to a queue, while it holds the right to.
+
+    Args:
+        source: the source.
+        name: of the source, for its keys: the library and the queue.
+        target: where messages go.
+    """
+
+    def __init__(self, source: Source, name: str, target: Queue) -> None:
+        self._redis = source.redis
+        self._source = source
+        self._target = target
+        self._lock = f"bide:import:{name}:run".encode()
+        self._side = f"bide:import:{name}".encode()
+        self._outbox = f"import.{hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()}"
+        self._run = new_id()
+
+    @contextmanager
+    def right(self) -> Iterator[None]:
+        """Hold the right to import from this queue, which a dead run has for `LEASE`.
+
+        Raises:
+            AlreadyMoving: another run has it.
+        """
+        end = time.monotonic() + PATIENCE
+        while not self._redis.ask("SET", self._lock, self._run, "NX", "PX", LEASE):
+            if time.monotonic() >= end:
+                raise AlreadyMoving(
+                    f"another import takes messages out of {self._redis.shown}; wait until it is "
+                    "done, or stop it and run this again"
+                )
+            time.sleep(0.2)
+        try:
+            yield
+        finally:
+            if self._redis.ask("GET", self._lock) == self._run.encode():
+                self._redis.ask("DEL", self._lock)
+
+    def left(self) -> list[Entry]:
+        """Return what an interrupted run has taken out of the source and not finished."""
+        found = map(_decode, self._redis.ask("HVALS", self._side))
+        return sorted(found, key=attrgetter("row"))
+
+    def take(self, ready: Sequence[Ready]) -> list[Ready]:
+        """Step 1: take messages out of the source; return those that were still there."""
+        if not ready:
+            return []
+        now = _now()
+        taking = [
+            Ready(entry._replace(row=f"{now}.{id}"), item)
+            for (entry, item), id in zip(ready, new_ids(len(ready)), strict=True)
+        ]
+        arguments: list[object] = []
+        for entry, _ in taking:
+            arguments += [*_arguments_of(entry), msgspec.msgpack.encode(entry)]
+        took = self._eval(_TAKE, [], arguments)
+        return [one for one, gone in zip(taking, took, strict=True) if gone]
+
+    def carry(self, taken: Sequence[Ready]) -> list[Ready]:
+        """Do the steps 2 and 3; return the messages whose id the queue has already.
+
+        These are where they were in the source.
+
+        Args:
+            taken: in the order of their rows.
+        """
+        if not taken:
+            return []
+        rows = (one.entry.row for one in taken)
+        # The entries of the rows before these are dropped. But a run that lost its right in between
+        # may still be about to put some of them.
+        before = min(taken[0].entry.row, f"{_now() - STALL}")
+        puts = []
+        for items in in_bytes(one.item for one in taken):
+            origin = Origin(self._outbox, list(islice(rows, len(items))), before)
+            puts.append(Put(self._target.name, items, origin=origin))
+        outcomes = self._target._run(outcomes_of(*puts))
+        known = [
+            one
+            for one, outcome in zip(taken, outcomes, strict=True)
+            if not outcome and outcome.state != "forwarded"
+        ]
+        for one in reversed(known):  # the oldest last: it is the first again
+            self._back(one.entry)
+        self.drop([one.entry for one in taken if one not in known])
+        return known
+
+    def drop(self, entries: Sequence[Entry]) -> None:
+        """Step 3: delete entries of the hash, and the keys of their messages."""
+        keys = [key for entry in entries for key in self._source.keys(entry)]
+        self._eval(_DONE, keys, [entry.row for entry in entries])
+
+    def _back(self, entry: Entry) -> None:
+        self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
+
+    def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> Any:
+        named = [self._lock, self._side, *keys]
+        reply = self._redis.ask(
+            "EVAL", _GUARD + script, len(named), *named, self._run, LEASE, *arguments
+        )
+        if reply is None:
+            raise AlreadyMoving(
+                "this import made no progress for too long, and another has taken over; run it "
+                "again"
+            )
+        return reply

@@ -1,0 +1,190 @@
+"""A move from beginning to end: the ledger, the passes, and what a failure leaves in transit."""
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import islice
+
+import msgspec
+
+from bide.model.errors import BideError
+from bide.model.limits import MAX_PAGE, check_whole
+from bide.model.replies import Counts
+from bide.model.times import LIMITS
+from bide.moving.steps import Ledger, Moved, Steps, is_marked, onto_itself
+from bide.queue.sync import Queue, check_blocking
+
+BATCH = 500
+"""How many messages are in transit at a time."""
+
+
+def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
+    """Move all messages of a queue to another one, as a rule in another store, while both are used.
+
+    Everything is moved: due time, body, priority, attempts, the last 19 failures, expiry, group,
+    headers, and dead letters with the time of death. Messages that a worker holds stay, those whose
+    id the target has, and those that the source cannot read. If it is killed at any point, call it
+    again: it continues.
+
+    Args:
+        source: the queue to move.
+        target: where to; it may have another name.
+        batch: how many messages are in transit at a time. Neither store can deliver these for some
+            milliseconds, so a small batch delays messages less, and a large one is faster.
+
+    Returns:
+        What was moved and what was left; true when nothing is left in the source.
+
+    Raises:
+        InvalidArgument: an argument is invalid, or the target is the source, by whatever URL.
+        AlreadyMoving: another move out of the source's store is under way.
+        StoreError: a store failed; call it again to go on.
+
+    Example:
+        >>> import bide
+        >>> old, new = bide.Queue("orders", "memory://old"), bide.Queue("orders", "memory://new")
+        >>> outcome = old.put({"order": 42}, delay="30m", id="order-42")
+        >>> moved = bide.move(old, new)
+        >>> moved.moved, bool(moved), new.get("order-42").body
+        (1, True, {'order': 42})
+    """
+    return Mover(source, target, batch=batch).run()
+
+
+class Mover:
+    """Moves one queue; see `move`.
+
+    Args:
+        source: the queue to move.
+        target: where to.
+        batch: how many messages are in transit at a time.
+        progress: called after each batch with its number of messages; what it raises ends the move
+            between two batches.
+    """
+
+    def __init__(
+        self,
+        source: Queue,
+        target: Queue,
+        *,
+        batch: int = BATCH,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        check_whole(batch, "batch", 1, MAX_PAGE)
+        check_blocking("move takes two", source, target)
+        if source.name == target.name and source._url == target._url:
+            raise onto_itself(source.name, source.url)
+        self._source = source
+        self._target = target
+        self._batch = batch
+        self._progress = progress
+        self._seen: object = None
+        self.moved = Moved(source.name)
+
+    def run(self) -> Moved:
+        """Move the messages that no worker holds; can be called again."""
+        with closing(Ledger(self._source, self._target)) as ledger:
+            while ledger.open():
+                self._finish(ledger)
+            try:
+                self._settings()
+                token = ledger.route.token
+                steps = Steps(self._source, self._target, token, ledger.hold, self.moved)
+                self._passes(steps)
+            except BaseException:
+                try:
+                    self._finish(ledger)
+                except BideError:  # a store failed: the next run can go on without waiting
+                    with suppress(BideError):
+                        ledger.abandon()
+                raise
+            ledger.finish()
+        self.moved.ends(self._source.counts())
+        return self.moved
+
+    def has_work(self) -> bool:
+        """Tell, by counting, whether there may be messages that the last run did not see.
+
+        Compares with the counts from before a pass that found nothing to move: a message that is
+        put while a pass ends is in all later counts.
+        """
+        return _movable(self._source.counts()) != self._seen
+
+    def plan(self) -> Moved:
+        """Return what a run would do, without changes."""
+        found = Moved(self._source.name)
+        steps = Steps(self._source, self._target, "", lambda: None, found)
+        for state in ("next", "dead"):
+            for page in steps.pages(state, self._batch):
+                going = [message for message in page if not is_marked(message)]
+                known = steps.known(going)
+                found.stay(known)
+                found.finished += len(page) - len(going)
+                count = len(going) - len(known)
+                if state == "dead":
+                    found.dead += count
+                else:
+                    found.moved += count
+                self._progress(len(page))
+        found.moved += found.finished
+        found.ends(self._source.counts())
+        found.left = found.known + found.held
+        return found
+
+    def _finish(self, ledger: Ledger) -> None:
+        """Finish what is in transit, also of another queue."""
+        there, here, route = self._source, self._target, ledger.route
+        moved = self.moved if route.queue == there.name else Moved(route.queue)
+        before = moved.moved
+        with (
+            Queue(route.queue, there._url, clock=there._own_clock) as source,
+            Queue(route.into, here._url, clock=here._own_clock) as target,
+        ):
+            Steps(source, target, route.token, ledger.hold, moved).go_on(self._batch)
+        moved.finished += moved.moved - before
+        ledger.finish()
+
+    def _pass(self, steps: Steps, pages: int) -> None:
+        """Go through the queue once, and through at most so many pages of each kind."""
+        self.moved.known = self.moved.unreadable = 0  # of an earlier pass
+        self.moved.known_ids, self.moved.unreadable_ids = [], []
+        kinds = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
+        for state, carry in kinds:
+            for page in islice(steps.pages(state, self._batch), pages):
+                if state == "leased":  # there may be no worker left that notices their ends
+                    now = self._source._clock.now()
+                    page = [m for m in page if m.until is not None and m.until <= now]
+                if page:
+                    carry(page)
+                    self._progress(len(page))
+
+    def _passes(self, steps: Steps) -> None:
+        """Go through the queue until it is empty, or until a pass did not make it smaller.
+
+        The latter happens if producers are as fast, or if the rest cannot be moved.
+        """
+        before = float("inf")
+        while (counts := self._source.counts()).sizes.total < before:
+            before = counts.sizes.total
+            done = self.moved.moved + self.moved.dead
+            self._pass(steps, -(-before // self._batch))
+            idle = self.moved.moved + self.moved.dead == done
+            self._seen = _movable(counts) if idle else None
+
+    def _settings(self) -> None:
+        """Give the target the limits of the source and its longer settings; pause a new one."""
+        there = self._source.counts()
+        here = self._target.counts()
+        new = here.flow.put == 0 and not here.paused
+        paused = True if new and there.paused else None
+        names = ("keep", "history", "result_ttl")
+        given = {n: getattr(there, n) for n in names if getattr(there, n) > getattr(here, n)}
+        if not any(getattr(here, name) for name in LIMITS):  # else its own limits stay
+            given |= {n: getattr(there, n) for n in LIMITS if getattr(there, n)}
+        if paused is not None or given:
+            command = self._target._builder.configure(paused=paused)
+            self._target._do(msgspec.structs.replace(command, **given))
+
+
+def _movable(counts: Counts) -> object:
+    """Return a value that changes whenever there may be a new message to move."""
+    return counts.flow, counts.sizes.delayed + counts.sizes.ready, counts.sizes.dead

@@ -1,0 +1,62 @@
+"""How many messages a bulk change would change, where no command counts them."""
+
+from collections.abc import Sequence
+
+from bide.lane.steps import Steps
+from bide.model.commands import Count, Find, Purge, Scan, Where
+from bide.model.limits import MAX_BYTES
+from bide.model.parts import in_parts
+from bide.model.replies import Counts, Found, Page
+from bide.model.undoing import PART
+
+
+def look_at_purge(command: Purge) -> Steps[int]:
+    """Return how many messages a purge by state would delete now."""
+    count, cursor = yield from purge_part(command)
+    while cursor is not None:
+        more, cursor = yield from purge_part(command, cursor)
+        count += more
+    return count
+
+
+def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, str | None]]:
+    """Count a part of what a purge by state would delete.
+
+    It reads messages only where the store has no number: with `before`, and of acked and expired
+    ones, which are counted together.
+
+    Args:
+        command: the purge.
+        cursor: of the part before.
+
+    Returns:
+        How many messages they are, and the cursor of the next part, if there is one.
+    """
+    state, before = command.state, command.before
+    waiting = state in ("delayed", "ready")
+    if before is None and cursor is None and (waiting or state == "dead"):
+        counts: Counts = yield Count(command.queue)
+        return getattr(counts.sizes, state), None
+    due = Where(before=before) if waiting and before is not None else None
+    page: Page = yield Scan(command.queue, state, due, cursor, max_bytes=MAX_BYTES // 2)
+    if waiting or before is None:
+        return len(page.messages), page.cursor
+    ends = [message.ended for message in page.messages if message.ended is not None]
+    return sum(end < before for end in ends), page.cursor
+
+
+def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:
+    """Return how many dead letters there are: of these ids, each once; without ids, in all."""
+    if ids is None:
+        counts: Counts = yield Count(queue)
+        return counts.sizes.dead
+    count = 0
+    for part in in_parts(list(dict.fromkeys(ids)), PART):
+        remaining = list(part)
+        while remaining:
+            reply: Found = yield Find(queue, remaining, max_bytes=MAX_BYTES // 2)
+            count += sum(
+                message is not None and message.state == "dead" for message in reply.messages
+            )
+            remaining = remaining[max(1, len(reply.messages)) :]
+    return count

@@ -1,1 +1,0 @@
-"""Messages on their way between stores: moved live, and imported from other systems."""
