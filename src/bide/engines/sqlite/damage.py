@@ -66,7 +66,7 @@ def repair(session: Session, name: str) -> None:
 
 
 def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
-    found = []
+    unreadable = []
     for row in rows:
         try:
             record = record_of(row)
@@ -74,8 +74,8 @@ def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
                 lapse = Failure(record.attempt, record.until, record.holder or "", "", record.since)
                 as_failures(json_text([lapse]))
         except DAMAGED:
-            found.append((row, Record(*row)))
-    return found
+            unreadable.append((row, Record(*row)))
+    return unreadable
 
 
 def _bury(queue: SqliteQueue, row: Any, record: Record, due: int, priority: int) -> None:

@@ -56,7 +56,7 @@ def _mounts() -> list[tuple[str, str]]:
     except OSError:
         return []
     fields = [line.split(" ") for line in lines]
-    return [(one[1].replace("\\040", " "), one[2]) for one in fields if len(one) > 2]
+    return [(entry[1].replace("\\040", " "), entry[2]) for entry in fields if len(entry) > 2]
 
 
 def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
@@ -150,23 +150,23 @@ def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     connection.text_factory = lambda text: text.decode(errors="backslashreplace")
     connection.set_progress_handler(lambda: time.monotonic() > until, 1_000)
     try:
-        found = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
-        version = made if found else recorded_version(connection.execute, path)
-        known = not found and version == made
+        faults = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
+        version = made if faults else recorded_version(connection.execute, path)
+        known = not faults and version == made
         rows = [id for (id,) in connection.execute(_DAMAGED_ROWS)] if known else []
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             yield too_large(str(path), longest)
             return
-        found, rows, version = [str(error)], [], made
+        faults, rows, version = [str(error)], [], made
     finally:
         connection.close()
     if version != made:
         yield other_version(f"of {path} ", version, made, "this bide opens it")
-    if found:
+    if faults:
         yield Finding(
             "danger",
-            f"{path} is damaged ({'; '.join(' '.join(text.split()) for text in found)})",
+            f"{path} is damaged ({'; '.join(' '.join(text.split()) for text in faults)})",
             "messages cannot be read, and workers end",
             "stop all workers and save what is readable: see the documentation, operations",
         )

@@ -148,7 +148,7 @@ class SqliteEngine:
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
             if repairs:
-                for name in {one.queue for one in commands if isinstance(one, Claim)}:
+                for name in {command.queue for command in commands if isinstance(command, Claim)}:
                     repair(session, name)
             outcomes = session.carry_out(commands, identities)
             if not self._read_only:
@@ -181,20 +181,20 @@ class SqliteEngine:
         Raises:
             StoreFull: there is too little room for the batch.
         """
-        left = free_room(self._files.real)
-        if left is None or left >= adds:
-            return left is None or left > adds + UNCHECKED
+        room = free_room(self._files.real)
+        if room is None or room >= adds:
+            return room is None or room > adds + UNCHECKED
         with suppress(sqlite3.OperationalError):  # busy or full: the next check decides
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if not adds:
             return False
-        left, on_disk = free_room(self._files.real), free_room(self._files.real, 0.5)
+        room, on_disk = free_room(self._files.real), free_room(self._files.real, 0.5)
         ((pages,), (size,)) = (
             connection.execute(f"PRAGMA {name}").fetchone()
             for name in ("freelist_count", "page_size")
         )
         # What was deleted leaves pages in the file that are used again.
-        if left is None or on_disk is None or (left + pages * size >= adds and on_disk >= adds):
+        if room is None or on_disk is None or (room + pages * size >= adds and on_disk >= adds):
             return False
         raise StoreFull(
             f"the disk that holds {self._path} is full except for the room that deleting and "

@@ -22,12 +22,12 @@ Identity = tuple[int, int]
 def identity(path: Path) -> Identity | None:
     """Return what identifies a file; `None` if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:  # gone, or out of reach: the error of opening it says which
         if is_of_handler(error):
             raise
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 _open: "weakref.WeakSet[Files]" = weakref.WeakSet()

@@ -38,12 +38,12 @@ class SqliteLines(Limiter):
 
     def __init__(self, session: "Session", queue: QueueRow) -> None:
         self._run, self._run_many, self._queue = session.run, session.run_many, queue
-        found = self._run(SQL.load_limit, (queue.id,)).fetchone() if queue.limited else None
-        self.row = LimitRow(*found) if found else LimitRow(queue=queue.id)
+        row = self._run(SQL.load_limit, (queue.id,)).fetchone() if queue.limited else None
+        self.row = LimitRow(*row) if row else LimitRow(queue=queue.id)
         super().__init__(self.row, int(session.exactly * 1000))
         self.running = queue.leased
         self._groups: dict[str, GroupRow] = {}
-        self._saved = found
+        self._saved = row
 
     def clear(self) -> None:
         """Delete the limits and groups."""
@@ -90,9 +90,9 @@ class SqliteLines(Limiter):
         row = self.row
         if row.rank is None:
             return
-        found = self._run(SQL.unlined, (row.queue, row.rank, row.seq, limit)).fetchall()
-        self.enter([(group, rank, seq) for group, rank, seq, lined in found if not lined])
-        row.rank, row.seq = found[-1][1:3] if len(found) == limit else (None, None)
+        places = self._run(SQL.unlined, (row.queue, row.rank, row.seq, limit)).fetchall()
+        self.enter([(group, rank, seq) for group, rank, seq, lined in places if not lined])
+        row.rank, row.seq = places[-1][1:3] if len(places) == limit else (None, None)
 
     def leave(self, record: Record, *, leased: bool = False) -> None:
         """Remove a message that is not ready any more, if it is in line.
@@ -101,11 +101,11 @@ class SqliteLines(Limiter):
         """
         group = self._group(key_of(record.group))
         place = self.row.queue, group.key, record.rank, record.seq
-        found = self._run(SQL.drop_line, place).rowcount
-        group.waiting -= found
+        dropped = self._run(SQL.drop_line, place).rowcount
+        group.waiting -= dropped
         if leased:
             self.lease(group)
-        if found or leased:
+        if dropped or leased:
             self._save(group)
 
     def stop(self, groups: Iterable[str | None]) -> None:

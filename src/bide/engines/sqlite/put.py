@@ -166,11 +166,11 @@ def _put_others(
 ) -> None:
     """Put the items that are not stored as new messages, and add their outcomes."""
     put = [(command, item) for command in commands for item in command.items]
-    left = [(seq, *each) for seq, each in enumerate(put, base + 1) if seq not in outcomes]
+    others = [(seq, *each) for seq, each in enumerate(put, base + 1) if seq not in outcomes]
     bodies = any(command.if_version is not None for command in commands)
     size = WHOLE_PART if bodies else PART
-    for start in range(0, len(left), size):
-        part = left[start : start + size]
+    for start in range(0, len(others), size):
+        part = others[start : start + size]
         records = queue.load([item.id for _, _, item in part], bodies=bodies)
         for seq, command, item in part:
             outcomes[seq] = _put_again(queue, records, command, item)

@@ -247,8 +247,8 @@ class SqliteQueue(QueueReader):
         """Return the first records whose lease has expired."""
         if not self.row.leased:
             return ()
-        found = self.run(SQL.lapsed, (self.row.id, self.now, limit)).fetchall()
-        return self.each([id for (id,) in found])
+        rows = self.run(SQL.lapsed, (self.row.id, self.now, limit)).fetchall()
+        return self.each([id for (id,) in rows])
 
     @property
     def _claimed(self) -> int:
@@ -291,14 +291,14 @@ class SqliteQueue(QueueReader):
         def messages_of(group: str) -> list[tuple[Any, ...]]:
             return self.run(SQL.of_one_group, (id, group, LOOK_MOST + 1)).fetchall()
 
-        found = lines.look_ahead(groups, messages_of)
+        due = lines.look_ahead(groups, messages_of)
         groups.close()
-        ready = [(rank_when_ready(rank), seq, group) for rank, seq, group in found]
+        ready = [(rank_when_ready(rank), seq, group) for rank, seq, group in due]
         lines.enter([(group, rank, seq) for rank, seq, group in ready])
-        self.run_many(SQL.drop_pending, [(id, DELAYED, *one[:2]) for one in found])
-        self.run_many(SQL.insert_pending, [(id, READY, *one[:2]) for one in ready])
-        self.row.delayed -= len(found)
-        self.row.ready += len(found)
+        self.run_many(SQL.drop_pending, [(id, DELAYED, *place[:2]) for place in due])
+        self.run_many(SQL.insert_pending, [(id, READY, *place[:2]) for place in ready])
+        self.row.delayed -= len(due)
+        self.row.ready += len(due)
 
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""

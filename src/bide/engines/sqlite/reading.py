@@ -239,9 +239,9 @@ class QueueReader:
 
     def _hours(self) -> Counter[int]:
         """Return how many delayed and ready messages are due in each hour, rounded up."""
-        found = Counter(dict(self.run(SQL.hours, (self.row.id,))))
-        found.update(self.changed_hours)
-        return found
+        hours = Counter(dict(self.run(SQL.hours, (self.row.id,))))
+        hours.update(self.changed_hours)
+        return hours
 
     def count_hour(self, due: int, count: int) -> None:
         """Count delayed and ready messages in the hour they are due: `count` more, or fewer."""

@@ -148,10 +148,10 @@ def shown(row: tuple[Any, ...], now: int) -> Record:
     try:
         return record_of(row)
     except DAMAGED:
-        found = Record(*row)
+        fields = Record(*row)
         return Record(
-            found.seq,
-            shown_id(found),
+            fields.seq,
+            shown_id(fields),
             stored(row),
             False,
             now,
@@ -164,7 +164,7 @@ def shown(row: tuple[Any, ...], now: int) -> Record:
             (Failure(0, now, "", UNREADABLE),),
             None,
             state="dead",
-            rank=found.rank,
+            rank=fields.rank,
             ended=now,
         )
 
@@ -261,7 +261,7 @@ class _Statements:
         parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             statement = " ".join(re.sub(r"--.*", "", body).split()).rstrip("; ")
-            named = re.sub(r"\{(\w+)\}", lambda found: columns[found[1]], statement)
+            named = re.sub(r"\{(\w+)\}", lambda match: columns[match[1]], statement)
             setattr(self, name, named)
 
     def __getattr__(self, name: str) -> str:
