@@ -32,23 +32,23 @@ class _Claiming:
         self.command = command
         self.room = command.max_bytes
         self.token = self.now = self._answers = 0
-        self._gone = 0
+        self._missing = 0
         """How many messages are no longer held, of a claim that was repeated."""
         self.results = self.behind = False
         self.died: list[Died] = []
         self._damaged: list[str] = []
-        self._found: dict[str, tuple[Message, bytes, int | None]] = {}
+        self._messages: dict[str, tuple[Message, bytes, int | None]] = {}
         """By id: the message, its record, and in a limited queue when the last limit let it go."""
 
     @property
     def full(self) -> bool:
         """Whether there is no room for more."""
-        return bool(self._found) and self.room <= 0
+        return bool(self._messages) and self.room <= 0
 
     @property
     def wanted(self) -> int:
         """How many messages are still wanted; none if there is no room for more."""
-        return 0 if self.full else self.command.count - len(self._found) - self._gone
+        return 0 if self.full else self.command.count - len(self._messages) - self._missing
 
     def call(self, count: int, shared: bool = False, floor: int = 0, of: int = 0) -> ScriptCall:
         """Return a call of the script, which describes its arguments.
@@ -57,7 +57,7 @@ class _Claiming:
         """
         command = self.command
         room = self.room * count // of if of else self.room
-        slots = None if command.slots is None else command.slots - len(self._found)
+        slots = None if command.slots is None else command.slots - len(self._messages)
         lease = command.lease, command.holder, self.token or None
         return ScriptCall("claim", command.queue, (count, *lease, room, shared, floor, slots))
 
@@ -72,7 +72,7 @@ class _Claiming:
         queue, holder = self.command.queue, self.command.holder
         for id_, record, let_go in zip(ids, records, freed or [None] * len(ids), strict=True):
             if record is None:
-                self._gone += 1
+                self._missing += 1
                 continue
             id = id_.decode()
             self.room -= len(id_) + len(record)
@@ -81,7 +81,7 @@ class _Claiming:
             except DAMAGED:
                 self._damaged.append(id)
             else:
-                self._found[id] = message, record, let_go
+                self._messages[id] = message, record, let_go
         return (0 if more else following), more
 
     def repair(self, shards: int) -> Round:
@@ -99,9 +99,9 @@ class _Claiming:
 
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""
-        held = [each for each in self._found.values() if (each[0].until or 0) > self.now]
+        held = [each for each in self._messages.values() if (each[0].until or 0) > self.now]
         if not held:
-            following = 0 if self._found or self._damaged else following
+            following = 0 if self._messages or self._damaged else following
             return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         freed = [let_go for _, _, let_go in held if let_go is not None]
         if not freed and self._answers > 1:  # each is in this order; records begin with theirs
@@ -137,17 +137,17 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
 
     def ask(calls: Mapping[int, ScriptCall]) -> Round:
         """Call shards; return what those answered that are there, and leave out the others."""
-        there = {}
+        present = {}
         answers = yield [replace(call, shard=s, shards=sharded.count) for s, call in calls.items()]
         for shard, answer in zip(calls, answers, strict=True):
             error = answer if isinstance(answer, StoreError) else None
             sharded.note(shard, error)
             if error is None:
-                there[shard] = answer
+                present[shard] = answer
             else:
                 left_out.append(error)
                 alive.pop(shard, None)
-        return there
+        return present
 
     while examined < max(PROMOTE, command.count):
         wanted = claiming.wanted
@@ -202,10 +202,10 @@ def _shares(views: Mapping[int, tuple[int, list[list[int]]]], wanted: int) -> di
     entries: list[tuple[int, int, int, int]] = []
     reach: tuple[int, int, int] | None = None  # nothing is known of the messages behind it
     for s, (ready, listed) in views.items():
-        mine = [(rank, order, s, late) for rank, order, late in listed]
-        entries += mine
-        if mine and len(mine) < ready:
-            reach = mine[-1][:3] if reach is None else min(reach, mine[-1][:3])
+        places = [(rank, order, s, late) for rank, order, late in listed]
+        entries += places
+        if places and len(places) < ready:
+            reach = places[-1][:3] if reach is None else min(reach, places[-1][:3])
     shares: Counter[int] = Counter()
     for *place, s, late in sorted(entries):
         if wanted <= 0 or (reach is not None and (*place, s) > reach):

@@ -28,9 +28,9 @@ _log = logger("bide.redis")
 _said: set[tuple[str, Finding]] = set()
 
 
-def warn(shown: str, found: Iterable[Finding]) -> None:
+def warn(shown: str, findings: Iterable[Finding]) -> None:
     """Log findings about the store at a URL, each once."""
-    for each in found:
+    for each in findings:
         if (shown, each) not in _said:
             _said.add((shown, each))
             _log.warning("%s: %s: %s; %s", shown, each.what, each.loss, each.fix)

@@ -25,21 +25,21 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
         StoreUnavailable: it cannot be reached.
     """
     settings = read_url(parts)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     addresses: Sequence[Address]
     if settings.sentinels is not None:
         addresses = (settings.sentinels.master(),)
-        found += _sentinels(settings, settings.sentinels)
+        findings += _sentinels(settings, settings.sentinels)
     else:
         addresses = settings.cluster or (settings.address,)
     try:
         with _client(settings, addresses) as client:
-            found += _servers(client, settings)
-            found += soundness(client, settings, longest)
+            findings += _servers(client, settings)
+            findings += soundness(client, settings, longest)
     except (redis.RedisError, redis.RedisClusterException) as error:
         tried = ", ".join(map(shown_address, addresses))
         raise no_connection(error, settings.shown, tried) from error
-    return found
+    return findings
 
 
 def _client(settings: RedisSettings, addresses: Sequence[Address]) -> Any:
@@ -192,8 +192,8 @@ def _looked_at(send: Send, *, clustered: bool) -> Iterator[str | None]:
     versions, names = (layout.copies(key) if clustered else (key,) for key in keys)
     if {send("GET", key) for key in versions} - {None} != {b"%d" % layout.LAYOUT}:
         return  # there is no store, or one that this bide cannot read
-    found = set().union(*(send("ZRANGE", key, 0, -1) for key in names))
-    for queue in sorted(name.decode() for name in found):
+    queues = set().union(*(send("ZRANGE", key, 0, -1) for key in names))
+    for queue in sorted(name.decode() for name in queues):
         for shard in range(layout.SHARDS):
             if not send("EXISTS", layout.meta_key(queue, shard)):
                 break

@@ -172,24 +172,24 @@ class RedisEngine:
         self, commands: Sequence[cmd.Command], now: int | None
     ) -> dict[str, ShardedQueue | StoreError]:
         """Find the queues of commands, errors as values; make those that they create."""
-        found: dict[str, ShardedQueue | StoreError] = {}
+        queues: dict[str, ShardedQueue | StoreError] = {}
         for command in commands:
             queue = command.queue
             known = self._shards.known.get(queue)
             if known is not None and known.kept:
-                found[queue] = known
+                queues[queue] = known
                 continue
-            if isinstance(command, cmd.Queues) or isinstance(found.get(queue), StoreError):
+            if isinstance(command, cmd.Queues) or isinstance(queues.get(queue), StoreError):
                 continue
             creates = isinstance(command, (cmd.Put, cmd.Configure))
-            if creates or queue not in found:
+            if creates or queue not in queues:
                 limited = any(getattr(command, name, None) for name in LIMITS)
                 new = 1 if limited else self._settings.shards
                 try:
-                    found[queue] = self._shards.find(queue, new if creates else 0, now)
+                    queues[queue] = self._shards.find(queue, new if creates else 0, now)
                 except StoreError as error:
-                    found[queue] = error
-        return found
+                    queues[queue] = error
+        return queues
 
     def _step(
         self, run: Sequence[Any], queues: dict[str, ShardedQueue | StoreError]
@@ -230,15 +230,15 @@ class RedisEngine:
             answers = self._ask([call for _, _, calls in waiting for call in calls], now)
             asked, waiting, first = waiting, [], 0
             for place, step, calls in asked:
-                mine = answers[first : first + len(calls)]
+                answered = answers[first : first + len(calls)]
                 first += len(calls)
                 try:
-                    waiting.append((place, step, step.send(mine)))
+                    waiting.append((place, step, step.send(answered)))
                 except StopIteration as end:
                     outcomes[place] = end.value
                 except StoreError as error:
                     outcomes[place] = [error]
-        return [outcome for mine in outcomes for outcome in mine]
+        return [outcome for results in outcomes for outcome in results]
 
     def _ask(self, calls: Sequence[ScriptCall], now: int | None) -> list[Any]:
         """Send calls; make shards that were not there. Return what each answered."""
@@ -253,15 +253,15 @@ class RedisEngine:
         self, calls: Sequence[ScriptCall], answers: list[Any], now: int | None
     ) -> None:
         """Make shards that were not there, and send calls of them again that did nothing."""
-        gone: set[tuple[str, int]] = set()
+        missing: set[tuple[str, int]] = set()
         again: dict[int, ScriptCall] = {}
         for at, (call, answer) in enumerate(zip(calls, answers, strict=True)):
             shard = call.queue, call.shard
             if is_of_shards(answer):
-                gone.add(shard)
+                missing.add(shard)
             elif call.script in CHANGING:  # another process has made the shard meanwhile
-                gone.discard(shard)
-            if shard in gone:
+                missing.discard(shard)
+            if shard in missing:
                 again[at] = call
         with suppress(StoreError):
             for queue, shards in {(call.queue, call.shards) for call in again.values()}:

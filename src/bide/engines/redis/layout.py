@@ -145,13 +145,13 @@ def copies(key: bytes) -> tuple[bytes, ...]:
         >>> copies(b"bide:queues")[:2]
         (b'bide:queues', b'bide:queues:2')
     """
-    found: dict[int, bytes] = {}
+    names: dict[int, bytes] = {}
     number = 0
-    while len(found) < _COPIES:
+    while len(names) < _COPIES:
         name = b"%s:%d" % (key, number) if number else key
-        found.setdefault(slot_of(name) * _COPIES // SLOTS, name)
+        names.setdefault(slot_of(name) * _COPIES // SLOTS, name)
         number += 1
-    return tuple(found.values())
+    return tuple(names.values())
 
 
 ORDER = 12

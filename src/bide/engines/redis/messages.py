@@ -41,9 +41,9 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     outcomes, answered, failed = yield from in_lots(
         script, command, rows, head, sharded.count, first, [len(row[1]) for row in rows], (plan,)
     )
-    for lot, (now, _change, following, found) in answered:
+    for lot, (now, _change, following, stored) in answered:
         sharded.next = max(sharded.next, following)
-        for index, outcome in zip(lot, found, strict=True):
+        for index, outcome in zip(lot, stored, strict=True):
             id, died = items[index].id, items[index].died
             if isinstance(outcome, list):
                 outcomes[index] = as_outcome(command.queue, id, *outcome)
@@ -170,11 +170,11 @@ def change(run: Sequence[Any], shards: int) -> Step:
     command = run[0]
     script, head = script_of(command)
     named = [_named(each) for each in run]
-    rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
+    rows = named[0] if len(run) == 1 else [row for ids in named for row in ids]
     outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
     nexts: list[_Next] = [(False, None)] * len(rows)
-    for lot, (_now, _change, *told) in answered:
-        changed, opens = told or ([], [])
+    for lot, (_now, _change, *lists) in answered:
+        changed, opens = lists or ([], [])
         for place, index in enumerate(lot):
             id = str(rows[index][0])
             outcomes[index] = (
@@ -182,7 +182,7 @@ def change(run: Sequence[Any], shards: int) -> Step:
             )
             if opens:
                 nexts[index] = opens[place]
-    return _share_out([len(mine) for mine in named], outcomes, failed, nexts)
+    return _share_out([len(ids) for ids in named], outcomes, failed, nexts)
 
 
 def spread(
@@ -248,17 +248,19 @@ def in_lots(
     calls = []
     begun: set[int] = set()
     for shard, lot in lots:
-        said = None
+        forwarded = None
         if origin is not None:
             # A later call to the same shard must not forget what the first one remembers.
             before = "" if shard in begun else origin.before
-            said = origin.outbox, before, [origin.rows[index] for index in lot]
+            forwarded = origin.outbox, before, [origin.rows[index] for index in lot]
             begun.add(shard)
         places = None if first is None else [first + at for at in lot]
         named = rows if len(lots) == 1 else [rows[index] for index in lot]
-        mine = [*common, *chain.from_iterable(named)]
+        arguments = [*common, *chain.from_iterable(named)]
         calls.append(
-            ScriptCall(script, command.queue, (*head, said, places), shard, shards, rows=mine)
+            ScriptCall(
+                script, command.queue, (*head, forwarded, places), shard, shards, rows=arguments
+            )
         )
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
@@ -290,11 +292,11 @@ def _share_out(
     replies: list[Result] = []
     first = 0
     for size in sizes:
-        mine, opens = outcomes[first : first + size], nexts[first : first + size]
+        part, opens = outcomes[first : first + size], nexts[first : first + size]
         first += size
         wake: int | None = None
-        errors = [failed] if failed is not None and not mine else []
-        for outcome in mine:
+        errors = [failed] if failed is not None and not part else []
+        for outcome in part:
             if isinstance(outcome, StoreError):
                 errors.append(outcome)
             elif outcome.done and outcome.state in _PENDING:
@@ -304,7 +306,7 @@ def _share_out(
             continue
         if opens and any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
             wake = last if wake is None else min(wake, last)
-        replies.append(Outcomes(mine, wake))  # type: ignore[arg-type]
+        replies.append(Outcomes(part, wake))  # type: ignore[arg-type]
     return replies
 
 

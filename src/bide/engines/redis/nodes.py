@@ -106,9 +106,9 @@ class Nodes:
 
     def _ask_nodes(self) -> list[Address | None]:
         """Ask one node after the other for the map of the cluster."""
-        there = [address for address, each in self._connections.items() if each.usable]
+        usable = [address for address, each in self._connections.items() if each.usable]
         # Those that are away fail soon.
-        for address in dict.fromkeys((*there, *(self._settings.cluster or ()), *self.masters)):
+        for address in dict.fromkeys((*usable, *(self._settings.cluster or ()), *self.masters)):
             try:
                 return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
             except StoreError as error:
@@ -135,14 +135,14 @@ class Nodes:
             StoreError: there is none. A node of a cluster that did not answer is sought in a
                 thread, so that no caller waits for it.
         """
-        found = self._connections.get(address)
-        if found is None or not found.usable:
-            if found is not None:
-                found.close()  # an interrupt has left answers on it
-            found = self._connections[address] = self._connect(address, found)
+        connection = self._connections.get(address)
+        if connection is None or not connection.usable:
+            if connection is not None:
+                connection.close()  # an interrupt has left answers on it
+            connection = self._connections[address] = self._connect(address, connection)
         if self.masters == {address} and not (self._many or self.doubtful):
-            self.only = found
-        return found
+            self.only = connection
+        return connection
 
     def _connect(self, address: Address, lost: RedisConnection | None) -> RedisConnection:
         self.only, away = None, self._away.get(address)
@@ -152,7 +152,7 @@ class Nodes:
         quick = self._many and lost is not None and address not in self._away
         settings = self._settings.hurried(QUICK) if quick else self._settings
         try:
-            found = RedisConnection(settings, address, lost)
+            connection = RedisConnection(settings, address, lost)
         except StoreError as error:
             self.doubt()
             if self._many and is_away(error):
@@ -160,14 +160,14 @@ class Nodes:
                 self._watch()
             raise
         self._away.pop(address, None)
-        found.socket.settimeout(self._settings.arguments["socket_timeout"])
-        return found
+        connection.socket.settimeout(self._settings.arguments["socket_timeout"])
+        return connection
 
     def lose(self, address: Address) -> None:
         """Close a connection; whether the server is away shows at the next one."""
-        if (found := self._connections.get(address)) is not None:
+        if (connection := self._connections.get(address)) is not None:
             self.only = None
-            found.close()
+            connection.close()
 
     def lose_all(self) -> None:
         """Break off all connections."""

@@ -40,9 +40,9 @@ def delete(command: Delete, shards: int) -> Step:
     existed = False
     for really in (False, True) if shards > 1 else (True,):
         answers = yield from everywhere("delete", command.queue, (really,), shards)
-        _nows, _changes, there, *parts, kept = zip(*answers, strict=True)
+        _nows, _changes, exists, *parts, kept = zip(*answers, strict=True)
         sizes = Sizes(*map(sum, parts))
-        existed = existed or any(there)
+        existed = existed or any(exists)
         if sizes != Sizes() or sum(kept):
             return [Deleted(False, sizes, sum(kept))]
     return [Deleted(existed)]
@@ -80,11 +80,11 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
             for shard in chosen
         ]
         for shard, answer in zip(chosen, raised(answers), strict=True):
-            _now, _change, found, cursor = answer
-            if deletes and not now_deletes and found > 0:
+            _now, _change, affected, cursor = answer
+            if deletes and not now_deletes and affected > 0:
                 return [Affected(total, more=True)]
-            total += found
-            if cursor is not None or (now_deletes and which != "group" and found == share):
+            total += affected
+            if cursor is not None or (now_deletes and which != "group" and affected == share):
                 cursors[shard] = cursor
             else:
                 del cursors[shard]

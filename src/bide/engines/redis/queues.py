@@ -35,8 +35,8 @@ class ShardedQueue:
         if (shard in self.out) == (error is not None):
             return
         self.out ^= {shard}
-        told = f"is left out by claims until it is back ({error})" if error else "is back"
-        _log.warning("queue %s: shard %d of %d %s", self.queue, shard, self.count, told)
+        change = f"is left out by claims until it is back ({error})" if error else "is back"
+        _log.warning("queue %s: shard %d of %d %s", self.queue, shard, self.count, change)
 
 
 class ShardMap:
@@ -63,9 +63,9 @@ class ShardMap:
         Raises:
             StoreError: the store cannot be reached, or cannot keep the number.
         """
-        found = self._sender.each_copy("ZSCORE", NUMBERS, queue)
-        kept = next((int(number) for number in found if number is not None), 0)
-        if new and None in found:  # it is new, or a server has lost what it kept
+        kept_numbers = self._sender.each_copy("ZSCORE", NUMBERS, queue)
+        kept = next((int(number) for number in kept_numbers if number is not None), 0)
+        if new and None in kept_numbers:  # it is new, or a server has lost what it kept
             self._sender.each_copy("ZADD", QUEUES, 0, queue)
             if not kept:  # the first shard decides between processes that make it at once
                 self._sender.send([ScriptCall("make", queue, (), 0, new)], now)
@@ -79,8 +79,8 @@ class ShardMap:
         known.kept = kept > 0
         if kept > 1:  # what this process puts follows what is there, in whatever shard
             asked = [("HGET", meta_key(queue, shard), "seq") for shard in range(kept)]
-            there = self._sender.plain(asked, hurried=True)
-            numbers = [int(n) for n in there if type(n) is bytes and n.isdigit()]
+            numbers_put = self._sender.plain(asked, hurried=True)
+            numbers = [int(n) for n in numbers_put if type(n) is bytes and n.isdigit()]
             known.next = max([known.next, *numbers])
         return known
 
@@ -113,15 +113,15 @@ def names_of_queues(sender: CallSender, prefix: str) -> list[str]:
     Raises:
         StoreError: none of the copies tells them.
     """
-    found: set[bytes] = set()
+    encoded: set[bytes] = set()
     low, high = f"[{prefix}".encode(), f"({prefix}".encode() + b"\xff"  # no name has this byte
     while low:
         pages = sender.each_copy("ZRANGEBYLEX", QUEUES, low, high, "LIMIT", 0, PAGE)
-        found.update(*pages)
+        encoded.update(*pages)
         low = min([b"(" + page[-1] for page in pages if len(page) == PAGE], default=b"")
-    names = sorted(name.decode() for name in found)
+    names = sorted(name.decode() for name in encoded)
     asked = [("HEXISTS", meta_key(name), "token") for name in names]
-    there = sender.plain(asked, hurried=sender.clustered)
+    present = sender.plain(asked, hurried=sender.clustered)
     if not sender.clustered:
-        raised(there)  # else a queue whose node is away is believed to exist
-    return [name for name, exists in zip(names, there, strict=True) if exists]
+        raised(present)  # else a queue whose node is away is believed to exist
+    return [name for name, exists in zip(names, present, strict=True) if exists]

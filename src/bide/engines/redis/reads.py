@@ -23,20 +23,20 @@ def find(command: Find, shards: int) -> Step:
     _, answered, failed = yield from in_lots("find", command, rows, (command.max_bytes,), shards)
     if failed is not None:
         raise failed
-    found: dict[int, tuple[Message | None, int]] = {}
+    by_index: dict[int, tuple[Message | None, int]] = {}
     for lot, (head, records, leases) in answered:
         now = head[0]
         for index, record, lease in zip(lot, records, leases, strict=False):
             id = command.ids[index]
-            found[index] = None, 0
+            by_index[index] = None, 0
             if record is not None:
                 read = as_message(command.queue, id, record, now, lease=lease)
-                found[index] = read, len(id) + len(record)
+                by_index[index] = read, len(id) + len(record)
     messages: list[Message | None] = []
     budget = Budget(command.max_bytes)  # each shard has kept to it; together they may have not
     for index in range(len(command.ids)):
-        message, size = found.get(index, (None, 0))
-        if index not in found or (message is not None and not budget.takes(size)):
+        message, size = by_index.get(index, (None, 0))
+        if index not in by_index or (message is not None and not budget.takes(size)):
             break
         messages.append(message)
     return [replies.Found(messages)]
@@ -56,8 +56,8 @@ def count(command: Count, shards: int) -> Step:
             for shard, place in places.items()
         ]
         for shard, answer in zip(list(places), raised(answers), strict=True):
-            _now, _change, found, place, offset, size = answer
-            strays += found
+            _now, _change, astray_here, place, offset, size = answer
+            strays += astray_here
             stored += size
             places[shard] = place, offset
             if place is None:
@@ -67,14 +67,14 @@ def count(command: Count, shards: int) -> Step:
     )
     total = replies.Sizes(*map(sum, sizes))
     first = min([moment for moment in oldest if moment is not None], default=None)
-    found = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
+    fields = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
     if command.recount:
-        found |= {"recount": total, "strays": strays + sum(astray)}
+        fields |= {"recount": total, "strays": strays + sum(astray)}
     if command.stored:
-        found["stored"] = stored
+        fields["stored"] = stored
     flow = replies.Flow(*map(sum, zip(*flows, strict=True)))
     settings = sum(kept), any(paused), max(keep), max(history), max(ttl)
-    return [replies.Counts(total, flow, *settings, oldest=first, **found)]
+    return [replies.Counts(total, flow, *settings, oldest=first, **fields)]
 
 
 def forecast(command: Forecast, shards: int) -> Step:

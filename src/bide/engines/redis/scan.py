@@ -71,10 +71,10 @@ def check_cursor(command: Scan) -> _Place:
     """
     if command.cursor in (None, BEGIN):
         return _Place()
-    found = _CURSOR.fullmatch(command.cursor or "")
-    if found is not None:
-        since, returned = found[5] or "", int(found[6] or 0)
-        place = _Place(int(found[1]), int(found[2]), found[3], int(found[4]), since, returned)
+    match = _CURSOR.fullmatch(command.cursor or "")
+    if match is not None:
+        since, returned = match[5] or "", int(match[6] or 0)
+        place = _Place(int(match[1]), int(match[2]), match[3], int(match[4]), since, returned)
         phases = _stretches(command)[place.phase : place.phase + 1]
         sound = len(place.order) == ORDER or not (place.rank or place.order)
         if phases and place.rank < 1 << 64 and (sound or phases[0] in ("all", "rest")):
@@ -141,12 +141,12 @@ def _ask(
         )
         for shard in asked
     ]
-    told = raised(answers)
+    pages = raised(answers)
     if goes_by_set(command) and not place.since:
-        place = place._replace(since="-".join(str(head[1]) for head, *_ in told))
+        place = place._replace(since="-".join(str(head[1]) for head, *_ in pages))
     entries: list[tuple[_Place, Message, int]] = []
     ends: list[_Place] = []
-    for shard, (head, *listed) in zip(asked, told, strict=True):
+    for shard, (head, *listed) in zip(asked, pages, strict=True):
         now, _change, end, ranks = head
         if end:
             ends.append(place._replace(rank=int(end[0]), order=end[1], shard=shard))
@@ -154,8 +154,8 @@ def _ask(
             name, ready = id.decode(), phase == "ready"
             message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
             rank, order = at.split()
-            mine = place._replace(rank=int(rank), order=order, shard=shard)
-            entries.append((mine, message, len(record) + len(id)))
+            at_message = place._replace(rank=int(rank), order=order, shard=shard)
+            entries.append((at_message, message, len(record) + len(id)))
     entries.sort(key=itemgetter(0))
     behind = min(ends, default=None)
     if behind is not None:

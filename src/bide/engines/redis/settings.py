@@ -202,7 +202,7 @@ def _count(text: str, name: str) -> int:
 
 
 def _seconds(chosen: dict[str, str], name: str, usual: str) -> float:
-    found = seconds(chosen.get(name, usual), name)
-    if found <= 0:
+    length = seconds(chosen.get(name, usual), name)
+    if length <= 0:
         raise InvalidArgument(f"?{name} must be longer than nothing, such as 5s")
-    return found
+    return length

@@ -76,35 +76,35 @@ class Transport:
         Returns:
             The answer to each, errors as values.
         """
-        while left := _left(requests):
-            self._attempt(left)
-            if left := _left(left):
-                self._wait(left)
+        while remaining := _left(requests):
+            self._attempt(remaining)
+            if remaining := _left(remaining):
+                self._wait(remaining)
         return [
             self._error_of(request) if isinstance(request.answer, Exception) else request.answer
             for request in requests
         ]
 
-    def _wait(self, left: Sequence[ServerCommand]) -> None:
+    def _wait(self, requests: Sequence[ServerCommand]) -> None:
         """Wait a little, unless other servers have the slots now; give up what is hopeless."""
         now, moved = time.monotonic(), self.nodes.refresh()
-        for request in left:
+        for request in requests:
             request.tries += 1
             late = request.hurried or now > self._since.setdefault(request.slot, now) + self._limit
             request.done = late and not moved and request.tries > 1
-        if not moved and any(not request.done for request in left):
-            time.sleep(min(0.005 * left[0].tries, 0.2))
+        if not moved and any(not request.done for request in requests):
+            time.sleep(min(0.005 * requests[0].tries, 0.2))
 
-    def _attempt(self, left: Sequence[ServerCommand]) -> None:
+    def _attempt(self, requests: Sequence[ServerCommand]) -> None:
         """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[ServerCommand]] = {}
         try:
-            addresses = [self.nodes.owner(request.slot) for request in left]
+            addresses = [self.nodes.owner(request.slot) for request in requests]
         except StoreError as error:  # the others would ask the sentinels again
             self.nodes.doubt()
-            self._fail(left, error)
+            self._fail(requests, error)
             return
-        for request, address in zip(left, addresses, strict=True):
+        for request, address in zip(requests, addresses, strict=True):
             if address is None:
                 text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
                 request.answer = Refusal(text)
