@@ -63,7 +63,7 @@ class Remembered:
         self._batch = batch
         self._numbers: dict[str, int] = {}
         self._repeated: dict[str, bool] = {}
-        for identity in sorted(filter(None, identities), key=lambda one: one.sender):
+        for identity in sorted(filter(None, identities), key=lambda identity: identity.sender):
             sender = identity.sender
             self._numbers[sender] = identity.number
             self._repeated[sender] = self._repeated.get(sender, False) or identity.repeated
@@ -170,12 +170,12 @@ def _by_place(text: str) -> dict[int, Any]:
         for part in places.split(","):
             place, _, count = part.partition(":")
             after = before + int(count)
-            mine = [
+            part_rows = [
                 row._replace(number=row.number - before)
                 for row in rows
                 if before < row.number <= after
             ]
-            answers[int(place)] = msgspec.Raw(_encode([*mine, rows[-1]])) if rows else kept
+            answers[int(place)] = msgspec.Raw(_encode([*part_rows, rows[-1]])) if rows else kept
             before = after
     return answers
 
@@ -187,17 +187,21 @@ def _kept(batch: PostgresBatch, command: Any, reply: Any) -> Any:
         return KeptClaim(reply.messages[0].until or 0, _without_messages(reply), ids)
     if not isinstance(reply, Outcomes) or getattr(command, "origin", None) is not None:
         return reply
-    rows = [_row(number, one) for number, one in enumerate(reply.outcomes, 1)]
+    rows = [_row(number, outcome) for number, outcome in enumerate(reply.outcomes, 1)]
     if isinstance(command, cmd.Put):
         moment = batch.moments.get(command.queue, 0)
         usual = [stored(item, moment) for item in command.items]
         rows = [
             row
-            for row, one, as_usual in zip(rows, reply.outcomes, usual, strict=True)
-            if one != as_usual
+            for row, outcome, as_usual in zip(rows, reply.outcomes, usual, strict=True)
+            if outcome != as_usual
         ]
         return [*rows, _row(0, Outcome("", False, None, moment))]
-    rows = [row for row, one in zip(rows, reply.outcomes, strict=True) if one.done or one.state]
+    rows = [
+        row
+        for row, outcome in zip(rows, reply.outcomes, strict=True)
+        if outcome.done or outcome.state
+    ]
     if reply.wake is not None and _outcomes(command, rows).wake != reply.wake:
         rows.append(_row(0, Outcome("", False, None, reply.wake)))
     return rows
@@ -207,9 +211,11 @@ def _without_messages(reply: Claimed) -> Claimed:
     return msgspec.structs.replace(reply, messages=[])
 
 
-def _row(number: int, one: Outcome) -> OutcomeRow:
-    state = None if one.state is None else STATES.index(one.state)
-    return OutcomeRow(number, one.done, state, one.due, one.until, one.holder, one.successor)
+def _row(number: int, outcome: Outcome) -> OutcomeRow:
+    state = None if outcome.state is None else STATES.index(outcome.state)
+    return OutcomeRow(
+        number, outcome.done, state, outcome.due, outcome.until, outcome.holder, outcome.successor
+    )
 
 
 def _outcomes(command: Any, rows: Sequence[OutcomeRow]) -> Outcomes:

@@ -39,15 +39,15 @@ def booleans(values: Sequence[bool]) -> bytes:
 def byteas(values: Sequence[bytes | None], oid: int = 17) -> bytes:
     """Return an array of bytea."""
     pack = struct.Struct("!i").pack
-    there = [value for value in values if value is not None]
-    lengths = list(map(len, there))
-    if there and lengths.count(lengths[0]) == len(values):  # as ids of bide's, and many bodies
+    present = [value for value in values if value is not None]
+    lengths = list(map(len, present))
+    if present and lengths.count(lengths[0]) == len(values):  # as ids of bide's, and many bodies
         head = pack(lengths[0])
-        return _array(oid, len(values), False, head + head.join(there))
-    if nulls := len(there) < len(values):
+        return _array(oid, len(values), False, head + head.join(present))
+    if nulls := len(present) < len(values):
         parts = [part for v in values for part in ((_NULL,) if v is None else (pack(len(v)), v))]
     else:
-        parts = list(chain.from_iterable(zip(map(pack, lengths), there, strict=True)))
+        parts = list(chain.from_iterable(zip(map(pack, lengths), present, strict=True)))
     return _array(oid, len(values), nulls, b"".join(parts))
 
 

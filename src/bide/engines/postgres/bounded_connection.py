@@ -116,5 +116,5 @@ def silence(seconds: float) -> psycopg.OperationalError:
 
 def connect_timeout(url: str) -> str | int:
     """Return the seconds for which each address of a URL is tried, as libpq takes them."""
-    said = conninfo_to_dict(url).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
-    return str(said) if said else CONNECT_TIMEOUT
+    chosen = conninfo_to_dict(url).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+    return str(chosen) if chosen else CONNECT_TIMEOUT

@@ -33,16 +33,16 @@ from bide.model.times import LIMITS
 
 def replies(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply]:
     """Carry out commands in order."""
-    found: list[Reply] = []
+    answers: list[Reply] = []
     for (kind, queue, origin), group in groupby(commands, _together):
         same: list[Any] = list(group)
         if origin is not None:
-            found += [_once(batch, command) for command in same]
+            answers += [_once(batch, command) for command in same]
         elif kind is cmd.Put:
-            found += puts(batch, queue, same)
+            answers += puts(batch, queue, same)
         else:
-            found += [_carry_out(batch, command) for command in same]
-    return found
+            answers += [_carry_out(batch, command) for command in same]
+    return answers
 
 
 def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
@@ -75,7 +75,7 @@ def _once(batch: PostgresBatch, command: Any) -> Reply:
     queue, origin = command.queue, command.origin
     rows = batch.call("_forward", queue, origin.outbox, texts(origin.rows), origin.before)
     known = {row.name for row in rows}
-    reply, done = executed_once(command, origin, known, lambda left: replies(batch, [left])[0])
+    reply, done = executed_once(command, origin, known, lambda rest: replies(batch, [rest])[0])
     undone = sorted(set(origin.rows) - known - set(done))
     batch.call("_forwarded", queue, origin.outbox, texts(undone), MAX_FORWARDED)
     return reply
@@ -90,9 +90,9 @@ def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
     of_versions(batch, command.queue, dict(pairs))  # locks them in the order of all commands
     outcomes: list[Outcome] = []
     wakes: list[int] = []
-    for id, one in pairs:  # one after the other: the first change may give another version
-        version = {"versions": [one]} if getattr(command, "versions", ()) else {}
-        reply = verb(batch, msgspec.structs.replace(command, ids=[id], **version))
+    for id, expected in pairs:  # one after the other: the first change may give another version
+        fields = {"versions": [expected]} if getattr(command, "versions", ()) else {}
+        reply = verb(batch, msgspec.structs.replace(command, ids=[id], **fields))
         assert isinstance(reply, Outcomes)
         outcomes += reply.outcomes
         wakes += [] if reply.wake is None else [reply.wake]
@@ -143,7 +143,9 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
 def _results(batch: PostgresBatch, results: Sequence[bytes | None]) -> bytes | None:
     if not any(results):
         return None
-    return texts([None if one is None else batch.storable(one.decode()) for one in results])
+    return texts(
+        [None if result is None else batch.storable(result.decode()) for result in results]
+    )
 
 
 def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:

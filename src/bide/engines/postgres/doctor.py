@@ -210,34 +210,34 @@ def _slots(ask: Ask) -> Iterator[Finding]:
 
 def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
     schema = settings.schema
-    ((there, usable, creates),) = ask(
+    ((exists, usable, creates),) = ask(
         "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL,"
         " coalesce(has_schema_privilege(to_regnamespace(quote_ident(%s)), 'USAGE'), false),"
         " has_database_privilege(current_database(), 'CREATE')",
         schema,
         schema,
     )
-    if not (there and usable):
+    if not (exists and usable):
         return _those(
             (
-                not there,
+                not exists,
                 "warning" if creates else "danger",
                 f"there is no schema {schema!r} yet",
                 "the first use creates it" if creates else "this user may not create it",
                 "bide init, as a user who may create schemas in this database",
             ),
             (
-                there,
+                exists,
                 "danger",
                 f"this user may not use the schema {schema!r}",
                 "every command fails",
                 f"as its owner: SELECT {schema}.allow('USER')",
             ),
         )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     version = _version_of(ask, settings)
     if version != VERSION:
-        found.append(other_version("", version, VERSION, "its owner opens it with this bide"))
+        findings.append(other_version("", version, VERSION, "its owner opens it with this bide"))
     for row in ask(
         "SELECT pg_class.relname, relpersistence, coalesce(n_dead_tup, 0) AS dead,"
         " coalesce(n_live_tup, 0) AS live FROM pg_class"
@@ -246,7 +246,7 @@ def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
         schema,
     ):
         table = f"{schema}.{row.relname}"
-        found += _those(
+        findings += _those(
             (
                 row.relpersistence != "p",
                 "danger",
@@ -262,7 +262,7 @@ def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
                 "end old transactions, and see that autovacuum keeps up",
             ),
         )
-    return found
+    return findings
 
 
 def _version_of(ask: Ask, settings: PostgresSettings) -> int:

@@ -119,7 +119,7 @@ class PostgresEngine:
                 caller, now, self._floors, waiter, escapes=caller.escapes, hopeful=number == 1
             )
             try:
-                found = transact(batch, commands, identities, self._enrolled)
+                answers = transact(batch, commands, identities, self._enrolled)
             except (psycopg.Error, MsgspecError) as error:
                 caller.in_use = False
                 if self._tries_again(error, number):
@@ -130,9 +130,9 @@ class PostgresEngine:
             self._witness.confirmed(batch.positions)
             if now is None:
                 self._floors.update(batch.new_floors)
-            self._follow_up(batch, commands, found)
+            self._follow_up(batch, commands, answers)
             caller.in_use = False
-            return replies_of(found)
+            return replies_of(answers)
         raise AssertionError  # not reached
 
     def reader(self) -> "PostgresEngine":
@@ -186,11 +186,11 @@ class PostgresEngine:
         return PartlyDone(outcomes)
 
     def _follow_up(
-        self, batch: PostgresBatch, commands: Sequence[Command], found: list[Answer]
+        self, batch: PostgresBatch, commands: Sequence[Command], answers: list[Answer]
     ) -> None:
         """Wake other processes, and do the housekeeping. If it fails, the commands stay done."""
         try:
-            self._wake_and_sleep(batch, commands, found)
+            self._wake_and_sleep(batch, commands, answers)
             self._until_fold -= not all(command.only_reads for command in commands)
             if self._until_fold <= 0 or batch.deltas > MANY_DELTAS:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
@@ -209,7 +209,7 @@ class PostgresEngine:
         self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
 
     def _wake_and_sleep(
-        self, batch: PostgresBatch, commands: Sequence[Command], found: list[Answer]
+        self, batch: PostgresBatch, commands: Sequence[Command], answers: list[Answer]
     ) -> None:
         """Wake the processes that would sleep too long; store how long this one will sleep.
 
@@ -217,7 +217,7 @@ class PostgresEngine:
         sees the other. If a message is due after they ask again by themselves, none is woken.
         """
         wakes: dict[str, tuple[int, int]] = {}
-        for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
+        for number, (command, reply) in enumerate(zip(commands, answers, strict=True)):
             queue = command.queue
             if isinstance(reply, (Outcomes, QueueSettings)):
                 moment = batch.moments.get(queue, NEVER)
@@ -227,13 +227,13 @@ class PostgresEngine:
                     more = command.weight if frees else _EVERYBODY
                     wakes[queue] = min(reply.wake, wake), most + more
             elif isinstance(reply, Claimed) and self._polls:
-                found[number] = self._look_again(queue, reply)
+                answers[number] = self._look_again(queue, reply)
             elif isinstance(reply, Claimed) and batch.waiter and not reply.messages:
-                found[number] = self._sleep(batch, queue, reply)
+                answers[number] = self._sleep(batch, queue, reply)
             elif batch.waiter and isinstance(command, History) and is_awaited(command, reply):
                 ((tag,),) = batch.call("_watch", batch.waiter, queue, command.id)
                 self._names[tag] = end_of(queue, command.id)
-                (found[number],) = replies(batch, [command])  # it may have ended meanwhile
+                (answers[number],) = replies(batch, [command])  # it may have ended meanwhile
         for queue, (wake, most) in wakes.items():
             self._settle(batch.call)
             batch.call.start("_wake", self._process, queue, wake, min(most, _EVERYBODY))

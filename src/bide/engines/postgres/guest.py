@@ -132,10 +132,10 @@ class PostgresGuest(RemoteGuest):
             StoreBusy: another transaction is changing the same messages.
             AccessDenied: the connection's user may not use the queue.
         """
-        found = _answer(answer)
-        if isinstance(found, _Refused):
-            raise self._error(found)
-        return [_reply(c, rows) for c, rows in zip(commands, found, strict=True)]
+        rows_of_commands = _answer(answer)
+        if isinstance(rows_of_commands, _Refused):
+            raise self._error(rows_of_commands)
+        return [_reply(c, rows) for c, rows in zip(commands, rows_of_commands, strict=True)]
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a connection to a database that has no store."""
@@ -223,7 +223,10 @@ def _fields(command: cmd.Command) -> dict[str, Any]:
             fields |= {"verb": "configure", "limits": [getattr(command, name) for name in LIMITS]}
         case _:
             raise AssertionError(f"not within a transaction: {command!r}")
-    return {"queue": command.queue, **{n: one for n, one in fields.items() if one is not None}}
+    return {
+        "queue": command.queue,
+        **{n: value for n, value in fields.items() if value is not None},
+    }
 
 
 def _columns(items: Sequence[Item]) -> dict[str, Any]:

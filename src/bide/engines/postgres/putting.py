@@ -57,16 +57,16 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
 
 def puts(batch: PostgresBatch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
     """Store the messages of consecutive puts into one queue: in one call those that keep."""
-    found: list[Reply] = []
+    replies: list[Reply] = []
     for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
         same = list(group)
         for together in [same] if keeps else [[command] for command in same]:
             items = [item for command in together for item in command.items]
             outcomes = _put(batch, queue, together[0], items)
             for command in together:
-                mine, outcomes = outcomes[: len(command.items)], outcomes[len(command.items) :]
-                found.append(outcomes_of(mine))
-    return found
+                own, outcomes = outcomes[: len(command.items)], outcomes[len(command.items) :]
+                replies.append(outcomes_of(own))
+    return replies
 
 
 def _put(

@@ -261,17 +261,17 @@ def find(batch: PostgresBatch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
     rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False, None)
     budget = Budget(command.max_bytes)
-    found: list[Message | None] = []
+    messages: list[Message | None] = []
     rows.reverse()
     for id in command.ids:
         if not rows or rows[-1].id != id:
-            found.append(None)
+            messages.append(None)
             continue
         row = rows.pop()
         if not budget.takes(row.size):
             break
-        found.append(message(command.queue, row, row.now if batch.now is None else batch.now))
-    return Found(found)
+        messages.append(message(command.queue, row, row.now if batch.now is None else batch.now))
+    return Found(messages)
 
 
 def now_of(batch: PostgresBatch) -> int:
@@ -326,8 +326,8 @@ def explain(batch: PostgresBatch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((facts,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
     failures = _failures(facts.pop("failures", "[]"))
-    found = msgspec.convert(facts, Explained)
-    return msgspec.structs.replace(found, failure=failures[-1] if failures else None)
+    explained = msgspec.convert(facts, Explained)
+    return msgspec.structs.replace(explained, failure=failures[-1] if failures else None)
 
 
 def queues(batch: PostgresBatch, command: cmd.Queues) -> Reply:

@@ -31,16 +31,16 @@ Row = tuple[Any, str]
 def scan(batch: PostgresBatch, command: cmd.Scan) -> Page:
     """Look at a page of messages."""
     now, budget = now_of(batch), Budget(command.max_bytes)
-    found: list[Message] = []
+    messages: list[Message] = []
     last = command.cursor
-    for row, cursor in _Walk(batch, command, now, found).rows():
+    for row, cursor in _Walk(batch, command, now, messages).rows():
         if not budget.takes(row.size):
-            return Page(found, last)
-        found.append(message(command.queue, row, now))
+            return Page(messages, last)
+        messages.append(message(command.queue, row, now))
         last = cursor
-        if len(found) == command.limit:
-            return Page(found, last)
-    return Page(found, None)
+        if len(messages) == command.limit:
+            return Page(messages, last)
+    return Page(messages, None)
 
 
 class _Walk:
@@ -54,9 +54,9 @@ class _Walk:
     """
 
     def __init__(
-        self, batch: PostgresBatch, scan: cmd.Scan, now: int, found: Sequence[Message]
+        self, batch: PostgresBatch, scan: cmd.Scan, now: int, messages: Sequence[Message]
     ) -> None:
-        self._batch, self._scan, self._now, self._found = batch, scan, now, found
+        self._batch, self._scan, self._now, self._messages = batch, scan, now, messages
         where = scan.where or cmd.Where()
         self._group = where.group
         self._due = where.after or 0, FOREVER if where.before is None else where.before
@@ -105,7 +105,7 @@ class _Walk:
             reach,
             self._group,
             *self._due,
-            self._scan.limit - len(self._found),
+            self._scan.limit - len(self._messages),
             self._scan.max_bytes,
             end,
             last_state,

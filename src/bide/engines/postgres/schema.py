@@ -87,18 +87,18 @@ def _make(connection: BoundedConnection, schema: str) -> None:
     """Make the schema, or bring it up to date, unless another process has done so meanwhile."""
     with catalog_only(connection):
         check_owner(connection, schema)
-        found = _version(connection, schema)
+        version = _version(connection, schema)
         name = sql.Identifier(schema)
-        if found is None:
+        if version is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))  # one process at a time
         else:
-            owner = _lock_store(connection, schema, found)
+            owner = _lock_store(connection, schema, version)
             if _version(connection, schema) == VERSION:
                 return
             _drop_functions(connection, schema, owner)
         connection.execute(sql.SQL(_AS_WRITTEN).format(name))
         quoted = name.as_string(connection)
-        newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (found or 0)]
+        newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (version or 0)]
         for text in [*(file.read_text() for file in newer), *function_texts()]:
             connection.execute(_NAME.sub(lambda _: quoted, text).encode())
         connection.execute("DELETE FROM store")

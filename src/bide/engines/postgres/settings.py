@@ -75,7 +75,7 @@ def libpq_url(parts: SplitResult) -> str:
     What libpq reads stays as it was written: it knows no `+` for a space, and `urlunsplit` drops
     the slashes of a URL without a host.
     """
-    options = [one for one in parts.query.split("&") if one.partition("=")[0] not in OURS]
+    options = [option for option in parts.query.split("&") if option.partition("=")[0] not in OURS]
     return f"postgresql://{parts.netloc}{parts.path}" + "?" * any(options) + "&".join(options)
 
 

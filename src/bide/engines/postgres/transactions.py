@@ -57,7 +57,9 @@ def _enroll(
 ) -> None:
     """Make new senders known to the store, before the first command whose reply may be lost."""
     present = [identity for identity in identities if identity is not None]
-    new = {one.sender: one.number for one in present if one.sender not in enrolled}
+    new = {
+        identity.sender: identity.number for identity in present if identity.sender not in enrolled
+    }
     if new and not any(identity.repeated for identity in present):
         batch.call("_enroll", texts(list(new)), integers(list(new.values())))
         enrolled.update(dict.fromkeys(new))
