@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 def findings(*checks: tuple[bool, Literal["danger", "warning"], str, str, str]) -> list[Finding]:
     """Return the findings of those checks that begin with `True`."""
-    return [Finding(level, *texts) for found, level, *texts in checks if found]
+    return [Finding(level, *texts) for applies, level, *texts in checks if applies]
 
 
 LONGEST = 20.0
@@ -61,12 +61,12 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
         )
     name = f"{module_of(parts.scheme)}.doctor"
     try:
-        found: Examine = importlib.import_module(name).examine
+        examine_store: Examine = importlib.import_module(name).examine
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
         raise Unsupported(f"stores at {parts.scheme}:// cannot be examined") from error
-    return sorted(found(parts, longest), key=lambda finding: finding.level)
+    return sorted(examine_store(parts, longest), key=lambda finding: finding.level)
 
 
 def of_messages(
@@ -83,20 +83,20 @@ def of_messages(
         where: of what in the store it is a part.
     """
     until = time.monotonic() + longest
-    found: set[str] = set()
+    unreadable_names: set[str] = set()
     whole = True
     try:
         for name in looked_at:
             if name is not None:
-                found.add(name)
-            if len(found) == EXAMPLES:
+                unreadable_names.add(name)
+            if len(unreadable_names) == EXAMPLES:
                 break
             if time.monotonic() > until:
                 raise TimeoutError
     except TimeoutError:
         whole = False
-    if found:
-        yield unreadable(f"{what} of messages in {shown}", sorted(found), where)
+    if unreadable_names:
+        yield unreadable(f"{what} of messages in {shown}", sorted(unreadable_names), where)
     if not whole:
         yield too_large(shown, longest)
 
@@ -111,20 +111,20 @@ def unreadable(what: str, names: Sequence[str], where: str) -> Finding:
     )
 
 
-def other_version(store: str, found: int, made: int, opener: str) -> Finding:
+def other_version(store: str, version: int, newest: int, opener: str) -> Finding:
     """Return the finding that the tables of a store are of another version than this bide makes.
 
     Args:
         store: what it is called.
-        found: the version of its tables.
-        made: the version that this bide makes.
+        version: of its tables.
+        newest: the version that this bide makes.
         opener: the condition under which an older store is brought up to date.
     """
     return Finding(
-        "danger" if found > made else "warning",
-        f"the schema {store}is of version {found}, and this bide makes version {made}",
+        "danger" if version > newest else "warning",
+        f"the schema {store}is of version {version}, and this bide makes version {newest}",
         "this bide is refused"
-        if found > made
+        if version > newest
         else f"once {opener}, programs with an older one are refused",
         "upgrade all programs that use the store together",
     )

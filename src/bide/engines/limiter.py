@@ -122,20 +122,26 @@ class Limiter(ABC):
                 with the rank, `None` if it is not delayed, and the sequence number.
         """
         reach = delayed_reach(self.now // 1000)
-        found: list[tuple[Any, ...]] = []
+        firsts: list[tuple[Any, ...]] = []
         seen = 0
         self.limits.looked = ""
         for count, (name, has_line) in enumerate(groups, 1):
             if not has_line:
                 messages = messages_of(name)
                 seen += len(messages)
-                due = [one for one in messages if one[0] is not None and one[0] <= reach]
+                due = [
+                    message
+                    for message in messages
+                    if message[0] is not None and message[0] <= reach
+                ]
                 if due and len(messages) <= LOOK_MOST:
-                    found.append(min(due, key=lambda one: (rank_when_ready(one[0]), one[1])))
+                    firsts.append(
+                        min(due, key=lambda message: (rank_when_ready(message[0]), message[1]))
+                    )
             if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
                 self.limits.looked = name
                 break
-        return sorted(found)
+        return sorted(firsts)
 
     @property
     def open(self) -> bool:

@@ -28,15 +28,15 @@ def executed_once(
     Returns:
         The reply for all messages, and the rows to remember from now on.
     """
-    left = [number for number, row in enumerate(origin.rows) if row not in known]
+    unknown = [number for number, row in enumerate(origin.rows) if row not in known]
     outcomes = [Outcome(id, False, "forwarded") for id in _ids(command)]
-    if not left:
+    if not unknown:
         return Outcomes(outcomes), []
-    reply = execute(_only(command, left))
+    reply = execute(_only(command, unknown))
     assert isinstance(reply, Outcomes)
-    for number, outcome in zip(left, reply.outcomes, strict=True):
+    for number, outcome in zip(unknown, reply.outcomes, strict=True):
         outcomes[number] = outcome
-    done = [origin.rows[number] for number in left if outcomes[number]]
+    done = [origin.rows[number] for number in unknown if outcomes[number]]
     return Outcomes(outcomes, reply.wake), done
 
 

@@ -204,14 +204,14 @@ def options(parts: SplitResult, *allowed: str) -> dict[str, str]:
     Raises:
         InvalidArgument: when one of them is not `allowed`, or has no value.
     """
-    found = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name, value in found.items():
+    chosen = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, value in chosen.items():
         if name not in allowed:
             known = ", ".join(allowed) or "none"
             raise InvalidArgument(f"{parts.scheme}:// has no option {name!r}; it knows: {known}")
         if not value:
             raise InvalidArgument(f"the option {name!r} in the URL has no value: ?{name}=...")
-    return found
+    return chosen
 
 
 def seconds(text: str, name: str) -> float:

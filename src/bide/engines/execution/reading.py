@@ -86,14 +86,14 @@ def _ahead(queue: StoredQueue, record: Record) -> int:
     of the highest priority. So these are looked at. In a limited queue those of the same group
     count.
     """
-    mine = ready_rank(record.due, record.priority), record.seq
+    place = ready_rank(record.due, record.priority), record.seq
     due = queue.next_due(PROMOTE)
     if record.state == "delayed" and (record.rank, record.seq, record.group) not in due:
         return AHEAD + 1
-    before = queue.ready_before(record, mine[0])
+    before = queue.ready_before(record, place[0])
     for rank, seq, group in due:
         counts = not queue.is_limited or group == record.group
-        if counts and (rank_when_ready(rank), seq) < mine:
+        if counts and (rank_when_ready(rank), seq) < place:
             before += 1
     return min(before, AHEAD + 1)
 

@@ -30,8 +30,8 @@ _OF_STATUS: dict[int, type[BideError]] = {
 def error_of(status: int, name: str | None) -> type[BideError]:
     """Return the exception of an answer: the one that it names, else that of its status."""
     if name in errors.__all__:
-        found: type[BideError] = getattr(errors, name)
-        return found
+        error: type[BideError] = getattr(errors, name)
+        return error
     # Any server on the way may fail after bide's own has done what was asked.
     return _OF_STATUS.get(status, OutcomeUnknown if status >= 500 else StoreError)
 

@@ -146,10 +146,10 @@ class Channel:
 
     def _receive(self) -> bool:
         """Wait for more; return False at the end of the connection."""
-        if (left := self._deadline - time.monotonic()) <= 0:
+        if (remaining := self._deadline - time.monotonic()) <= 0:
             raise Silent("no answer in time")
         try:
-            self._socket.settimeout(left)
+            self._socket.settimeout(remaining)
             data = self._socket.recv(_PIECE)
         except OSError as error:
             if self._is_interrupt(error):

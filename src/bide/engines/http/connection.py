@@ -235,13 +235,13 @@ class HttpConnection:
 
     def _unanswered(self, method: str, error: ChannelBroken) -> StoreUnavailable:
         """Return the error of a request that has no answer."""
-        said = f"{self._address.shown} did not answer ({error})"
+        silence = f"{self._address.shown} did not answer ({error})"
         if method != "GET":
-            return OutcomeUnknown(f"{said}; it may have done what was asked")
+            return OutcomeUnknown(f"{silence}; it may have done what was asked")
         if self._address.tls:
             fix = "if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
-            return StoreUnavailable(f"{said}; {fix}")
-        return StoreUnavailable(f"{said}; {RUNNING}")
+            return StoreUnavailable(f"{silence}; {fix}")
+        return StoreUnavailable(f"{silence}; {RUNNING}")
 
 
 def _context(address: HttpAddress) -> ssl.SSLContext:

@@ -141,10 +141,10 @@ class HttpEngine:
             else:
                 outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
         # The server's answer had no room for these; for the first one it always has.
-        left = [n for n, reply in enumerate(outcomes) if _put_off(batch.commands[n], reply)]
-        if left:
-            again = self._again([batch.commands[n] for n in left], now)
-            for n, outcome in zip(left, again, strict=True):
+        unanswered = [n for n, reply in enumerate(outcomes) if _put_off(batch.commands[n], reply)]
+        if unanswered:
+            again = self._again([batch.commands[n] for n in unanswered], now)
+            for n, outcome in zip(unanswered, again, strict=True):
                 outcomes[n] = outcome
         return outcomes
 

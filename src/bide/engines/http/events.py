@@ -103,7 +103,7 @@ def lines_of(answer: HttpAnswer) -> Iterator[bytes]:
         line += piece
         if b"\n" in piece:
             *whole, line = line.split(b"\n")
-            yield from (bytes(one) + b"\n" for one in whole)
+            yield from (bytes(text) + b"\n" for text in whole)
         if len(line) > MAX_EVENT_LINE:
             yield bytes(line)
             line.clear()

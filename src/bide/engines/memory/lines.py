@@ -89,7 +89,7 @@ class MemoryLines(limiter.Limiter):
                 groups.setdefault(record.group, []).append((rank, record.seq, record))
         names = ((name, bool(self._line_of(name))) for name in sorted(groups))
         return [
-            one[2] for one in self.look_ahead(names, lambda name: groups[name][: LOOK_MOST + 1])
+            first[2] for first in self.look_ahead(names, lambda name: groups[name][: LOOK_MOST + 1])
         ]
 
     # What happens to records.
@@ -154,8 +154,8 @@ class MemoryLines(limiter.Limiter):
         return int(self._line_of(record.group).bisect_left((rank, record.seq)))
 
     def _line_of(self, group: str | None) -> "SortedList[Place]":
-        found = self.groups.get(key_of(group))
-        return SortedList() if found is None else found.line
+        waiting = self.groups.get(key_of(group))
+        return SortedList() if waiting is None else waiting.line
 
     def _group(self, key: str) -> Group:
         if self.savepoint is not None:

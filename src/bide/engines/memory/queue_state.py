@@ -297,9 +297,9 @@ class MemoryQueue:
 
     def forwarded(self, origin: Origin) -> Iterable[str]:
         """Forget the rows of an outbox that were deleted there; return those that are known."""
-        mine = {row for outbox, row in self.rows if outbox == origin.outbox}
-        self.rows -= {(origin.outbox, row) for row in mine if row < origin.before}
-        return [row for row in mine if row >= origin.before]
+        known = {row for outbox, row in self.rows if outbox == origin.outbox}
+        self.rows -= {(origin.outbox, row) for row in known if row < origin.before}
+        return [row for row in known if row >= origin.before]
 
     def remember_forwarded(self, outbox: str, rows: Sequence[str]) -> None:
         """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
@@ -327,8 +327,8 @@ class MemoryQueue:
         low, since = (after.rank, after.seq + 1), after.since or 0
         if phase.state == "returned":  # as they were put: an order that no return changes
             ids = {id for number, id in self.returns if number > since and id in self.records}
-            found = sorted((self.records[id].seq, id) for id in ids)
-            return ((0, seq, self.records[id]) for seq, id in found if seq >= low[1])
+            places = sorted((self.records[id].seq, id) for id in ids)
+            return ((0, seq, self.records[id]) for seq, id in places if seq >= low[1])
         if phase.state == "rest" and self.last_return() <= since + MAX_RETURNED:
             return iter(())
         if phase.state is None or phase.state == "rest":  # all, as they were put
@@ -346,16 +346,16 @@ class MemoryQueue:
             low = max(low, (delayed_reach((where.after or 0) - 1) + 1,))
             if where.before is not None:
                 high = min(high, delayed_reach(where.before - 1) + 1)
-        found: Iterator[Place] = self.sets[state].irange(low, (high,), inclusive=(True, False))
-        return found
+        places: Iterator[Place] = self.sets[state].irange(low, (high,), inclusive=(True, False))
+        return places
 
     def ends_of(self, id: str) -> list[End]:
         """Return how messages with an id ended, the newest first."""
         since, fresh = self.now - self.row.remembers, self.now - self.row.result_ttl
-        found = [end for of, end in reversed(self.ends) if of == id and end.moment > since]
+        ends = [end for of, end in reversed(self.ends) if of == id and end.moment > since]
         return [
             end if end.moment > fresh else msgspec.structs.replace(end, result=None)
-            for end in found[:KEPT_ENDS]
+            for end in ends[:KEPT_ENDS]
         ]
 
     def flow(self) -> Flow:

@@ -84,10 +84,10 @@ def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
 
 def finished(record: Record, how: Ending, by: str | None, facts: Facts) -> Change:
     """Delete the message; unless it has ended before, count that, and remember how it ended."""
-    gone = Outcome(record.id, True, None, record.due, record.ended, record.holder)
+    outcome = Outcome(record.id, True, None, record.due, record.ended, record.holder)
     if record.state in ("acked", "expired"):
-        return Change(record, None, outcome=gone)
-    return Change(record, None, (how,), end_of(record, how, by, facts), outcome=gone)
+        return Change(record, None, outcome=outcome)
+    return Change(record, None, (how,), end_of(record, how, by, facts), outcome=outcome)
 
 
 def _planned(record: Record, due: int) -> Record:
