@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide.model.limits import MAX_DISCARDED, MAX_HEADS, MAX_UNREAD, SMALL_HEAD
-from bide.server.http import connection, http_server, output
+from bide.server.http import connection, connection_table, output
 from bide.server.http.exchange import head
 from tests.server.client import Client, Q
 from tests.server.conftest import SERVERS, Serve
@@ -45,7 +45,7 @@ def test_who_reads_no_answer_is_cut_off(
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         raw.connect(("127.0.0.1", client.port))
         raw.settimeout(20)
-        connections = SERVERS[client.port].connections
+        connections = SERVERS[client.port].table.connections
         until(lambda: len(connections) == 2)
         raw.sendall(get * (1 if after else 20))
         until(lambda: len(connections) == 1)
@@ -57,12 +57,13 @@ def test_who_has_caught_up_is_not_cut_off_for_having_been_behind(client: Client)
     for number in range(5):
         client.put(f"{Q}/messages/m{number}", {"body": "x" * 900_000, "delay": "1h"})
     client.close()
-    server = SERVERS[client.port]
-    until(lambda: not server.connections)
+    table = SERVERS[client.port].table
+    until(lambda: not table.connections)
     with connect(client) as raw:
         raw.sendall(request("GET", f"{Q}/messages", connection=""))
-        until(lambda: len(server._unread) == 1)
-        (one,) = server._unread
+        until(lambda: len(table.unread) == 1)
+        (one,) = table.unread
+        assert isinstance(one, output.ResponseOutput)
         watch = one._stall
         assert watch is not None
         size = 0
@@ -76,17 +77,17 @@ def test_the_rest_of_a_refused_request_is_discarded_up_to_a_limit(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "LINGER", 60.0)
-    server = SERVERS[client.port]
+    table = SERVERS[client.port].table
     with connect(client) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")  # without a host
         assert b" 400 " in raw.recv(4_096)
-        (one,) = server.connections
+        (one,) = table.connections
         assert isinstance(one, connection.Connection)
         raw.sendall(b"x" * MAX_DISCARDED)
         until(lambda: one._discarded == MAX_DISCARDED)
-        assert one in server.connections
+        assert one in table.connections
         raw.sendall(b"x")
-        until(lambda: not server.connections)
+        until(lambda: not table.connections)
 
 
 def test_an_address_has_so_many_connections(serve: Serve, make_token: object) -> None:
@@ -109,19 +110,19 @@ def test_who_is_refused_can_read_why_and_takes_few_descriptors(
 ) -> None:
     monkeypatch.setattr(connection, "LINGER", 3_600)
     client = serve(auth="required", connections_per_address=1)
-    server = SERVERS[client.port]
+    table = SERVERS[client.port].table
     assert client.get("/healthz").status == 200
     large = request("POST", f"{Q}/put", body=b"x" * 300_000)
     with ExitStack() as stack:
-        for _ in range(http_server.LINGERING):
+        for _ in range(connection_table.LINGERING):
             raw = stack.enter_context(connect(client))
             raw.sendall(large)
             assert status_of(read_all(raw)) == 429
-        assert len(server._refused) == http_server.LINGERING
+        assert len(table.refused) == connection_table.LINGERING
         with connect(client) as raw:
             read_all(raw)
-        assert len(server._refused) == http_server.LINGERING
-    until(lambda: not server._refused)
+        assert len(table.refused) == connection_table.LINGERING
+    until(lambda: not table.refused)
 
 
 @dataclass(eq=False)
@@ -133,14 +134,14 @@ class From:
 
 def test_a_network_of_ipv6_has_as_many_as_an_address(serve: Serve) -> None:
     client = serve(auth="required", connections_per_address=2)
-    server = SERVERS[client.port]
+    table = SERVERS[client.port].table
     ones: list[Any] = [From(f"2001:db8::{n}") for n in range(3)]
     other: Any = From("2001:db8:0:1::1")
-    assert [server.enter(one) is None for one in (*ones, other)] == [True, True, False, True]
-    server.leave(ones[0])
-    assert server.enter(ones[2]) is None
+    assert [table.enter(one) is None for one in (*ones, other)] == [True, True, False, True]
+    table.leave(ones[0])
+    assert table.enter(ones[2]) is None
     for one in (*ones[1:], other):
-        server.leave(one)
+        table.leave(one)
 
 
 def test_answers_that_are_not_read_take_so_much_memory(
@@ -160,16 +161,16 @@ def test_answers_that_are_not_read_take_so_much_memory(
             raw.sendall(request("GET", f"{Q}/messages"))
             return raw
 
-        server = SERVERS[client.port]
-        before = len(server.connections)
+        table = SERVERS[client.port].table
+        before = len(table.connections)
         mine = ask("127.0.0.9")
-        until(lambda: len(server._unread) == 1)
-        (size,) = (one.transport.get_write_buffer_size() for one in server._unread)
+        until(lambda: len(table.unread) == 1)
+        (size,) = (one.transport.get_write_buffer_size() for one in table.unread)
         assert 1_000_000 < size < MAX_UNREAD
-        monkeypatch.setattr(http_server, "MAX_UNREAD", size * 5 // 2)
+        monkeypatch.setattr(connection_table, "MAX_UNREAD", size * 5 // 2)
         for _ in range(3):
             ask("127.0.0.1")
-        until(lambda: len(server._unread) == 2 and len(server.connections) == before + 2)
+        until(lambda: len(table.unread) == 2 and len(table.connections) == before + 2)
         assert len(read_all(mine)) > 5_400_000
 
 
@@ -231,7 +232,7 @@ def test_no_connection_is_taken_while_all_are_busy(serve: Serve) -> None:
 def test_descriptors_bound_the_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     for given, most in ((10_000, 192), (100, 100)):
-        assert SERVERS[serve(max_connections=given).port]._most == most
+        assert SERVERS[serve(max_connections=given).port].table.most == most
 
 
 def test_a_header_cannot_hold_another() -> None:
@@ -253,8 +254,8 @@ def test_unfinished_heads_have_room_together(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert SMALL_HEAD < 15_000 < MAX_HEADS
-    monkeypatch.setattr(http_server, "MAX_HEADS", 40_000)
-    server = SERVERS[client.port]
+    monkeypatch.setattr(connection_table, "MAX_HEADS", 40_000)
+    table = SERVERS[client.port].table
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 15_000
     with ExitStack() as stack:
         waiting = [
@@ -263,11 +264,11 @@ def test_unfinished_heads_have_room_together(
         ]
         for raw in waiting:
             raw.sendall(head)
-        until(lambda: server._head_bytes > 30_000)
+        until(lambda: table.head_bytes > 30_000)
         assert status_of(exchange(client.port, head)) == 503
         small = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         assert status_of(exchange(client.port, small)) == 200
         waiting[0].sendall(b"\r\nconnection: close\r\n\r\n")
         assert waiting[0].recv(1 << 16).startswith(b"HTTP/1.1 200")
-    until(lambda: not server._head_bytes)
+    until(lambda: not table.head_bytes)
     assert status_of(exchange(client.port, head + b"\r\nconnection: close\r\n\r\n")) == 200

@@ -15,8 +15,8 @@ import trustme
 import bide
 from bide.model.errors import InvalidArgument, StoreUnavailable
 from bide.server.app import ServerApp
-from bide.server.http import http_server
-from bide.server.http.http_server import context_of
+from bide.server.http import tls
+from bide.server.http.tls import context_of
 from bide.server.settings import Settings
 from tests.server.conftest import SERVERS, Serve
 from tests.server.process import ServerProcess
@@ -104,7 +104,7 @@ def test_who_reads_slowly_gets_all_of_the_answer(
     secured: Callable[..., int], files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not read yet counts as unread, and the goodbye of TLS comes after it."""
-    monkeypatch.setattr(http_server, "FAREWELL", 0.01)
+    monkeypatch.setattr(tls, "FAREWELL", 0.01)
     port = secured()
     with bide.Queue("orders", files.url(port)) as orders:
         for number in range(7):
@@ -116,7 +116,7 @@ def test_who_reads_slowly_gets_all_of_the_answer(
         context = ssl.create_default_context(cafile=files.ca)
         with context.wrap_socket(raw, server_hostname="127.0.0.1") as client:
             client.sendall(request("GET", "/v1/queues/orders/messages", host="127.0.0.1"))
-            unread = SERVERS[port]._unread
+            unread = SERVERS[port].table.unread
             until(lambda: any(one.transport.get_write_buffer_size() > 2_000_000 for one in unread))
             size = 0
             while size < 7_000_000:
@@ -174,7 +174,7 @@ def test_silent_clients_are_cut_off(secured: Callable[..., int]) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
         silent.sendall(b"\x16\x03\x01")  # the beginning of a handshake
         assert silent.recv(100) == b""
-    while SERVERS[port].connections:
+    while SERVERS[port].table.connections:
         time.sleep(0.001)
 
 

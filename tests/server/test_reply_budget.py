@@ -235,7 +235,7 @@ def test_many_requests_read_only_what_has_room(serve: Serve, make_token: Any, ki
                 raw.close()
         until(lambda: reads.waiting == 0)  # clients that have gone wait for nothing
         reads.go_on()
-        until(lambda: len(server.connections) == 2)  # what they had begun has ended
+        until(lambda: len(server.table.connections) == 2)  # what they had begun has ended
     assert reads.most <= 32
 
 
@@ -257,7 +257,7 @@ def test_a_client_that_has_gone_counts_as_connected_until_its_request_ends(
                 raw.sendall(put)
                 until(partial(reads.is_at, number))
         assert client.get("/healthz").status == 429
-    until(lambda: not SERVERS[client.port].connections)
+    until(lambda: not SERVERS[client.port].table.connections)
     assert client.get("/healthz").status == 200
 
 

@@ -25,7 +25,8 @@ from bide.observing.logs import configure
 from bide.server.access.admission import Admission
 from bide.server.access.tokens import Tokens
 from bide.server.app import Pages, ServerApp
-from bide.server.http.http_server import BACKLOG, HttpServer, context_of
+from bide.server.http.http_server import BACKLOG, HttpServer
+from bide.server.http.tls import context_of
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState, make_files

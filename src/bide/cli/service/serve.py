@@ -144,7 +144,7 @@ def _check(settings: Any, out: Output) -> None:
     from bide.model.errors import StoreUnavailable
     from bide.server.access.admission import must_be_local
     from bide.server.access.tokens import Tokens
-    from bide.server.http.http_server import context_of
+    from bide.server.http.tls import context_of
     from bide.server.serve import bind
 
     settings.check()

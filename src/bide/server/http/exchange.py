@@ -1,122 +1,21 @@
-"""One request and its answer: the head, and ASGI's `receive` and `send`.
-
-A head has limits, and is refused if it is ambiguous.
-"""
+"""One request and its answer: ASGI's `receive` and `send`."""
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from bide.logs import logger
-from bide.model.limits import MAX_FIELDS, MAX_HEAD, MAX_LOGGED_PATH
+from bide.model.limits import MAX_LOGGED_PATH
 from bide.observing.logs import printable
+from bide.server.http.request_parser import Refusal
 from bide.server.limits.gate import CLIENT
 from bide.server.limits.reply_budget import Present
 from bide.server.limits.request_bodies import LARGE
-
-if TYPE_CHECKING:
-    from bide.server.http.connection import App, Connection
-
-_ONCE = frozenset(
-    (
-        b"host",
-        b"authorization",
-        b"content-type",
-        b"origin",
-        b"sec-fetch-site",
-        b"transfer-encoding",
-    )
-)
-"""Header fields that may occur once: proxies may use another one of two than this server."""
-
-Refusal = tuple[int, str]
-"""A status and its reason."""
-
-TOO_LARGE: Refusal = (431, f"the head is larger than {MAX_HEAD:,} bytes")
-
-_TOO_MANY: Refusal = (431, f"there are more than {MAX_FIELDS} header fields")
-
-
-class RequestHead:
-    """Collects a head field by field."""
-
-    def __init__(self) -> None:
-        self.url = b""
-        self.fields: list[tuple[bytes, bytes]] = []
-        self._bytes = self._fields = 0
-
-    def add_url(self, part: bytes) -> Refusal | None:
-        """Add a part of the target; return why the request is refused, `None` if it is not."""
-        self.url += part
-        self._bytes += len(part)
-        return TOO_LARGE if self._bytes > MAX_HEAD else None
-
-    def add_field(self, name: bytes, value: bytes) -> Refusal | None:
-        """Add a header field."""
-        name = name.lower()
-        if name in _ONCE and any(known == name for known, _ in self.fields):
-            return 400, f"two {name.decode()} header fields; send one"
-        self.fields.append((name, value))
-        return self.add_trailer(name, value)
-
-    def add_trailer(self, name: bytes, value: bytes) -> Refusal | None:
-        """Count a field after a chunked body, which is not kept."""
-        self._fields += 1
-        self._bytes += len(name) + len(value) + 4
-        if self._bytes > MAX_HEAD:
-            return TOO_LARGE
-        return _TOO_MANY if self._fields > MAX_FIELDS else None
-
-    def check(self, version: str) -> Refusal | None:
-        """Check the complete head."""
-        names = dict(self.fields)
-        coding = names.get(b"transfer-encoding")
-        if version not in ("1.1", "1.0"):
-            return 400, f"HTTP/{version} is not supported; use HTTP/1.1"
-        if version == "1.1" and b"host" not in names:
-            return 400, "HTTP/1.1 needs a host header field"
-        if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
-            return 400, "transfer-encoding can only be chunked, and only in HTTP/1.1"
-        return None
-
-    def expects_continue(self, version: str) -> bool:
-        """Tell whether the client waits for `100 Continue` before it sends the body."""
-        expected = dict(self.fields).get(b"expect", b"")
-        return version == "1.1" and expected.lower() == b"100-continue"
-
-    def without_upgrade(self, method: bytes, version: str) -> bytes:
-        """Return the head as text without the field `upgrade`."""
-        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
-        lines += [b"%b: %b" % field for field in self.fields if field[0] != b"upgrade"]
-        return b"\r\n".join(lines) + b"\r\n\r\n"
-
-    def scope(self, method: str, version: str, client: Any, server: Any) -> dict[str, Any]:
-        """Return ASGI's description of the request."""
-        url = self.url
-        if url.startswith((b"http://", b"https://")):  # the form that a proxy sends
-            _, slash, rest = url.partition(b"//")[2].partition(b"/")
-            url = slash + rest
-        path, _, query = url.partition(b"?")
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": version,
-            "method": method,
-            "scheme": "http",
-            "path": path.decode("latin-1"),
-            "raw_path": path,
-            "query_string": query,
-            "root_path": "",
-            "headers": self.fields,
-            "client": client,
-            "server": server,
-            "extensions": {},
-        }
-
+from bide.server.problem import Problem, as_json
 
 CLOSE = (b"connection", b"close")
 
@@ -124,7 +23,33 @@ KEEP = (b"connection", b"keep-alive")
 
 _LINES = {int(s): f"HTTP/1.1 {int(s)} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
+App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+"""An ASGI application."""
+
 _log = logger("bide.server")
+
+
+class Carrier(Protocol):
+    """The connection that carries an exchange."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    write_paused: bool
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer."""
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough for more to be written."""
+
+    def took_body(self) -> None:
+        """Continue to read: the application has taken the received part of the body."""
+
+    def ended(self, exchange: "Exchange") -> None:
+        """Note that the task of a request has ended."""
+
+    def finished(self, exchange: "Exchange") -> None:
+        """Continue with the next request, or wait for one."""
 
 
 class Exchange:
@@ -138,7 +63,7 @@ class Exchange:
     """
 
     def __init__(
-        self, connection: "Connection", scope: dict[str, Any], *, keep: bool, expects: bool
+        self, connection: Carrier, scope: dict[str, Any], *, keep: bool, expects: bool
     ) -> None:
         self._connection = connection
         self._scope = scope
@@ -159,12 +84,12 @@ class Exchange:
         self.started = False
         """Whether some of the answer was written."""
 
-    def start(self, app: "App") -> None:
+    def start(self, app: App) -> None:
         """Let the application answer."""
         self._task = self._connection.loop.create_task(self._run(app))
         self._task.add_done_callback(lambda _: self._connection.ended(self))
 
-    async def _run(self, app: "App") -> None:
+    async def _run(self, app: App) -> None:
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
@@ -302,6 +227,18 @@ def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         raise RuntimeError("a header field contains the end of a line")
     line = _LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     return b"%bdate: %b\r\n%b\r\n" % (line, _date(int(time.time())), text)
+
+
+_KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
+
+
+def refusal_answer(refusal: Refusal) -> bytes:
+    """Return the answer to a request that could not be parsed, or a refused connection."""
+    status, detail = refusal
+    status, data, headers = as_json(Problem(_KINDS[status], detail))
+    fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+    fields += [(b"content-length", b"%d" % len(data)), CLOSE]
+    return head(status, fields) + data
 
 
 @lru_cache(maxsize=1)

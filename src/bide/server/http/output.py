@@ -5,27 +5,29 @@ seconds is cut off, and the server limits the size of all buffers together.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, cast
 
 from bide.model.limits import STALLED
-
-if TYPE_CHECKING:
-    from bide.server.http.connection import Connection
-    from bide.server.http.http_server import HttpServer
+from bide.server.http.connection_table import ConnectionTable
 
 WRITTEN = 64 * 1024
 """Bytes that are passed to TLS at a time."""
 
 
 class ResponseOutput(asyncio.Protocol):
-    """The writing side of a connection."""
+    """The writing side of a connection.
 
-    server: "HttpServer"
+    Args:
+        table: limits what all clients together leave unread.
+    """
+
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     _tls: bool
 
-    def __init__(self) -> None:
+    def __init__(self, table: ConnectionTable) -> None:
+        self.table = table
+        self.address = ""
+        """The client's address; "" on a Unix socket."""
         self.write_paused = False
         self._drained: asyncio.Future[None] | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -48,7 +50,7 @@ class ResponseOutput(asyncio.Protocol):
         """Make answers wait until the client has read some."""
         self.write_paused = True
         self._watch_reading()
-        self.server.fell_behind(cast("Connection", self))
+        self.table.fell_behind(self)
 
     def resume_writing(self) -> None:
         """Continue with the waiting answer."""
@@ -56,7 +58,7 @@ class ResponseOutput(asyncio.Protocol):
         if self._stall is not None:  # the next stall gets the full time
             self._stall.cancel()
             self._stall = None
-        self.server.caught_up(cast("Connection", self))
+        self.table.caught_up(self)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
