@@ -8,7 +8,7 @@ from click.testing import Result
 
 import bide
 from bide.cli.times import now_ms
-from bide.observing.heartbeat import QUEUE, Busy, Report, put_report
+from bide.observing.heartbeat import REGISTER, Busy, Report, put_report
 from tests.cli.conftest import Terminal
 
 Bide = Callable[..., Result]
@@ -35,7 +35,7 @@ def test_a_narrow_terminal_shows_which_worker_is_silent(
     assert "1 of 4" in narrow
     assert "a-rather-long-id 1m" in wide
     assert "no room for longest" in narrow
-    with bide.Queue(QUEUE, orders.url) as reports:
+    with bide.Queue(REGISTER, orders.url) as reports:
         reports.reschedule(next(reports.scan()).id, at=now_ms() / 1000 - 30)
     for width in ("100", "40"):
         assert "silent for" in terminal("workers", COLUMNS=width)[0]

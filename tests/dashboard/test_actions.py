@@ -18,7 +18,8 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Find
 from bide.model.limits import MAX_FORM, MAX_URL
 from bide.model.replies import Found
-from bide.observing.heartbeat import STOPS, Report, put_report
+from bide.observing.heartbeat import Report, put_report
+from bide.observing.workers import STOPS
 from bide.server.logs import ActionLog
 from tests.dashboard.conftest import Reply, Stage, Visitor, bury
 

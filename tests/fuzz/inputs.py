@@ -22,7 +22,7 @@ from bide.cli import main
 from bide.engines.registry import opener
 from bide.model import commands as cmd
 from bide.model.errors import BideError
-from bide.model.identity import RESERVED
+from bide.model.internal_queues import SERVER_NAMESPACE
 from bide.model.message import Item
 from bide.model.times import LATEST, milliseconds
 from bide.server.app import ServerApp
@@ -161,7 +161,7 @@ def _record(where: Place, data: bytes) -> None:
     """What bide keeps for itself in the store, written by somebody else."""
     name, _, content = data.partition(b"\n")
     lane = where.app.service.lane
-    queue = f"{RESERVED}/{name.decode('ascii', 'replace')}"
+    queue = f"{SERVER_NAMESPACE}/{name.decode('ascii', 'replace')}"
     text = content.decode("utf-8", "ignore")  # a store keeps JSON as text
     if not re.fullmatch(r"[a-z.]+/[a-z]+", queue):
         return

@@ -5,23 +5,23 @@ from msgspec.structs import replace
 from bide.engines.memory import MemoryEngine
 from bide.lane.steps import run_steps
 from bide.model.commands import Claim, Purge, Put
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
-from bide.model.undoing import records_of
 from bide.observing.heartbeat import (
-    QUEUE,
+    REGISTER,
     REMEMBER,
     SILENT,
-    STOPS,
     WINDOW,
     LastMinute,
     Report,
     delete_report,
-    forget_changes,
     put_report,
 )
 from bide.observing.sample import Lateness, Sample, Worker, take_sample
 from bide.observing.tally import Histogram, Tally
+from bide.observing.workers import STOPS
+from bide.undoing.steps import forget_changes
 
 START = 1_700_000_000_000
 
@@ -43,7 +43,7 @@ class Store:
     def do(self, *commands: object) -> None:
         self.engine.execute(commands, self.now)  # type: ignore[arg-type]
 
-    def look(self, *queues: str, registers: tuple[str, ...] = (QUEUE,)) -> Sample:
+    def look(self, *queues: str, registers: tuple[str, ...] = (REGISTER,)) -> Sample:
         steps = take_sample(
             queues, registers, self.now / 1000, self.now, lambda name: name in queues
         )
@@ -69,13 +69,17 @@ def test_one_that_falls_silent_is_told_and_forgotten_after_a_while() -> None:
     assert sample.workers["web1:7"].seen == sample.moment - 3
     store.now += round(REMEMBER * 1000)
     assert store.look("orders").workers == {}
-    store.do(Purge(QUEUE, "ready"))
-    assert store.look(QUEUE).queues[QUEUE].sizes.total == 0
+    store.do(Purge(REGISTER, "ready"))
+    assert store.look(REGISTER).queues[REGISTER].sizes.total == 0
 
 
 def test_what_can_no_longer_be_taken_back_is_forgotten() -> None:
     store = Store()
-    names = (records_of("orders"), records_of("shop/orders"), "orders")
+    names = (
+        InternalQueue.UNDO.beside("orders"),
+        InternalQueue.UNDO.beside("shop/orders"),
+        "orders",
+    )
     for name in names:
         store.do(Put(name, [Item("old", b"1", delay=5), Item("new", b"1", delay=50)]))
     store.now += 5
@@ -107,8 +111,8 @@ def test_what_it_holds_counts_as_well() -> None:
 def test_a_register_is_that_of_its_namespace() -> None:
     store = Store()
     put = put_report("web1:7", Report({"web1:7": ["orders"]}, {"orders": of(0.004)}))
-    store.do(Put(f"shop/{QUEUE}", put.items, "replace"))
-    sample = store.look("shop/orders", "orders", registers=(f"shop/{QUEUE}",))
+    store.do(Put(f"shop/{REGISTER}", put.items, "replace"))
+    sample = store.look("shop/orders", "orders", registers=(f"shop/{REGISTER}",))
     assert sample.workers["web1:7"].held == {"shop/orders": 0}
     assert list(sample.lateness) == ["shop/orders"]
 
@@ -133,12 +137,12 @@ def test_the_causes_of_all_processes_are_added_up_in_milliseconds() -> None:
 
 def test_what_nobody_understands_is_passed_over() -> None:
     store = Store()
-    store.do(Put(QUEUE, [Item("x", b'{"later": true}', delay=9), Item("y", b"\xff", False)]))
+    store.do(Put(REGISTER, [Item("x", b'{"later": true}', delay=9), Item("y", b"\xff", False)]))
     assert store.look("orders").workers == {}
 
 
 def test_what_a_namespace_reports_is_read_as_far_as_it_is_small() -> None:
-    store, shop = Store(), f"shop/{QUEUE}"
+    store, shop = Store(), f"shop/{REGISTER}"
 
     def report(holder: str, size: int, register: str) -> None:
         queues = ["orders", *(f"q{number:08}" for number in range(size // 12))]
@@ -146,8 +150,8 @@ def test_what_a_namespace_reports_is_read_as_far_as_it_is_small() -> None:
 
     report("web1:7", 100, shop)
     report("huge:7", 1_000_000, shop)  # by a program that may claim in the namespace
-    report("house:7", 1_000_000, QUEUE)
-    found = store.look("orders", "shop/orders", registers=(QUEUE, shop)).workers
+    report("house:7", 1_000_000, REGISTER)
+    found = store.look("orders", "shop/orders", registers=(REGISTER, shop)).workers
     assert set(found) == {"web1:7", "house:7"}
     store = Store()
     for number in range(100):
@@ -158,11 +162,11 @@ def test_what_a_namespace_reports_is_read_as_far_as_it_is_small() -> None:
 
 
 def test_who_replaces_a_process_is_not_said_by_another_namespace() -> None:
-    store, evil = Store(), f"a/{QUEUE}"
+    store, evil = Store(), f"a/{REGISTER}"
     supervised = put_report("web1:7", Report({"web1:7": ["orders"]}, supervised=True))
     store.do(supervised)
     store.do(replace(supervised, queue=evil))
-    for registers in ((QUEUE, evil), (evil, QUEUE)):
+    for registers in ((REGISTER, evil), (evil, REGISTER)):
         sample = store.look("orders", "a/orders", registers=registers)
         assert (sample.workers["web1:7"].stops, sample.partly) == (STOPS, False)
 
@@ -171,7 +175,7 @@ def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:
     store = Store()
     for _ in range(3):
         store.do(put_report("web1:7", Report({"web1:7": ["orders"]})))
-    reply = store.look(QUEUE).queues[QUEUE]
+    reply = store.look(REGISTER).queues[REGISTER]
     assert isinstance(reply, Counts)
     assert (reply.sizes.delayed, reply.flow.put) == (1, 1)
     assert isinstance(store.engine.execute([delete_report("nobody")], store.now)[0], Outcomes)

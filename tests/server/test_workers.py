@@ -27,8 +27,8 @@ from bide.model.commands import (
 from bide.model.errors import AccessDenied, StoreFull
 from bide.model.message import Item
 from bide.model.replies import Affected, Found, Outcomes, expect
-from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import STOPS, Busy, Report, delete_report, put_report
+from bide.observing.heartbeat import REGISTER, Busy, Report, delete_report, put_report
+from bide.observing.workers import STOPS
 from bide.server.limits import quotas
 from bide.server.settings import Quota
 from tests.server.client import Client, Q

@@ -8,7 +8,7 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.model.commands import Put, Scan
 from bide.model.replies import Page
-from bide.observing.heartbeat import QUEUE, Report, read
+from bide.observing.heartbeat import REGISTER, Report, read
 from tests.worker.worker_app import Scene, more, until
 
 ME = f"{socket.gethostname()}:{os.getpid()}"
@@ -17,7 +17,7 @@ ME = f"{socket.gethostname()}:{os.getpid()}"
 def reports(scene: Scene) -> list[Report]:
     """Return what living processes have said, as another process reads it."""
     reader = SqliteEngine(scene.path, read_only=True)
-    (page,) = reader.execute([Scan(QUEUE, "delayed")], scene.clock.now())
+    (page,) = reader.execute([Scan(REGISTER, "delayed")], scene.clock.now())
     reader.close()
     assert isinstance(page, Page)
     return [report for message in page.messages if (report := read(message)) is not None]
@@ -89,7 +89,7 @@ def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
         async with scene.at_work():
             await until(lambda: reports(scene))
             away = bide.StoreUnavailable("away")
-            scene.engine.fail(away, when=lambda command: command.queue == QUEUE, times=None)
+            scene.engine.fail(away, when=lambda command: command.queue == REGISTER, times=None)
             await scene.pass_time(lambda: not reports(scene), 5)
             while True:
                 try:

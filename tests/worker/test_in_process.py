@@ -122,7 +122,7 @@ def test_a_worker_that_is_cancelled_before_it_claims_leaves_nothing_behind() -> 
         def execute(
             self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
         ) -> list[Reply]:
-            if any(isinstance(one, Scan) and one.queue == heartbeat.QUEUE for one in commands):
+            if any(isinstance(one, Scan) and one.queue == heartbeat.REGISTER for one in commands):
                 reading.set()
                 may_answer.wait()
             return super().execute(commands, now)
@@ -209,7 +209,7 @@ def test_two_are_listed_while_they_run(tmp_path: Path) -> None:
         lane = Lane(opener(url))
 
         def holders() -> list[str]:
-            reply = lane.call(Scan(heartbeat.QUEUE))
+            reply = lane.call(Scan(heartbeat.REGISTER))
             assert isinstance(reply, Page)
             reports = [heartbeat.read(message) for message in reply.messages]
             return sorted(holder for report in reports if report for holder in report.workers)

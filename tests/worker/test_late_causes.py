@@ -6,7 +6,7 @@ import bide
 from bide.consuming.delivery_log import SUMMARY
 from bide.model.commands import Configure, Explain, Put, Scan
 from bide.model.message import Item
-from bide.observing.heartbeat import QUEUE, Report
+from bide.observing.heartbeat import REGISTER, Report
 from bide.observing.workers import Seen, gaps_before, seen_of
 from bide.worker.process.runner import Runner
 from tests.worker.worker_app import Scene, until
@@ -127,7 +127,7 @@ def test_before_the_first_worker_there_was_none(scene: Scene) -> None:
         async with scene.at_work() as runner:
             await scene.acked(1)
             await scene.pass_time(lambda: causes(runner).get("no-worker", 0) == 60, 1)
-        reply = await scene.lane.acall(Scan(QUEUE, "next"))
+        reply = await scene.lane.acall(Scan(REGISTER, "next"))
         assert reply.messages == []  # type: ignore[union-attr]
 
     scene.play(story())

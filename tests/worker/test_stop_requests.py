@@ -15,8 +15,8 @@ from bide.model.commands import Find, Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Found
-from bide.observing.heartbeat import STOPS, Report, put_report
-from bide.observing.workers import request_stop, take_requests
+from bide.observing.heartbeat import Report, put_report
+from bide.observing.workers import STOPS, request_stop, take_requests
 from bide.testing import FakeClock, FlakyEngine
 from tests.worker.processes import children, counts, log, put, said, wait_for, worker
 

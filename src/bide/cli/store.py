@@ -19,7 +19,8 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
 from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
-from bide.model.identity import OWN, RESERVED, actor_of, check_prefix, is_listed, is_own
+from bide.model.identity import actor_of, check_prefix
+from bide.model.internal_queues import INTERNAL_PREFIX, SERVER_NAMESPACE, is_internal, is_listed
 from bide.model.limits import MAX_BODY
 from bide.model.replies import Names, Reply, expect
 from bide.queue.arguments import user_name
@@ -185,16 +186,16 @@ def refuse_memory(
         )
 
 
-def refuse_own(queue: str) -> None:
+def refuse_internal(queue: str) -> None:
     """Refuse to put into an internal queue of bide.
 
     Raises:
         InvalidArgument: it is one.
     """
-    if is_own(queue):
+    if is_internal(queue):
         raise InvalidArgument(
-            f"{queue!r} is bide's own, as are all queues that begin with {OWN} and those in "
-            f"{RESERVED}/; take another name"
+            f"{queue!r} is bide's own, as are all queues that begin with {INTERNAL_PREFIX} and "
+            f"those in {SERVER_NAMESPACE}/; take another name"
         )
 
 

@@ -15,7 +15,8 @@ from bide.engines.port import Capabilities
 from bide.engines.registry import is_server
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues
-from bide.model.identity import check_prefix, is_listed
+from bide.model.identity import check_prefix
+from bide.model.internal_queues import is_listed
 from bide.model.replies import Explained, Forecasted, Names, Reply, expect
 from bide.observing.explanation import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample

@@ -8,13 +8,8 @@ from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
 from bide.model.forks import in_child, notice_fork
+from bide.model.internal_queues import SERVER_NAMESPACE
 from bide.model.limits import MAX_ACTOR, MAX_NAME, MAX_QUEUE
-
-OWN = "bide:"
-"""The prefix of queues that bide uses itself; a namespace may precede it."""
-
-RESERVED = "bide.server"
-"""The namespace of the queues that servers use themselves."""
 
 _PART = rf"[A-Za-z0-9][A-Za-z0-9_.:-]{{0,{MAX_QUEUE - 1}}}"
 _QUEUE = re.compile(rf"(?:{_PART}/)?{_PART}")
@@ -73,7 +68,7 @@ def check_subscription(name: str) -> str:
     Raises:
         InvalidArgument: it is not valid, or its namespace is that of servers.
     """
-    return _match("subscription", name, not name.startswith(f"{RESERVED}/"), field="name")
+    return _match("subscription", name, not name.startswith(f"{SERVER_NAMESPACE}/"), field="name")
 
 
 def _match(what: str, name: str, valid: bool = True, field: str | None = None) -> str:
@@ -83,31 +78,6 @@ def _match(what: str, name: str, valid: bool = True, field: str | None = None) -
             "of A-Z a-z 0-9 _ . : -, beginning with a letter or digit"
         )
     return plain_text(name)
-
-
-def is_own(queue: str) -> bool:
-    """Tell whether bide uses a queue itself.
-
-    Example:
-        >>> is_own("bide:workers"), is_own("shop/bide:move"), is_own("bide.server/tokens")
-        (True, True, True)
-        >>> is_own("orders"), is_own("shop/orders")
-        (False, False)
-    """
-    namespace, _, name = queue.rpartition("/")
-    return namespace == RESERVED or name.startswith(OWN)
-
-
-def is_listed(queue: str, prefix: str = "") -> bool:
-    """Tell whether a queue is listed among those with a prefix.
-
-    Queues that bide uses itself are listed only if the prefix is one of theirs.
-
-    Example:
-        >>> is_listed("orders"), is_listed("bide:move"), is_listed("bide:move", "bide:")
-        (True, False, True)
-    """
-    return is_own(prefix) or not is_own(queue)
 
 
 def check_name(name: str, what: str = "id") -> str:

@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from bide.model.commands import Purge, Where
-from bide.model.identity import OWN
+from bide.model.commands import Where
 from bide.model.message import Message, State
 from bide.model.times import Ms, UnixMs
 
@@ -20,35 +19,7 @@ UNDO_FOR = 600_000
 PART = 500
 """The maximum number of messages that one part of a bulk change changes."""
 
-_RECORDS = f"{OWN}undo"
-
 Verb = Literal["cancel", "purge", "revive", "reschedule"]
-
-
-def records_of(queue: str) -> str:
-    """Return the queue with the records of a queue's bulk changes: one in each namespace.
-
-    Example:
-        >>> records_of("orders"), records_of("shop/orders")
-        ('bide:undo', 'shop/bide:undo')
-    """
-    namespace, slash, _ = queue.rpartition("/")
-    return f"{namespace}{slash}{_RECORDS}"
-
-
-def is_records(queue: str) -> bool:
-    """Tell whether a queue holds undo records: they contain bodies of all queues beside it.
-
-    Example:
-        >>> is_records("shop/bide:undo"), is_records("orders")
-        (True, False)
-    """
-    return queue.rpartition("/")[2] == _RECORDS
-
-
-def forget_records(queue: str) -> Purge:
-    """Return the command that deletes the records of what can no longer be taken back."""
-    return Purge(queue, "ready")
 
 
 class _Composed(

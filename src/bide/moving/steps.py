@@ -17,7 +17,8 @@ import msgspec
 
 from bide.model import errors
 from bide.model.commands import Bury, OnConflict, Purge, Put, Scan
-from bide.model.identity import OWN, new_id
+from bide.model.identity import new_id
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import IN_TRANSIT, MAX_ATTEMPTS, Item, Message
 from bide.model.parts import in_parts
 from bide.model.replies import Counts, Outcome, Page
@@ -33,18 +34,11 @@ LEASE = 15.0
 EXAMPLES = 100
 """How many ids of messages that stay are listed."""
 
-_NAME = f"{OWN}move"
 _ID = "ledger"
 
 
-def ledger_name(queue: str) -> str:
-    """Return the queue with the ledger of a queue: one per namespace."""
-    namespace, slash, _ = queue.rpartition("/")
-    return f"{namespace}{slash}{_NAME}"
-
-
 def _beside(queue: Queue) -> Queue:
-    return Queue(ledger_name(queue.name), queue._url, clock=queue._own_clock)
+    return Queue(InternalQueue.MOVE.beside(queue.name), queue._url, clock=queue._own_clock)
 
 
 def onto_itself(queue: str, url: str) -> errors.InvalidArgument:

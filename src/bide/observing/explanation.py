@@ -11,7 +11,8 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Find, History, Scan
 from bide.model.errors import AccessDenied
-from bide.model.identity import RESERVED, split_name
+from bide.model.identity import split_name
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import LAPSED, State
 from bide.model.replies import (
     AHEAD,
@@ -25,7 +26,7 @@ from bide.model.replies import (
     Subscribed,
 )
 from bide.model.times import format_duration, rate_text, to_datetime
-from bide.observing.heartbeat import QUEUE, READ_MOST
+from bide.observing.heartbeat import READ_MOST, REGISTER
 from bide.observing.workers import Workers, list_workers
 
 Reason = Literal[
@@ -310,9 +311,8 @@ def look_further(
             explained = msgspec.structs.replace(explained, end=end)
     if not around or explained.state != "ready" or explained.workers is not None:
         return explained
-    home, slash, _ = queue.rpartition("/")
     by_holder = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
-    registers = {QUEUE, f"{home}{slash}{QUEUE}"}
+    registers = {REGISTER, InternalQueue.WORKERS.beside(queue)}
     try:
         listed = yield from list_workers(registers, explained.now, {queue: queue}.get)
     except AccessDenied:
@@ -332,7 +332,7 @@ def look_further(
 
 def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     """Return the subscriptions of a queue that send nothing."""
-    scan = Scan(f"{RESERVED}/subscriptions", "delayed", limit=READ_MOST)
+    scan = Scan(InternalQueue.SUBSCRIPTIONS.value, "delayed", limit=READ_MOST)
     page: Page | None = yield from _allowed(scan)
     if page is None:
         return None
@@ -344,7 +344,8 @@ def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
     }
     if not subscriptions:
         return []
-    answer: Found | None = yield from _allowed(Find(f"{RESERVED}/circuits", list(subscriptions)))
+    find = Find(InternalQueue.CIRCUITS.value, list(subscriptions))
+    answer: Found | None = yield from _allowed(find)
     circuits = answer.messages if answer is not None else [None] * len(subscriptions)
     subscribed = []
     for subscription, stored in zip(subscriptions.values(), circuits, strict=False):

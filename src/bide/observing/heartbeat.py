@@ -19,20 +19,18 @@ from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, arun_steps
 from bide.logs import logger
-from bide.model.commands import Cancel, Purge, Put, Queues, Scan
+from bide.model.commands import Cancel, Purge, Put, Scan
 from bide.model.errors import BideError, InvalidArgument
-from bide.model.identity import OWN, check_name, check_queue
+from bide.model.identity import check_name, check_queue
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, Message
-from bide.model.replies import Names, Page
-from bide.model.undoing import forget_records, is_records
+from bide.model.replies import Page
 from bide.observing.tally import Histogram, Tally
+from bide.undoing.steps import forget_changes
 
-QUEUE = f"{OWN}workers"
+REGISTER = InternalQueue.WORKERS.value
 """The register: the queue of reports, one in each namespace that has workers."""
-
-STOPS = f"{OWN}stops"
-"""The queue of requests to replace a process, one in each namespace: see `observing/workers.py`."""
 
 BEAT = 5.0
 """Seconds between two reports of a process."""
@@ -108,31 +106,14 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Report).decode
 
 
-def is_register(queue: str) -> bool:
-    """Tell whether a queue is a register.
-
-    Example:
-        >>> is_register("bide:workers"), is_register("shop/bide:workers"), is_register("orders")
-        (True, True, False)
-    """
-    return queue.rpartition("/")[2] == QUEUE
-
-
 def put_report(process: str, report: Report) -> Put:
     """Return the command that puts a report."""
-    return Put(QUEUE, [Item(process, _encode(report), delay=SILENT)], "replace")
+    return Put(REGISTER, [Item(process, _encode(report), delay=SILENT)], "replace")
 
 
 def delete_report(process: str) -> Cancel:
     """Return the command that deletes the report of a process."""
-    return Cancel(QUEUE, [process])
-
-
-def forget_changes() -> Steps[None]:
-    """Delete what was noted of bulk changes that can no longer be taken back."""
-    reply: Names = yield Queues("")
-    for name in filter(is_records, reply.names):
-        yield forget_records(name)
+    return Cancel(REGISTER, [process])
 
 
 def decode_report(data: bytes) -> Report:
@@ -169,13 +150,13 @@ def read(message: Message) -> Report | None:
         `None` if the report is wrong, or of a newer version.
     """
     try:
-        if message.queue != QUEUE and len(message.data) > LARGEST:
+        if message.queue != REGISTER and len(message.data) > LARGEST:
             raise InvalidArgument(f"it takes more than {LARGEST:,} bytes")
         report = decode_report(message.data)
     except InvalidArgument as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
-    home = message.queue.removesuffix(QUEUE)
+    home = message.queue.removesuffix(REGISTER)
     named = {
         field: {home + queue: figure for queue, figure in getattr(report, field).items()}
         for field in ("lateness", "busy", "causes", "gaps")
@@ -209,7 +190,7 @@ def recent_reports(registers: Iterable[str], now: int) -> Steps[tuple[list[Recen
     reports: list[Recent] = []
     partly = False
     for register in registers:
-        most = MAX_BYTES if register == QUEUE else READ_BYTES
+        most = MAX_BYTES if register == REGISTER else READ_BYTES
         page: Page = yield Scan(register, "next", limit=READ_MOST, max_bytes=most)
         partly = partly or page.cursor is not None
         for message in page.messages:
@@ -277,7 +258,8 @@ class Heartbeat:
                 try:
                     await self._say()
                     if beats % SWEEP_EVERY == 0 and self._listed:
-                        await self.lane.acall(Purge(QUEUE, "ready"))  # of processes that are dead
+                        # Those that are due are of processes that are dead.
+                        await self.lane.acall(Purge(REGISTER, "ready"))
                     if beats % SWEEP_EVERY == 0 and not self.lane.capabilities.takes_back:
                         await arun_steps(forget_changes(), self.lane.acall)
                     self._complained = False

@@ -7,8 +7,9 @@ import msgspec
 
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
+from bide.model.internal_queues import InternalQueue
 from bide.model.replies import Counts, Forecasted, Page
-from bide.observing.heartbeat import QUEUE, REMEMBER, STOPS, Busy, recent_reports
+from bide.observing.heartbeat import REMEMBER, Busy, recent_reports
 from bide.observing.tally import Histogram, total
 
 HELD_MOST = 1_000
@@ -200,7 +201,7 @@ def take_sample(
         for holder, works_on in report.workers.items():
             see(holder, works_on, silent, report.busy)
             if report.supervised and holder in workers and workers[holder].stops is None:
-                workers[holder].stops = register.removesuffix(QUEUE) + STOPS
+                workers[holder].stops = InternalQueue.STOPS.beside(register)
     alive = [recent.report for recent in reports if recent.silent is None]
     lateness = {
         queue: Lateness.of(histogram)

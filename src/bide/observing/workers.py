@@ -15,13 +15,13 @@ from bide.logs import logger
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import StoreError
 from bide.model.identity import check_name
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, expect
 from bide.observing.heartbeat import (
-    QUEUE,
     READ_MOST,
+    REGISTER,
     SILENT,
-    STOPS,
     Busy,
     Report,
     read,
@@ -30,6 +30,9 @@ from bide.observing.heartbeat import (
 
 Span = tuple[float, float]
 """Start and end, in Unix milliseconds."""
+
+STOPS = InternalQueue.STOPS.value
+"""The queue of requests to replace a process of the whole store."""
 
 VALID = 60_000
 """Milliseconds after which a request is void: the name may belong to another process by then."""
@@ -59,16 +62,6 @@ class Workers(msgspec.Struct, omit_defaults=True):
     """Whether there are more reports than were read: of a namespace those of 256 KiB."""
 
 
-def is_stops(queue: str) -> bool:
-    """Tell whether a queue has requests to replace processes.
-
-    Example:
-        >>> is_stops("bide:stops"), is_stops("shop/bide:stops"), is_stops("orders")
-        (True, True, False)
-    """
-    return queue.rpartition("/")[2] == STOPS
-
-
 def list_workers(
     registers: Iterable[str], now: int, own: Callable[[str], str | None] = lambda queue: queue
 ) -> Steps[Workers]:
@@ -87,7 +80,7 @@ def list_workers(
     reports, partly = yield from recent_reports(registers, now)
     for register, report, silent in reports:
         busy = {name: state for queue, state in report.busy.items() if (name := own(queue))}
-        stops = own(register.removesuffix(QUEUE) + STOPS) if report.supervised else None
+        stops = own(InternalQueue.STOPS.beside(register)) if report.supervised else None
         for holder, queues in report.workers.items():
             if named := sorted(name for queue in queues if (name := own(queue))):
                 worker = WorkerProcess(holder, named, busy, silent, stops)
@@ -180,7 +173,7 @@ async def read_gaps(lane: Lane, queues: Sequence[str], began: int) -> dict[str, 
     """
     others: list[Seen] = []
     try:
-        page = expect(Page, await lane.acall(Scan(QUEUE, "next", limit=READ_MOST)))
+        page = expect(Page, await lane.acall(Scan(REGISTER, "next", limit=READ_MOST)))
     except StoreError as error:  # such as a token that may not read: the others are unknown
         _log.debug("the reports of other workers could not be read: %s", error)
     else:

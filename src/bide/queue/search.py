@@ -9,7 +9,8 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Find, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_prefix, is_listed, plain_text, text_of
+from bide.model.identity import check_name, check_prefix, plain_text, text_of
+from bide.model.internal_queues import is_listed
 from bide.model.limits import MAX_BYTES, check_whole
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page

@@ -14,10 +14,10 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
 from bide.model.commands import Count, Queues
 from bide.model.errors import InvalidArgument
-from bide.model.identity import actor_of, check_prefix, is_listed
+from bide.model.identity import actor_of, check_prefix
+from bide.model.internal_queues import InternalQueue, is_listed
 from bide.model.replies import Counts, Found, Names, Outcomes, expect
 from bide.model.times import Duration, Moment, milliseconds
-from bide.observing.heartbeat import QUEUE, is_register
 from bide.observing.workers import (
     WorkerProcess,
     Workers,
@@ -211,7 +211,8 @@ def stop_worker(
 def read_workers(lane: Lane) -> Workers:
     """List the worker processes of a store."""
     names = expect(Names, lane.call(Queues(""))).names
-    registers = {QUEUE, *filter(is_register, names)}  # a server does not name its own
+    registers = {name for name in names if InternalQueue.WORKERS.matches(name)}
+    registers.add(InternalQueue.WORKERS.value)  # a server does not name its own
     return run_steps(list_workers(sorted(registers), time.time_ns() // 1_000_000), lane.call)
 
 

@@ -15,7 +15,8 @@ from bide.engines.http.connection import MARK
 from bide.lane.steps import Steps, arun_steps
 from bide.model.body import parse
 from bide.model.commands import Command, Queues
-from bide.model.identity import actor_of, is_listed
+from bide.model.identity import actor_of
+from bide.model.internal_queues import is_listed
 from bide.model.limits import MAX_QUERY
 from bide.model.message import Message
 from bide.model.replies import Found, Names, Page, Reply, expect

@@ -18,9 +18,9 @@ from bide.logs import logger
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BYTES, MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
-from bide.model.undoing import is_records
 from bide.observing.explanation import look_further
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
@@ -358,5 +358,5 @@ class Service:
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
     """Return the caller's names of those queues that the caller may see."""
-    candidates = (caller.own(name) for name in names if not is_records(name))
+    candidates = (caller.own(name) for name in names if not InternalQueue.UNDO.matches(name))
     return [own for own in candidates if own is not None]

@@ -11,21 +11,11 @@ from bide.lane.steps import Steps, find_all
 from bide.model import commands as cmd
 from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import InvalidArgument, NothingToUndo, OutcomeUnknown
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, Message, version_of
-from bide.model.replies import Explained, Found, Outcome, Outcomes, Page
-from bide.model.undoing import (
-    PART,
-    UNDO_FOR,
-    Bulk,
-    Part,
-    Record,
-    Undo,
-    Undone,
-    Verb,
-    forget_records,
-    records_of,
-)
+from bide.model.replies import Explained, Found, Names, Outcome, Outcomes, Page
+from bide.model.undoing import PART, UNDO_FOR, Bulk, Part, Record, Undo, Undone, Verb
 
 encode_record = msgspec.msgpack.Encoder().encode
 decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -62,10 +52,22 @@ def nothing(undo: Undo) -> NothingToUndo:
     )
 
 
+def forget_records(queue: str) -> cmd.Purge:
+    """Return the command that deletes the records of what can no longer be taken back."""
+    return cmd.Purge(queue, "ready")
+
+
+def forget_changes() -> Steps[None]:
+    """Delete the records of all namespaces of what can no longer be taken back."""
+    reply: Names = yield cmd.Queues("")
+    for name in filter(InternalQueue.UNDO.matches, reply.names):
+        yield forget_records(name)
+
+
 def bulk_steps(bulk: Bulk) -> Steps[Part]:
     """Change a part of some messages, and note what is needed to take it back."""
     if bulk.part == 0:
-        yield forget_records(records_of(bulk.queue))
+        yield forget_records(InternalQueue.UNDO.beside(bulk.queue))
     if bulk.ids is None:
         return (yield from _matching(bulk))
     remaining, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
@@ -109,7 +111,7 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
     """Note messages, change those that are unchanged, and mark these; return their ids."""
     if not messages:
         return set()
-    records, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
+    records, key = InternalQueue.UNDO.beside(bulk.queue), f"{bulk.undo}:{part}"
     record = note(key, bulk.undo, encode_record(Record(bulk.queue, bulk.verb, messages)))
     noted: Outcomes = yield cmd.Put(records, [record], actor=bulk.actor)
     if not noted.outcomes[0]:
@@ -162,7 +164,7 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     Raises:
         NothingToUndo: there is no such change of this queue, or it is too old.
     """
-    records, key = records_of(undo.queue), f"{undo.undo}:{undo.part}"
+    records, key = InternalQueue.UNDO.beside(undo.queue), f"{undo.undo}:{undo.part}"
     names = (key, f"{key}:changed", f"{key}:undone")
     notes = yield from find_all(records, names)
     # Notes in other states are too old.

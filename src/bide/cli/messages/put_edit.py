@@ -13,7 +13,7 @@ from bide.cli.input import CHUNK, Form, check_size, read_body
 from bide.cli.message_output import outcome_json, print_outcomes, sentence_of
 from bide.cli.option import together
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
-from bide.cli.store import Store, on_any_store, on_store, refuse_own
+from bide.cli.store import Store, on_any_store, on_store, refuse_internal
 from bide.cli.times import when
 from bide.model.body import parse, why_unreadable
 from bide.model.errors import StoreError
@@ -118,7 +118,7 @@ def put(
       bide put mail "good morning" --text --at 2026-12-01T09:00+01:00
       producer | bide put events --lines --delay 10s
     """
-    refuse_own(queue)
+    refuse_internal(queue)
     form = form or "json"
     if lines:
         apart = any(options[name] is not None for name in APART)

@@ -10,14 +10,10 @@ from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage
 from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural
 from bide.cli.store import Store, refuse_memory
 from bide.engines.registry import opener
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BODY, MAX_PAGE
-from bide.model.undoing import is_records
 from bide.moving import Moved, Mover
 from bide.moving.mover import BATCH
-from bide.moving.steps import ledger_name
-from bide.observing.heartbeat import is_register
-from bide.observing.workers import is_stops
-from bide.targets.http.peers import PUSHERS
 
 PAUSE = 0.5
 """Seconds that `--follow` waits before it counts the source again. What falls due meanwhile is
@@ -93,16 +89,22 @@ def move(
         click.get_current_context().exit(NOT_DONE)
 
 
+_STAYING = (
+    InternalQueue.WORKERS,
+    InternalQueue.STOPS,
+    InternalQueue.UNDO,
+    InternalQueue.MOVE,
+    InternalQueue.PUSHERS,
+    InternalQueue.KEYS,
+)
+"""They say what processes of their store do, hold and can undo."""
+
+
 def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
-    return list(queues) or [name for name in store.names(own=True) if not _stays(name)]
-
-
-def _stays(name: str) -> bool:
-    """Tell whether a queue stays: it says what processes of its store do, hold and can undo."""
-    from bide.server.access.tokens import KEYS
-
-    kinds = is_register(name), is_stops(name), is_records(name)
-    return any(kinds) or name in (ledger_name(name), PUSHERS, KEYS)
+    if queues:
+        return list(queues)
+    names = store.names(own=True)
+    return [name for name in names if not any(queue.matches(name) for queue in _STAYING)]
 
 
 def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Moved:

@@ -20,9 +20,8 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import split_url
 from bide.model.commands import Forecast
 from bide.model.errors import StoreError
-from bide.model.identity import is_listed
+from bide.model.internal_queues import InternalQueue, is_listed
 from bide.model.replies import Counts, Forecasted
-from bide.observing.heartbeat import is_register
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 
 SHORTEST = 0.1
@@ -47,7 +46,7 @@ def read_store(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sam
     """Read a store again after each interval; yield its clock, too, in Unix milliseconds."""
     while True:
         now, names = now_ms(), store.names(prefix)
-        registers = [name for name in store.names(own=True) if is_register(name)]
+        registers = [name for name in store.names(own=True) if InternalQueue.WORKERS.matches(name)]
         steps = take_sample(
             names, registers, time.monotonic(), now, lambda queue: queue.startswith(prefix)
         )

@@ -13,7 +13,8 @@ import msgspec
 from bide.engines.registry import is_this_machine
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
-from bide.model.identity import RESERVED, check_namespace
+from bide.model.identity import check_namespace
+from bide.model.internal_queues import SERVER_NAMESPACE
 from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
 from bide.server.access.rights import (
     ALL_QUEUES,
@@ -171,7 +172,7 @@ class Oidc:
         value = _claim(claims, settings.namespace_claim)
         if not isinstance(value, str):
             raise Rejected(f"it has no namespace: its claim {settings.namespace_claim} is no text")
-        if check_namespace(value) == RESERVED:
+        if check_namespace(value) == SERVER_NAMESPACE:
             raise Rejected(f"namespace={value!r} is bide's own")
         return value
 

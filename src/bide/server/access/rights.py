@@ -10,12 +10,10 @@ import msgspec
 
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
-from bide.model.identity import RESERVED, split_name
+from bide.model.identity import split_name
+from bide.model.internal_queues import SERVER_NAMESPACE, InternalQueue
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
-from bide.model.undoing import Bulk, Undo, is_records
-from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import is_register
-from bide.observing.workers import is_stops
+from bide.model.undoing import Bulk, Undo
 
 Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
 
@@ -91,9 +89,10 @@ def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
             return ("admin",)  # else a producer could blame a worker for what it never did
         case cmd.Bury() if command.ids:
             return ("admin",)
-    if is_stops(command.queue):  # a supervisor looks for requests; only an admin makes one
+    # A supervisor looks for requests; only an admin makes one.
+    if InternalQueue.STOPS.matches(command.queue):
         return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)
-    if is_register(command.queue) and not command.only_reads:
+    if InternalQueue.WORKERS.matches(command.queue) and not command.only_reads:
         return ("consume",)  # a worker's heartbeat
     if isinstance(command, cmd.Put) and command.on_conflict == "replace":
         return ("put", "change")
@@ -153,13 +152,13 @@ class Caller(msgspec.Struct, frozen=True):
             InvalidArgument: the queue is internal to the server.
             AccessDenied: the rights are not for this queue.
         """
-        own = is_register(queue) or is_stops(queue)
+        own = InternalQueue.WORKERS.matches(queue) or InternalQueue.STOPS.matches(queue)
         if not (heartbeat and own) and not self.sees(queue):
             raise AccessDenied(
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"
             )
-        if is_records(queue):  # undo trusts these records
+        if InternalQueue.UNDO.matches(queue):  # undo trusts these records
             raise AccessDenied(
                 f"queue={queue!r} contains the undo records of bide, which no caller reads or "
                 "writes; undo takes a change back"
@@ -170,7 +169,7 @@ class Caller(msgspec.Struct, frozen=True):
         """Return the prefix in the store for a prefix of the caller's names of queues."""
         if self.namespace is not None:
             return f"{self.namespace}/{queue}"
-        if queue.startswith(f"{RESERVED}/"):
+        if queue.startswith(f"{SERVER_NAMESPACE}/"):
             raise InvalidArgument(
                 f"queue={queue!r} is internal to the server; make tokens with the URL of the store "
                 "that it serves, and subscriptions at its own /v1/subscriptions"
@@ -179,15 +178,20 @@ class Caller(msgspec.Struct, frozen=True):
 
     def registers(self, names: Iterable[str]) -> list[str]:
         """Return those queues that are registers of workers of the caller's queues."""
-        its = REGISTER, f"{self.namespace}/{REGISTER}"
-        return [n for n in names if is_register(n) and (self.namespace is None or n in its)]
+        register = InternalQueue.WORKERS
+        if self.namespace is None:
+            return [name for name in names if register.matches(name)]
+        its = register.value, f"{self.namespace}/{register.value}"
+        return [name for name in names if name in its]
 
     def own(self, full: str) -> str | None:
         """Return the caller's name of a queue, `None` if the caller may not see the queue."""
         namespace, _, queue = full.rpartition("/")
-        foreign = namespace == RESERVED or self.namespace not in (None, namespace)
+        foreign = namespace == SERVER_NAMESPACE or self.namespace not in (None, namespace)
+        if foreign or InternalQueue.WORKERS.matches(queue):
+            return None
         name = full if self.namespace is None else queue
-        return None if foreign or is_register(queue) or not self.sees(name) else name
+        return name if self.sees(name) else None
 
     def name_of(self, full: str) -> str:
         """Return the caller's name of a subscription whose queue the caller may see."""

@@ -22,7 +22,8 @@ from bide.lane.lane import Lane
 from bide.lane.steps import run_steps
 from bide.model.commands import Cancel, Find, Lease, Put, Scan
 from bide.model.errors import InvalidArgument, LeaseLost
-from bide.model.identity import RESERVED, check_namespace
+from bide.model.identity import check_namespace
+from bide.model.internal_queues import SERVER_NAMESPACE, InternalQueue
 from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Page, expect
@@ -31,7 +32,7 @@ from bide.queue.results import first_of
 from bide.server.access.rights import ALL_QUEUES, Caller, Right, check_patterns, check_rights
 from bide.server.limits.request_bodies import LargeBodies
 
-QUEUE = f"{RESERVED}/tokens"
+QUEUE = InternalQueue.TOKENS.value
 
 PREFIX = "bide"
 
@@ -120,7 +121,7 @@ class Tokens:
         """
         if namespace is not None:
             check_namespace(namespace)
-            if namespace == RESERVED:
+            if namespace == SERVER_NAMESPACE:
                 raise InvalidArgument(f"namespace={namespace!r} is bide's own; choose another name")
         if len(name) > MAX_TOKEN_NAME:
             raise InvalidArgument(f"name has {len(name)} characters; {MAX_TOKEN_NAME} is the most")
@@ -283,7 +284,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-KEYS = f"{RESERVED}/keys"
+KEYS = InternalQueue.KEYS.value
 
 KEY = "leases"
 

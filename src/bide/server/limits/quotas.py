@@ -20,10 +20,11 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model import commands as cmd
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, stored_size
 from bide.model.replies import Counts, Found, Names, expect
-from bide.model.undoing import Bulk, Undo, is_records
-from bide.observing.heartbeat import READ_MOST, is_register
+from bide.model.undoing import Bulk, Undo
+from bide.observing.heartbeat import READ_MOST
 from bide.server.access.rights import Caller
 from bide.server.limits.admitted import Admitted, left_by, shortened
 from bide.server.limits.slow_reads import SlowReads
@@ -178,7 +179,7 @@ class Quotas:
             if isinstance(command, (cmd.Put, cmd.Configure)) and not _is_ours(command.queue)
         ]
         for command in commands:
-            if isinstance(command, cmd.Put) and is_register(command.queue):
+            if isinstance(command, cmd.Put) and InternalQueue.WORKERS.matches(command.queue):
                 await self._let_report(command)
         if makes:
             await self._let_in(namespace, {command.queue for command in makes}, admitted)
@@ -227,7 +228,7 @@ class Quotas:
         records = sum(
             stored_size(item)
             for command in admitted.commands
-            if isinstance(command, cmd.Put) and is_records(command.queue)
+            if isinstance(command, cmd.Put) and InternalQueue.UNDO.matches(command.queue)
             for item in command.items
         )
         size = records + sum(map(left_by, admitted.commands))
@@ -377,7 +378,7 @@ class Quotas:
         namespace: it would count on the same room.
         """
         most = self.of(namespace).queues
-        wanted = {queue for queue in queues if not is_register(queue)}
+        wanted = {queue for queue in queues if not InternalQueue.WORKERS.matches(queue)}
         if most is None or wanted <= self._queues.get(namespace, set()):
             return
         task = asyncio.current_task()
@@ -496,10 +497,11 @@ class Quotas:
             records: whether to return also those with undo records.
         """
         names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
+        undo = InternalQueue.UNDO
         return [
             name
             for name in names
-            if (records and is_records(name) if _is_ours(name) else caller.own(name) is not None)
+            if (records if undo.matches(name) else caller.own(name) is not None)
         ]
 
     async def _sum(self, what: What, names: Sequence[str]) -> int:
@@ -522,7 +524,7 @@ def _name_of(item: Item) -> str:
 
 def _is_ours(queue: str) -> bool:
     """Tell whether a queue has the reports of workers, or undo records."""
-    return is_register(queue) or is_records(queue)
+    return InternalQueue.WORKERS.matches(queue) or InternalQueue.UNDO.matches(queue)
 
 
 def _exceeded(text: str, field: str | None = None) -> Problem:

@@ -13,11 +13,11 @@ from bide.model.command_identity import Identity
 from bide.model.ended import PENDING
 from bide.model.errors import BideError, OutcomeUnknown
 from bide.model.identity import actor_of
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BATCH_MESSAGES
 from bide.model.message import withheld
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
-from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
 from bide.server.access.senders import sender_of
@@ -204,11 +204,12 @@ async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
             skip = 0 if caller.namespace is None else len(caller.namespace) + 1
             shown = []
             for message in reply.messages:
-                if message is not None and hides and not is_register(message.queue):
-                    message = withheld(message)
-                shown.append(
-                    message and msgspec.structs.replace(message, queue=message.queue[skip:])
-                )
+                if message is not None:
+                    # A report of a worker contains no body of a user.
+                    if hides and not InternalQueue.WORKERS.matches(message.queue):
+                        message = withheld(message)
+                    message = msgspec.structs.replace(message, queue=message.queue[skip:])
+                shown.append(message)
                 await pause()
             return msgspec.structs.replace(reply, messages=shown)
     return reply

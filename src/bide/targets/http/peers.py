@@ -7,7 +7,7 @@ import msgspec
 
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Purge, Put, Scan
-from bide.model.identity import RESERVED
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message
 from bide.model.replies import Affected, Outcomes, Page, Reply, expect
 from bide.model.times import LATEST
@@ -15,8 +15,8 @@ from bide.observing.tally import total
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.stats import Deliveries
 
-CIRCUITS = f"{RESERVED}/circuits"
-PUSHERS = f"{RESERVED}/pushers"
+CIRCUITS = InternalQueue.CIRCUITS.value
+PUSHERS = InternalQueue.PUSHERS.value
 
 MOST = 10_000
 """The maximum number of circuits, and of servers, that are read."""

@@ -16,7 +16,7 @@ from bide.lane.lane import Lane
 from bide.lane.steps import arun_steps
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.errors import InvalidArgument
-from bide.model.identity import RESERVED
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes
@@ -33,7 +33,7 @@ from bide.targets.http.subscription import (
     origin_of,
 )
 
-SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
+SUBSCRIPTIONS = InternalQueue.SUBSCRIPTIONS.value
 
 NEW = {"changed": 0}
 """Differs from all that is stored: makes an edit a new version even if it changes nothing else."""

@@ -1,7 +1,7 @@
 """Messages that are stored, and whose acknowledgement RabbitMQ may not have seen.
 
 RabbitMQ delivers such a message again. By then a user may have cancelled it, and it must not come
-back. So each batch is stored together with a record of its messages, in a queue of bide's own. The
+back. So each batch is stored together with a record of its messages, in an internal queue. The
 record goes once RabbitMQ has seen the acknowledgement. The record of a process or a connection that
 died before that counts for a day.
 """
@@ -13,10 +13,11 @@ import msgspec
 from aio_pika.abc import AbstractIncomingMessage
 
 from bide.model.commands import Cancel, Command, Put, Scan, Where
-from bide.model.identity import RESERVED, new_id
+from bide.model.identity import new_id
+from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message
 
-RECORDS = f"{RESERVED}/rabbitmq"
+RECORDS = InternalQueue.RABBITMQ.value
 
 KEPT = 24 * 3_600_000
 """Milliseconds for which the record of a process that died counts."""

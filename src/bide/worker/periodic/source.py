@@ -18,7 +18,8 @@ from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.logs import logger
 from bide.model.commands import Put, Revive, Scan
 from bide.model.errors import InvalidArgument
-from bide.model.identity import OWN, check_queue
+from bide.model.identity import check_queue, split_name
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BODY
 from bide.model.message import MAX_ATTEMPTS, Item, Message, NewMessage
 from bide.model.parts import in_bytes
@@ -26,9 +27,6 @@ from bide.model.replies import Outcomes, Page
 from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 from bide.worker.periodic.chain import Links, id_of, moment_of
-
-PREFIX = f"{OWN}source:"
-"""The prefix of queues of windows; a namespace may precede it."""
 
 BATCH = 500
 """How many messages of a source one command puts at most."""
@@ -174,8 +172,7 @@ def home_of(queue: str, name: str) -> str:
         >>> home_of("orders", "unpaid"), home_of("acme/orders", "unpaid")
         ('bide:source:orders:unpaid', 'acme/bide:source:orders:unpaid')
     """
-    namespace, slash, plain = queue.rpartition("/")
-    return f"{namespace}{slash}{PREFIX}{plain}:{name}"
+    return f"{InternalQueue.SOURCE.beside(queue)}{split_name(queue)[1]}:{name}"
 
 
 def source_of(home: str) -> tuple[str, str] | None:
@@ -186,8 +183,8 @@ def source_of(home: str) -> tuple[str, str] | None:
         (('orders', 'unpaid'), None)
     """
     namespace, slash, rest = home.rpartition("/")
-    queue, colon, name = rest.removeprefix(PREFIX).rpartition(":")
-    if not rest.startswith(PREFIX) or not colon:
+    queue, colon, name = rest.removeprefix(InternalQueue.SOURCE.value).rpartition(":")
+    if not InternalQueue.SOURCE.matches(home) or not colon:
         return None
     return f"{namespace}{slash}{queue}", name
 
