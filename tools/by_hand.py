@@ -337,8 +337,8 @@ MUTANTS = [
     Mutant(
         "a batch is not undone",
         "sqlite/engine.py",
-        "except BaseException as error:\n            connection.rollback()",
-        "except BaseException as error:\n            connection.commit()",
+        "                self._claims = ()\n                connection.rollback()",
+        "                self._claims = ()\n                connection.commit()",
     ),
     Mutant(
         "what was counted is not saved",

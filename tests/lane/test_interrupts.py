@@ -4,16 +4,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bide.engines.memory import MemoryEngine
+from bide.engines.port import Capabilities
+from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite import engine as sqlite
 from bide.lane.inbox import LaneRequest
 from bide.lane.lane import Lane
 from bide.model.command_identity import Identities
-from bide.model.commands import Claim, Command, History
-from bide.model.replies import Reply
+from bide.model.commands import Claim, Command, Count, History
+from bide.model.replies import Counts, Reply, expect
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from tests.lane.commands import PATIENCE, claim, eventually, ids, put, sizes, spawn, waiting
@@ -82,6 +86,8 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
     class Interrupted(MemoryEngine):
         """Is interrupted where signals strike: on the way back from the disk."""
 
+        capabilities = Capabilities(remembers=True)
+
         def execute(
             self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
         ) -> list[Reply]:
@@ -97,6 +103,47 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
         lane.call(claim())
     eventually(lambda: len(store._states["q"].sets["ready"]) == 1)
     lane.close()
+
+
+def test_interrupted_between_the_commit_and_the_reply(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite executes a claim of the main thread in that thread, and recovers it."""
+    store = SqliteEngine(tmp_path / "bide.db")
+    lane = Lane(lambda: store, clock)
+    lane.call(put("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "replies_of", strike)
+        with pytest.raises(KeyboardInterrupt):
+            lane.call(claim())
+    eventually(lambda: ready(lane) == 1)
+    claimed = lane.call(claim())
+    assert ids(claimed) == ["a"]
+    assert claimed.messages[0].attempt == 1  # type: ignore[union-attr]
+    lane.close()
+
+
+def test_interrupted_with_the_reply_at_hand(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteEngine(tmp_path / "bide.db")
+    lane = Lane(lambda: store, clock)
+    lane.call(put("a"))
+    lane.listen(lambda queue, wake: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(lane, "_hint_all", strike)
+        with pytest.raises(KeyboardInterrupt):
+            lane.call(claim())
+    eventually(lambda: ready(lane) == 1)
+    lane.close()
+
+
+def ready(lane: Lane) -> int:
+    return expect(Counts, lane.call(Count("q"))).sizes.ready
+
+
+def strike(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("command", [claim(), History("q", "later", watch=True)])

@@ -32,7 +32,7 @@ def test_without_a_plan_it_is_the_engine_it_wraps() -> None:
     engine: Engine = FlakyEngine(inner)
     engine.execute([put("a")], 0)
     assert stored(inner) == stored(engine) == 1
-    assert engine.capabilities == replace(inner.capabilities, loses_replies=True)
+    assert engine.capabilities == replace(inner.capabilities, loses_replies=True, recovers=False)
     assert engine.reader() is None
     assert engine.notifier() is None
 

@@ -181,10 +181,13 @@ class Executor:
     def _ask(
         self, engine: Engine, commands: Sequence[Command], identities: Sequence[Identity | None]
     ) -> list[Reply]:
-        """Have the engine execute commands."""
+        """Have the engine execute commands, at the time of a test's clock if it takes one."""
+        now = None
+        if not self._by_store and engine.capabilities.caller_time:
+            now = self._clock.now()
         if any(identities):
-            return engine.execute(commands, self._now(engine), identities)
-        return engine.execute(commands, self._now(engine))
+            return engine.execute(commands, now, identities)
+        return engine.execute(commands, now)
 
     def _identities(self, engine: Engine, batch: Sequence[LaneRequest]) -> list[Identity | None]:
         """Return the identity of each request: its own, or the next number of this sender."""
@@ -259,11 +262,6 @@ class Executor:
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
-
-    def _now(self, engine: Engine) -> int | None:
-        if self._by_store or not engine.capabilities.caller_time:
-            return None
-        return self._clock.now()
 
 
 def is_occupied() -> bool:

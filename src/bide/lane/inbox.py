@@ -14,7 +14,7 @@ import msgspec
 from bide.clock import Signal
 from bide.logs import write_lines
 from bide.model.command_identity import Identity
-from bide.model.commands import Claim, Command, History, Lease, Retry
+from bide.model.commands import Claim, Command, History, Retry
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
 from bide.threads import Background
@@ -101,8 +101,9 @@ class LaneRequest(msgspec.Struct, eq=False):
         reply = self.reply
         if not isinstance(self.command, Claim) or not isinstance(reply, Claimed):
             return None
-        leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
-        return LaneRequest(Retry(self.command.queue, leases, release=True)) if leases else None
+        if not reply.messages:
+            return None
+        return LaneRequest(Retry(self.command.queue, reply.leases, release=True))
 
 
 class BlockingRequest(LaneRequest, eq=False):

@@ -91,72 +91,51 @@ class Lane(LaneThread):
         if command.only_reads and (reads := self._reader()) is not self:
             return reads.call(command, owner)
         try:
-            return self._call(command, owner, wait, identity)
+            reply = self._execute_now(command, identity)
+            if reply is None or (wait and is_empty(reply)):
+                deadline = None if wait is None else self._clock.monotonic() + wait
+                reply = self._submit_and_wait(BlockingRequest(command, owner, deadline, identity))
+            return reply
         finally:
             if waiting_lines:
                 write_lines()
 
-    def _call(
-        self, command: Command, owner: object, wait: float | None, identity: Identity | None
-    ) -> Reply:
-        reply = None
-        if not self._inbox.requests or is_occupied():
-            try:
-                reply = self._execute_now(command, identity)
-            except BaseException as error:
-                if type(command) is Claim and not isinstance(error, BideError):
-                    self._recover(command.queue)
-                raise
-        if reply is not None:
-            if self._listeners or self._waiting.queues:
-                self._hint_all([(command, reply)])
-            if not wait or not is_empty(reply):
-                return reply
-        refuse_to_wait()
-        deadline = None if wait is None else self._clock.monotonic() + wait
-        request = BlockingRequest(command, owner, deadline, identity)
-        try:
-            while self._inbox.full and not self._closing:
-                self._inbox.wait_for_space()
-            if self._closing:
-                raise Closed(CLOSED)
-            self._submit(request)
-            request.wait(self._worker)
-        except BaseException:  # an interrupt: no caller takes what the claim brings
-            request.abandoned = True
-            self._notes.append((self._abandon, request))
-            self._signal.set()
-            raise
-        if request.error is not None:
-            raise request.error
-        assert request.reply is not None
-        return request.reply
-
     def _execute_now(self, command: Command, identity: Identity | None) -> Reply | None:
         """Execute a command in the caller's thread, if the engine is free; else return `None`.
 
-        A waiting batch goes first, else a thread with many commands gets the lock each time.
-        A claim runs where it may be interrupted only if the engine recovers it after an interrupt.
+        What waits in the inbox goes first, and so does a waiting batch, else a thread with many
+        commands gets the lock each time. A claim runs where it may be interrupted only if the
+        engine recovers it after an interrupt.
         """
+        if self._inbox.requests and not is_occupied():
+            return None
         engine = self._engine
         if self._lock._is_owned():  # type: ignore[attr-defined]
             self.refuse_reentry()
-        may_lose = type(command) is Claim and is_interruptible()
-        if may_lose and (engine is None or not engine.capabilities.recovers):
+        is_claim = type(command) is Claim
+        if is_claim and is_interruptible() and not (engine and engine.capabilities.recovers):
             return None
-        try:  # an interrupt may come as soon as the lock is taken
-            if self._batch_waits or not self._lock.acquire(blocking=False):
-                return None
-            engine = self._engine or self._opened()  # closing the lane takes it away
-            reply = self._execute_alone(engine, command, identity)
-            if isinstance(reply, Claimed):
+        reply = None
+        try:
+            try:  # an interrupt may come as soon as the lock is taken
+                if self._batch_waits or not self._lock.acquire(blocking=False):
+                    return None
+                engine = self._engine or self._opened()  # closing the lane takes it away
+                reply = self._execute_alone(engine, command, identity)
+            finally:
+                try:  # not `suppress`: an interrupt at its call would leave the lock taken
+                    self._lock.release()
+                except RuntimeError:  # it was not taken
+                    pass
+            if isinstance(reply, Claimed) and reply.died:
                 log_died(command, reply)
+            if self._listeners or self._waiting.queues:
+                self._hint_all([(command, reply)])
             return reply
-        finally:
-            try:  # not `suppress`: an interrupt at its call would leave the lock taken
-                self._lock.release()
-            except RuntimeError:  # it was not taken
-                pass
+        except BaseException as error:
+            if is_claim and not isinstance(error, BideError):
+                self._recover(command, reply)
+            raise
 
     def _execute_alone(self, engine: Engine, command: Command, identity: Identity | None) -> Reply:
         """Execute one command; once more if its reply was lost and its answer can still be told."""
@@ -174,6 +153,26 @@ class Lane(LaneThread):
         except BideError as error:
             final = self._final(error, command, repeated=True)
             raise final from final.__cause__
+
+    def _submit_and_wait(self, request: BlockingRequest) -> Reply:
+        """Let the lane's thread execute a command, and block until its reply is there."""
+        refuse_to_wait()
+        try:
+            while self._inbox.full and not self._closing:
+                self._inbox.wait_for_space()
+            if self._closing:
+                raise Closed(CLOSED)
+            self._submit(request)
+            request.wait(self._worker)
+        except BaseException:  # an interrupt: no caller takes what the claim brings
+            request.abandoned = True
+            self._notes.append((self._abandon, request))
+            self._signal.set()
+            raise
+        if request.error is not None:
+            raise request.error
+        assert request.reply is not None
+        return request.reply
 
     async def acall(
         self,
@@ -257,10 +256,14 @@ class Lane(LaneThread):
             reads.close()
         super().close()
 
-    def _recover(self, queue: str) -> None:
-        """After an interrupt, let the engine execute a command: it releases what was claimed."""
+    def _recover(self, claim: Command, reply: Reply | None) -> None:
+        """After an interrupt, release what a claim has leased.
+
+        Without its reply the engine does that, as soon as it executes another command.
+        """
+        nothing = LaneRequest(Retry(claim.queue, [], release=True))
         if not self._ended:
-            self._submit(LaneRequest(Retry(queue, [], release=True)))
+            self._submit(LaneRequest(claim, reply=reply).release() or nothing)
 
     def _reader(self) -> "Lane":
         """Return the lane on which reads do not wait for writers; itself if there is none."""

@@ -5,6 +5,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from bide.model.command_parts import Lease
 from bide.model.ended import End
 from bide.model.message import Failure, Message, State
 from bide.model.times import to_datetime
@@ -107,6 +108,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     calm: bool = False
     """Whether no change of another process was missed, nor can be soon: a claim that waits need not
     look again so often."""
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The lease of each message."""
+        return [Lease(message.id, self.token, message.secret) for message in self.messages]
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):

@@ -25,8 +25,11 @@ class EngineWrapper:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the wrapped engine can do."""
-        return self.engine.capabilities
+        """What the wrapped engine can do.
+
+        It recovers no claim: an interrupt may come when it has returned its reply to this one.
+        """
+        return msgspec.structs.replace(self.engine.capabilities, recovers=False)
 
     def execute(
         self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
@@ -110,7 +113,7 @@ class FlakyEngine(EngineWrapper):
     @property
     def capabilities(self) -> Capabilities:
         """What the wrapped engine can do; but replies may be lost."""
-        return msgspec.structs.replace(self.engine.capabilities, loses_replies=True)
+        return msgspec.structs.replace(super().capabilities, loses_replies=True)
 
     def fail(
         self,

@@ -38,7 +38,9 @@ class Before:
 class MemoryEngine:
     """Executes commands on queues that live in this process."""
 
-    capabilities = Capabilities(durable=False, shared=False, ids_ordered=False, remembers=True)
+    capabilities = Capabilities(
+        durable=False, shared=False, ids_ordered=False, remembers=True, recovers=True
+    )
 
     def __init__(self) -> None:
         self._states: dict[str, MemoryQueue] = {}

@@ -31,7 +31,7 @@ from bide.model.command_identity import Identities
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
 from bide.model.errors import Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import size_of
-from bide.model.replies import Outcomes, Reply, Settings
+from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
 CHECK_EVERY = 0.02
 """The shortest time in seconds between two checks whether the file is still the same, whether the
@@ -65,7 +65,7 @@ class SqliteEngine:
         StoreError: the file cannot be a store; the error says why and what helps.
     """
 
-    capabilities = Capabilities(remembers=True)
+    capabilities = Capabilities(remembers=True, recovers=True)
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class SqliteEngine:
         self._notifier: PipeNotifier | None = None
         self._next_hint = 0.0
         self._ends: Sequence[str] = ()  # of messages, in the last transaction
+        self._claims: Sequence[Retry] = ()  # release what was claimed, and not yet returned
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._files = Files(self._path)
@@ -103,6 +104,9 @@ class SqliteEngine:
                 self._room = 0
             if self._read_only:
                 return replies_of(self._transact(connection, commands, now, identities))
+            if self._claims:  # the last call was interrupted
+                self._transact(connection, self._claims, now, None)
+                self._claims = ()
             adds = bytes_added(commands)
             if adds >= self._room:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
@@ -121,7 +125,9 @@ class SqliteEngine:
             raise translate(error, self._path, self._timeout) from error
         if time.monotonic() >= self._next_hint:
             self._send_hints(commands, outcomes)
-        return replies_of(outcomes)
+        replies = replies_of(outcomes)
+        self._claims = ()
+        return replies
 
     def _transact(
         self,
@@ -153,11 +159,14 @@ class SqliteEngine:
             outcomes = session.carry_out(commands, identities)
             if not self._read_only:
                 session.save()
+            self._claims = releases(commands, outcomes)
             connection.execute("COMMIT")
             self._ends = session.ends
             return outcomes
         except BaseException as error:
-            connection.rollback()
+            if connection.in_transaction:
+                self._claims = ()
+                connection.rollback()
             if not is_damage(error):
                 raise
             if repairs:
@@ -322,6 +331,15 @@ def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) ->
             raise
         return None  # the transaction waits
     return None if reply is None else [reply]
+
+
+def releases(commands: Sequence[Command], outcomes: Sequence[object]) -> list[Retry]:
+    """Return the commands that release what claims have leased."""
+    return [
+        Retry(command.queue, outcome.leases, release=True)
+        for command, outcome in zip(commands, outcomes, strict=True)
+        if isinstance(outcome, Claimed) and outcome.messages
+    ]
 
 
 def bytes_added(commands: Sequence[Command]) -> int:

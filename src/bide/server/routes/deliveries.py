@@ -47,8 +47,8 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
     if call.service.admission.asks:
         reply = await call.service.lease_secrets.signed(command.queue, reply)
     messages = [
-        wire.shown(message, call.queue, Lease(message.id, reply.token, message.secret).text)
-        for message in reply.messages
+        wire.shown(message, call.queue, lease.text)
+        for message, lease in zip(reply.messages, reply.leases, strict=True)
     ]
     following = None if reply.next is None else ceil(reply.next)
     return Answer(200, wire.ClaimedOut(messages, reply.now, following))
@@ -56,8 +56,7 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
 
 async def _give_back(call: Call, reply: Claimed) -> None:
     if reply.messages:
-        leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
-        await call.ask(Outcomes, call.arguments.release(leases))
+        await call.ask(Outcomes, call.arguments.release(reply.leases))
 
 
 def _settles(name: str) -> Callable[[Handle], Handle]:
