@@ -9,8 +9,9 @@ from bide.cli.messages.put_edit import put
 from bide.exports import to_line
 from bide.model.message import Options
 from bide.model.options import OPTIONS
-from bide.server.openapi import description
+from bide.server.openapi import Description
 from bide.server.problem import would_fit
+from bide.server.routes import OPERATIONS
 from bide.server.wire import Given
 
 WRONG = [
@@ -70,7 +71,7 @@ def test_the_bounds_themselves_survive_an_export(name: str, value: object) -> No
 
 def test_the_command_line_and_openapi_have_what_is_declared() -> None:
     offered = {parameter.name: parameter for parameter in put.params}
-    schema = description()["components"]["schemas"]["Given"]["properties"]
+    schema = Description(OPERATIONS).document["components"]["schemas"]["Given"]["properties"]
     for name, option in OPTIONS.items():
         assert getattr(offered[name], "help", None) == option.help
         told = schema[name]

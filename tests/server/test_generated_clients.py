@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bide.server.openapi import description
+from bide.server.openapi import Description
 from bide.server.routes import OPERATIONS
 from tests.server.client import Client
 from tests.server.conftest import Serve
@@ -35,7 +35,7 @@ def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
 
 def test_no_two_enumerations_get_one_name() -> None:
     """A generator names them after operation and parameter, or after schema and field."""
-    document = description()
+    document = Description(OPERATIONS).document
     named = defaultdict(set)
     for path in document["paths"].values():
         for operation in path.values():
@@ -52,7 +52,7 @@ def test_no_two_enumerations_get_one_name() -> None:
 
 def test_no_optional_field_has_a_default_that_makes_it_mandatory() -> None:
     """openapi-typescript requires a field that has a default: it expects it in each answer."""
-    document = description()
+    document = Description(OPERATIONS).document
     assert [(name, field) for name, field, kind in fields(document) if "default" in kind] == []
     schemas = document["components"]["schemas"]
     assert schemas["Deliver"]["properties"]["lease"]["description"].endswith("Default: `30`.")
@@ -62,7 +62,7 @@ def test_no_optional_field_has_a_default_that_makes_it_mandatory() -> None:
 @pytest.fixture
 def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Generate a client for Python; return the name of its package."""
-    (tmp_path / "openapi.json").write_text(json.dumps(description()))
+    (tmp_path / "openapi.json").write_text(json.dumps(Description(OPERATIONS).document))
     (tmp_path / "config.yml").write_text("post_hooks: []\n")
     subprocess.run(
         [sys.executable, "-c", GENERATE, "generate", "--path", "openapi.json", *OPTIONS],

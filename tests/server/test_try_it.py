@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from bide.server.app import ServerApp, create_app
-from bide.server.openapi import TEXTS, description
+from bide.server.openapi import Description, texts
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.contrib.serving import serving
@@ -32,12 +32,12 @@ AXE = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
 
 
 def test_each_example_is_of_an_operation() -> None:
-    assert set(TEXTS["bodies"]) <= {one.name for one in OPERATIONS if one.takes is not None}
+    assert set(texts()["bodies"]) <= {one.name for one in OPERATIONS if one.takes is not None}
 
 
 @pytest.mark.parametrize("name", [one.name for one in OPERATIONS if one.takes is not None])
 def test_each_example_is_understood(client: Client, name: str) -> None:
-    paths = description()["paths"].items()
+    paths = Description(OPERATIONS).document["paths"].items()
     path, method, told = next(
         (path, method, told)
         for path, methods in paths

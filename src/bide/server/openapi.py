@@ -8,8 +8,8 @@ import hashlib
 import json
 import tomllib
 from base64 import b64encode
-from functools import cache, partial
-from importlib.metadata import version
+from collections.abc import Sequence
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from inspect import cleandoc
 from typing import Any, get_args
@@ -30,36 +30,78 @@ def static(name: str) -> str:
     return files("bide.server").joinpath("static", name).read_text("utf-8")
 
 
-TEXTS: dict[str, Any] = tomllib.loads(static("openapi.toml"))
-
-
 @cache
-def description() -> dict[str, Any]:
-    """Return the description."""
-    from bide.server.routes import OPERATIONS as operations
+def texts() -> dict[str, Any]:
+    """Return all texts of the description that are not docstrings."""
+    return tomllib.loads(static("openapi.toml"))
 
-    types: list[Any] = []
-    for operation in operations:
-        types += [operation.takes, operation.query, *operation.answers.values()]
-    types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes)), ProblemDocument]
-    known, components = _schemas(types)
-    paths: dict[str, Any] = {}
-    for operation in operations:
-        methods = paths.setdefault(operation.path, {})
-        methods[operation.method.lower()] = _operation(operation, known, components)
-    document: dict[str, Any] = TEXTS["document"]
-    return document | {
-        "info": document["info"] | {"version": version("bide")},
-        "tags": [
-            {"name": name} for name in dict.fromkeys(operation.tag for operation in operations)
-        ],
-        "paths": paths,
-        "webhooks": {
-            name: {"post": it | {"parameters": TEXTS["signed"] + it["parameters"]}}
-            for name, it in TEXTS["webhooks"].items()
-        },
-        "components": document["components"] | {"schemas": dict(sorted(components.items()))},
-    }
+
+class Description:
+    """The description of operations.
+
+    Args:
+        operations: in the order of the description.
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        from importlib.metadata import version
+
+        operations = self._operations
+        types: list[Any] = []
+        for operation in operations:
+            types += [operation.takes, operation.query, *operation.answers.values()]
+        types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes))]
+        known, components = _schemas([*types, ProblemDocument])
+        paths: dict[str, Any] = {}
+        for operation in operations:
+            methods = paths.setdefault(operation.path, {})
+            methods[operation.method.lower()] = _operation(operation, known, components)
+        document: dict[str, Any] = texts()["document"]
+        return document | {
+            "info": document["info"] | {"version": version("bide")},
+            "tags": [
+                {"name": name} for name in dict.fromkeys(operation.tag for operation in operations)
+            ],
+            "paths": paths,
+            "webhooks": {
+                name: {"post": it | {"parameters": texts()["signed"] + it["parameters"]}}
+                for name, it in texts()["webhooks"].items()
+            },
+            "components": document["components"] | {"schemas": dict(sorted(components.items()))},
+        }
+
+    @cached_property
+    def page(self) -> bytes:
+        """The document as HTML."""
+        from jinja2 import ChainableUndefined, Environment, PackageLoader
+        from markupsafe import Markup, escape
+
+        def words(text: str) -> Markup:
+            """Return a text as HTML; text between back quotes becomes code."""
+            parts = escape(text or "").split("`")
+            code = Markup("<code>{}</code>")
+            return Markup().join(
+                code.format(part) if number % 2 else part for number, part in enumerate(parts)
+            )
+
+        environment = Environment(
+            loader=PackageLoader("bide.server"),
+            autoescape=True,
+            undefined=ChainableUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        indented = partial(json.dumps, indent=2, ensure_ascii=False)
+        environment.filters |= {"choices": _choices, "indented": indented, "words": words}
+        template = environment.get_template("docs.html")
+        style = Markup(static("docs.css"))
+        text = template.render(self.document, json=JSON, problems=KINDS.values(), style=style)
+        return text.encode()
 
 
 def _schemas(types: list[Any]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
@@ -107,7 +149,7 @@ def _operation(
         text = f"{text} Needs the right `{operation.right}`.".strip()
     named = [
         {"name": name, "in": "path", "required": True} | it
-        for name, it in TEXTS["names"].items()
+        for name, it in texts()["names"].items()
         if f"{{{name}}}" in operation.path
     ]
     headers = [
@@ -124,7 +166,7 @@ def _operation(
         "security": [] if operation.right is None else [{"token": []}, {}],
     }
     if operation.takes is not None:
-        example = TEXTS["bodies"].get(operation.name, {})
+        example = texts()["bodies"].get(operation.name, {})
         content: dict[str, Any] = {JSON: {"schema": known[operation.takes], "example": example}}
         if operation.takes_bytes:
             content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
@@ -177,32 +219,6 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
             "content": {"application/problem+json": {"schema": known[ProblemDocument]}},
         }
     return answers
-
-
-@cache
-def page() -> bytes:
-    """Return the description as HTML."""
-    from jinja2 import ChainableUndefined, Environment, PackageLoader
-    from markupsafe import Markup, escape
-
-    def words(text: str) -> Markup:
-        """Return a text as HTML; text between back quotes becomes code."""
-        parts = escape(text or "").split("`")
-        code = Markup("<code>{}</code>")
-        return Markup().join(code.format(part) if n % 2 else part for n, part in enumerate(parts))
-
-    environment = Environment(
-        loader=PackageLoader("bide.server"),
-        autoescape=True,
-        undefined=ChainableUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    indented = partial(json.dumps, indent=2, ensure_ascii=False)
-    environment.filters |= {"choices": _choices, "indented": indented, "words": words}
-    template = environment.get_template("docs.html")
-    style = Markup(static("docs.css"))
-    return template.render(description(), json=JSON, problems=KINDS.values(), style=style).encode()
 
 
 def policy() -> str:

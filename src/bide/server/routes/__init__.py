@@ -11,6 +11,7 @@ from bide.server.routes import (
     subscriptions,
     undoing,
 )
+from bide.server.routes.documentation import documentation_of
 
 _ROUTES = (
     messages.route,
@@ -26,5 +27,7 @@ _ROUTES = (
     monitoring.route,
 )
 
-OPERATIONS = tuple(operation for routes in _ROUTES for operation in routes.operations)
+_DESCRIBED = [operation for routes in _ROUTES for operation in routes.operations]
+
+OPERATIONS = (*_DESCRIBED, *documentation_of(_DESCRIBED).operations)
 """All operations, in the order of the description."""

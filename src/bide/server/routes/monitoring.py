@@ -1,15 +1,15 @@
-"""Workers, health, metrics, usage and the description of the API."""
+"""Workers, health, metrics and usage."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
 from bide.lane.steps import arun_steps
 from bide.model.commands import Count
-from bide.model.errors import AccessDenied, StoreError, Unsupported
+from bide.model.errors import AccessDenied, StoreError
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
 from bide.observing.metrics import THREADS, Family, claim_metrics, registry_of
@@ -23,15 +23,10 @@ from bide.server.problem import Problem
 from bide.server.shared_state import ServerStats
 from bide.targets.http.stats import Known, push_metrics
 
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
 workers = Routes("workers")
 route = Routes("service")
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
-HTML = "text/html; charset=utf-8"
-SCRIPT = "text/javascript; charset=utf-8"
 
 QUOTAS = {
     field: (
@@ -156,37 +151,6 @@ async def usage(call: Call) -> Usage:
         return await call.service.quotas.usage(call.caller)
 
 
-@route("openapi", "GET", "/openapi.json", None, {200: bytes})
-async def openapi(call: Call) -> Answer:
-    """Get this description."""
-    from bide.server.openapi import description
-
-    return Answer(200, description())
-
-
-@route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind=HTML)
-async def docs(call: Call) -> Answer:
-    """Show this description as a page with forms."""
-    from bide.server.openapi import page, policy
-
-    try:
-        return Answer(200, page(), {"content-security-policy": policy()}, HTML)
-    except ModuleNotFoundError as error:
-        raise Unsupported(
-            f"the page needs the package {error.name!r}, which is not installed: "
-            "pip install 'bide[server]'; /openapi.json has the same description"
-        ) from None
-
-
-@route("docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind=SCRIPT)
-async def docs_script(call: Call) -> Answer:
-    """Get the script of that page."""
-    from bide.server.openapi import static
-
-    safe = {"x-content-type-options": "nosniff"}
-    return Answer(200, static("try.js").encode(), safe, SCRIPT)
-
-
 async def _exposition(call: Call) -> bytes:
     """Return the metrics of a caller's queues, and of all processes of the server together.
 
@@ -196,7 +160,7 @@ async def _exposition(call: Call) -> bytes:
     service, caller = call.service, call.caller
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
-    metrics: list[Metric] = []
+    usage: list[Figures] = []
     known: Mapping[str, Known] = {}
     try:
         names = await call.names()
@@ -204,7 +168,7 @@ async def _exposition(call: Call) -> bytes:
         for name in names:
             reply = await call.visit.execute(Count(caller.full(name)))
             counts[name] = expect(Counts, reply)
-        metrics += _of_usage(await service.quotas.usage(caller))
+        usage += _of_usage(await service.quotas.usage(caller))
     except StoreError as error:
         failure = error
     with suppress(StoreError):  # a process that pushes knows them without the store
@@ -216,7 +180,19 @@ async def _exposition(call: Call) -> bytes:
         return counts
 
     now = service.clock.now()
-    metrics += _of_server(service.shared.stats.together(service.stats), known, caller, now)
+    stats = seen_by(caller, service.shared.stats.together(service.stats))
+    subscriptions = {
+        caller.name_of(name): entry
+        for name, entry in known.items()
+        if caller.own(entry.subscription.queue) is not None
+    }
+    requests = _of_requests(stats) if _sees_all(caller) else ()
+    metrics = [
+        *(family.of(by_label) for family, by_label in usage),
+        *claim_metrics(stats.tallies),
+        *push_metrics(subscriptions, stats.sent, now),
+        *(family.of(by_label) for family, by_label in requests),
+    ]
     registry = registry_of(read, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
 
@@ -224,37 +200,40 @@ async def _exposition(call: Call) -> bytes:
     return await asyncio.to_thread(generate_latest, registry)
 
 
-def _of_usage(usage: Usage) -> "Iterator[Metric]":
-    """Yield the metrics of quotas."""
+Figures = tuple[Family, Mapping[str, Any]]
+"""A metric, and its figures by its first label."""
+
+
+def _of_usage(usage: Usage) -> Iterator[Figures]:
+    """Yield the figures of quotas."""
     for field, (of_use, of_quota) in QUOTAS.items():
-        yield of_use.of({"": getattr(usage, field)})
+        yield of_use, {"": getattr(usage, field)}
         if (most := getattr(usage, f"max_{field}")) is not None:
-            yield of_quota.of({"": most})
+            yield of_quota, {"": most}
 
 
-def _of_server(
-    stats: ServerStats, known: Mapping[str, Known], caller: Caller, now: int
-) -> "Iterator[Metric]":
-    """Yield the metrics of claims, pushes and requests."""
-    own, home = caller.own, caller.namespace
-    yield from claim_metrics(
-        {name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None}
-    )
-    subscriptions = {
-        caller.name_of(name): entry
-        for name, entry in known.items()
-        if own(entry.subscription.queue) is not None
-    }
-    whole = home is None and caller.of_all_queues  # other callers must not see all requests
-    sent = stats.sent if whole else msgspec.structs.replace(stats.sent, taken={})
-    yield from push_metrics(subscriptions, sent, now)
-    if not whole:
-        return
+def _of_requests(stats: ServerStats) -> Iterator[Figures]:
+    """Yield the figures of requests, and of the processes that answer them."""
     requests: dict[str, dict[str, int]] = {}
     for (operation, status), count in sorted(stats.requests.items()):
         requests.setdefault(operation, {})[str(status)] = count
-    yield REQUESTS.of(requests)
-    yield SECONDS.of(dict(sorted(stats.seconds.items())))
-    yield WAITING.of({"": stats.waiting})
-    yield PROCESSES.of({"": stats.processes})
-    yield THREADS.of(stats.threads)
+    yield REQUESTS, requests
+    yield SECONDS, dict(sorted(stats.seconds.items()))
+    yield WAITING, {"": stats.waiting}
+    yield PROCESSES, {"": stats.processes}
+    yield THREADS, stats.threads
+
+
+def _sees_all(caller: Caller) -> bool:
+    """Tell whether a caller sees the requests of all callers, and what belongs to the operator."""
+    return caller.namespace is None and caller.of_all_queues
+
+
+def seen_by(caller: Caller, stats: ServerStats) -> ServerStats:
+    """Return the figures of claims and pushes that a caller may see, by the caller's names."""
+    own = caller.own
+    tallies = {
+        name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None
+    }
+    sent = stats.sent if _sees_all(caller) else msgspec.structs.replace(stats.sent, taken={})
+    return msgspec.structs.replace(stats, tallies=tallies, sent=sent)
