@@ -10,7 +10,7 @@ import pytest
 
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
-from bide.dashboard.served import LASTS
+from bide.dashboard.sessions import LASTS
 from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.oidc import OidcSettings
 from bide.server.app import ServerApp

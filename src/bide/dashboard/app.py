@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from string import punctuation
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -14,6 +14,7 @@ from bide.dashboard.actions import act
 from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import ReadLately, StoreReader
 from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
+from bide.dashboard.sessions import Sessions
 from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
 from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
@@ -32,9 +33,6 @@ from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
 from bide.server.problem import KINDS, ClientText, Problem
 from bide.server.settings import Settings
-
-if TYPE_CHECKING:
-    from bide.dashboard.served import Sessions
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -95,7 +93,7 @@ class Dashboard:
     action_log: ActionLog = field(default_factory=lambda: ActionLog(None))
     clock: Clock = SYSTEM_CLOCK
     _: KW_ONLY
-    sessions: "Sessions | None" = None
+    sessions: Sessions | None = None
     admit: Admit | None = None
     address: Callable[[Any], str] = lambda scope: (scope.get("client") or ("",))[0]
     gate: Gate | None = None
