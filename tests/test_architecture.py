@@ -2,10 +2,16 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
+
+import bide
 
 SOURCE = Path(__file__).parent.parent / "src" / "bide"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -342,3 +348,40 @@ def test_no_two_files_of_a_package_have_the_same_name() -> None:
         if path.stem not in ("__init__", "__main__"):
             found[f"{package}/{path.name}"] += 1
     assert {name for name, count in found.items() if count > 1} == set()
+
+
+PUT = "bide.Queue('orders', 'sqlite:///bide.db').put(42, delay=60)"
+
+
+@pytest.mark.parametrize(("first", "most"), [("", 58), (PUT, 95)], ids=["import", "put"])
+def test_a_program_loads_what_it_uses(first: str, most: int, tmp_path: Path) -> None:
+    """After `import bide`, and after the first put on SQLite."""
+    code = f"import sys, bide\n{first}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    loaded = {name for name in done.stdout.split() if name.partition(".")[0] == "bide"}
+    assert len(loaded) <= most, sorted(loaded)
+
+
+def test_every_public_name_is_offered() -> None:
+    """Those that are imported when they are used, too."""
+    assert [name for name in bide.__all__ if not hasattr(bide, name)] == []
+    assert set(bide.__all__) <= set(dir(bide))
+    with pytest.raises(AttributeError, match="has no attribute 'nosuch'"):
+        bide.nosuch  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_names_that_are_imported_when_used_are_those_that_types_are_checked_with() -> None:
+    (branches,) = (
+        node
+        for node in tree_of(SOURCE / "__init__.py").body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    declared = {
+        alias.name: node.module
+        for node in branches.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert declared == bide._MODULES  # type: ignore[attr-defined]

@@ -3,11 +3,9 @@
 `Queue` is where to begin; `AsyncQueue` is the same for event loops.
 """
 
-from bide.consuming.handling import Handling
-from bide.consuming.outcomes import Bury, Discard, Retry
-from bide.exports import Imported
-from bide.importing import TakenOver, take_over
-from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from bide.model import errors as _errors
 from bide.model.backoff import Backoff
 from bide.model.ended import End
@@ -15,19 +13,70 @@ from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undone
-from bide.moving import Moved, move
-from bide.observing.explanation import Explanation
-from bide.observing.workers import WorkerProcess
-from bide.queue.aio import AsyncQueue
 from bide.queue.delivery import AsyncDelivery, Delivery
 from bide.queue.results import Audit, Forecast
-from bide.queue.search import SearchPage
-from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
 from bide.queue.sync import Queue
-from bide.server.subscriptions.subscribe import subscribe, unsubscribe
-from bide.undoing.changes import Undoable
-from bide.worker.app.app import App, Job
-from bide.worker.periodic.tick import Tick, next_time
+
+# The rest is imported when a program asks for it: a program that only puts needs no worker.
+if TYPE_CHECKING:
+    from bide.consuming.handling import Handling
+    from bide.consuming.outcomes import Bury, Discard, Retry
+    from bide.exports import Imported
+    from bide.importing import TakenOver, take_over
+    from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
+    from bide.moving import Moved, move
+    from bide.observing.explanation import Explanation
+    from bide.observing.workers import WorkerProcess
+    from bide.queue.aio import AsyncQueue
+    from bide.queue.search import SearchPage
+    from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
+    from bide.server.subscriptions.subscribe import subscribe, unsubscribe
+    from bide.undoing.changes import Undoable
+    from bide.worker.app.app import App, Job
+    from bide.worker.periodic.tick import Tick, next_time
+else:
+    _MODULES = {
+        "App": "bide.worker.app.app",
+        "AsyncQueue": "bide.queue.aio",
+        "Bury": "bide.consuming.outcomes",
+        "Discard": "bide.consuming.outcomes",
+        "Explanation": "bide.observing.explanation",
+        "Handling": "bide.consuming.handling",
+        "Imported": "bide.exports",
+        "Job": "bide.worker.app.app",
+        "LoadedSet": "bide.importing.redis_sorted_set",
+        "Moved": "bide.moving",
+        "Retry": "bide.consuming.outcomes",
+        "SearchPage": "bide.queue.search",
+        "TakenOver": "bide.importing",
+        "Tick": "bide.worker.periodic.tick",
+        "Undoable": "bide.undoing.changes",
+        "WorkerProcess": "bide.observing.workers",
+        "aqueues": "bide.queue.stores",
+        "asearch": "bide.queue.stores",
+        "load_sorted_set": "bide.importing.redis_sorted_set",
+        "move": "bide.moving",
+        "next_time": "bide.worker.periodic.tick",
+        "queues": "bide.queue.stores",
+        "search": "bide.queue.stores",
+        "stop_worker": "bide.queue.stores",
+        "subscribe": "bide.server.subscriptions.subscribe",
+        "take_over": "bide.importing",
+        "unsubscribe": "bide.server.subscriptions.subscribe",
+        "workers": "bide.queue.stores",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of the list above, and keep it."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES})
+
 
 __all__ = [
     "App",
