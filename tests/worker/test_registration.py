@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.worker.app.lifespan import lifespan as within
+from bide.worker.app.lifespan import entered
 
 
 async def bare_async(app: bide.App) -> AsyncIterator[None]:
@@ -47,7 +47,7 @@ def test_a_lifespan_that_can_be_one(lifespan: Any) -> None:
     app = bide.App("memory://", lifespan=lifespan)
 
     async def story() -> None:
-        async with within(app):
+        async with entered(app.lifespan, app):
             pass
 
     asyncio.run(story())
@@ -58,7 +58,7 @@ def test_a_lifespan_that_makes_something_else(wrong: Any) -> None:
     app = bide.App("memory://", lifespan=wrong)
 
     async def story() -> None:
-        async with within(app):
+        async with entered(app.lifespan, app):
             pass
 
     with pytest.raises(

@@ -12,7 +12,7 @@ from bide.tasks import first_of
 from bide.testing.manual_consumer import Handled, ManualConsumer
 from bide.testing.store import ScratchStore
 from bide.worker.app.app import App
-from bide.worker.app.lifespan import lifespan
+from bide.worker.app.lifespan import entered
 from bide.worker.process.runner import chosen
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class _Worker(Generic[Answer]):
         state, clock = vars(self.app.state).copy(), self.app.clock
         self.app.clock = self.store.clock
         try:
-            async with lifespan(self.app):
+            async with entered(self.app.lifespan, self.app):
                 store_client = StoreClient(self.store.lane, self.store.clock)
                 for queue in self._queues:
                     queue_handlers = self._handlers_of(queue)

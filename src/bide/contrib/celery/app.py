@@ -24,8 +24,9 @@ from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
 from bide.model.replies import Outcome
 from bide.model.times import Duration, to_datetime
 from bide.queue.sync import Queue
-from bide.worker.app.app import SYNC_CONCURRENCY, App
+from bide.worker.app.app import App
 from bide.worker.app.lifespan import Lifespan
+from bide.worker.app.registrations import SYNC_CONCURRENCY
 
 _NOT_THERE = {
     "conf": "options are arguments of Celery(...) and @app.task(...)",

@@ -3,27 +3,21 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.consuming.handler import Middleware, check_takes, make_handler, name_of
-from bide.consuming.handling import Handler
-from bide.consuming.queue_handlers import QueueHandlers, check_decorator, lease_of
-from bide.engines.registry import default_url, mask, opener
+from bide.consuming.queue_handlers import check_decorator
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_queue
-from bide.model.limits import check_whole
+from bide.model.identity import check_name
 from bide.model.message import JOB, NewMessage
 from bide.model.times import Duration, milliseconds
-from bide.worker.app.lifespan import SHAPE, Lifespan
+from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.periodic import F, Periodic
-
-if TYPE_CHECKING:
-    from bide.worker.process.in_process import InProcessWorker
+from bide.worker.process.in_process import InProcessWorker
 
 
 class Job(msgspec.Struct):
@@ -99,11 +93,6 @@ class Job(msgspec.Struct):
 
 J = TypeVar("J", bound=type[Job])
 
-ASYNC_CONCURRENCY = 64
-SYNC_CONCURRENCY = 16
-MOST = 10_000
-"""The maximum number of deliveries of one queue that a process runs at a time."""
-
 
 class App(Periodic):
     """The handlers, sources and schedules of a program, for `bide worker module:app`.
@@ -135,27 +124,7 @@ class App(Periodic):
         lifespan: Lifespan | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__()
-        self._url = url or default_url()
-        opener(self._url)  # raises if it is not the URL of a store
-        if lifespan is not None:
-            check_takes(lifespan, 1, f"the app; a lifespan is {SHAPE}")
-        self.lifespan = lifespan
-        self.clock = clock
-        self.state = SimpleNamespace()
-        """State that handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
-        self.around: list[Middleware] = []
-        """The middleware, outermost first."""
-
-    @property
-    def url(self) -> str:
-        """The store's URL without its password."""
-        return mask(self._url)
-
-    @property
-    def queue_handlers(self) -> Mapping[str, QueueHandlers]:
-        """The handlers by queue, including those of jobs, sources and schedules."""
-        return self._queue_handlers
+        super().__init__(url, lifespan, clock)
 
     def handler(
         self,
@@ -286,7 +255,7 @@ class App(Periodic):
         self.around.append(function)
         return function
 
-    def running(self, queues: Iterable[str] = (), *, grace: Duration = "30s") -> "InProcessWorker":
+    def running(self, queues: Iterable[str] = (), *, grace: Duration = "30s") -> InProcessWorker:
         """Run the handlers in this process, for the length of an `async with` block.
 
         For the lifespan of a web application, or any asyncio program. The block begins at once: a
@@ -317,30 +286,4 @@ class App(Periodic):
             >>> asyncio.run(main())
             mail to ann@example.org
         """
-        from bide.worker.process.in_process import InProcessWorker  # here: it imports this module
-
         return InProcessWorker(self, queues, grace=milliseconds(grace, "grace") / 1000)
-
-    def _add(
-        self,
-        queue: str,
-        job: str | None,
-        handler: Handler,
-        lease: Duration,
-        concurrency: int | None,
-    ) -> None:
-        """Register a handler with the settings of its queue, which all its jobs must share."""
-        ms = lease_of(lease)
-        known = self._queue_handlers.get(check_queue(queue))
-        if concurrency is None:
-            usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
-            concurrency = usual if known is None else known.concurrency
-        check_whole(concurrency, "concurrency", 1, MOST)
-        if known is None:
-            known = self._queue_handlers[queue] = QueueHandlers(queue, ms, concurrency)
-        elif (known.lease, known.concurrency) != (ms, concurrency):
-            raise InvalidArgument(
-                f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
-                f"{known.concurrency} already; give all its jobs the same"
-            )
-        known.handlers[job] = handler

@@ -7,15 +7,13 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bide.consuming.handler import name_of
 from bide.model.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from bide.worker.app.app import App
-
-Lifespan = Callable[["App"], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
+Lifespan = Callable[[Any], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
+"""Takes the app."""
 
 SHAPE = (
     "a function that takes the app and yields once, under @contextlib.contextmanager, or "
@@ -24,13 +22,13 @@ SHAPE = (
 
 
 @asynccontextmanager
-async def lifespan(app: "App") -> AsyncIterator[None]:
+async def entered(lifespan: Lifespan | None, app: object) -> AsyncIterator[None]:
     """Enter the lifespan of an app, plain or async, if it has one.
 
     Raises:
         InvalidArgument: the lifespan did not return a context manager.
     """
-    manager: object = nullcontext() if app.lifespan is None else app.lifespan(app)
+    manager: object = nullcontext() if lifespan is None else lifespan(app)
     if isinstance(manager, AbstractAsyncContextManager):
         async with manager:
             yield
@@ -39,6 +37,6 @@ async def lifespan(app: "App") -> AsyncIterator[None]:
             yield
     else:
         raise InvalidArgument(
-            f"lifespan {name_of(app.lifespan)} returned {manager!r}, which is no context manager; "
+            f"lifespan {name_of(lifespan)} returned {manager!r}, which is no context manager; "
             f"let it be {SHAPE}"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from bide.consuming.handler import checked_retry, make_handler, name_of, seconds_of
 from bide.consuming.handling import Handler
@@ -14,11 +14,11 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.times import Duration, milliseconds
+from bide.worker.app.registrations import Registrations
+from bide.worker.periodic.recurrence import period, recurrence
+from bide.worker.periodic.schedule import Schedule, ScheduleTicks
+from bide.worker.periodic.source import Source, SourceWindows, inspect_source
 from bide.worker.periodic.tick import Missed
-
-if TYPE_CHECKING:
-    from bide.worker.periodic.schedule import Schedule
-    from bide.worker.periodic.source import Source
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,15 +27,8 @@ PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
 """The delays between attempts to ask a source that fails."""
 
 
-class Periodic:
+class Periodic(Registrations):
     """The part of an `App` with sources and schedules."""
-
-    def __init__(self) -> None:
-        self._queue_handlers: dict[str, QueueHandlers] = {}
-        self.sources: dict[str, Source] = {}
-        """The sources, by the queue of their windows."""
-        self.schedules: dict[str, Schedule] = {}
-        """The schedules, by their queue."""
 
     def source(
         self,
@@ -88,10 +81,6 @@ class Periodic:
             ...     for id, due in [(42, after)]:
             ...         yield bide.NewMessage({"id": id}, at=due, id=f"order-{id}")
         """
-        # Imported here: most of what imports bide has none.
-        from bide.worker.periodic.recurrence import period
-        from bide.worker.periodic.source import Source, SourceWindows, inspect_source
-
         ms = period(every)
         ahead = milliseconds(window, "window")
         if ahead < ms:
@@ -175,9 +164,6 @@ class Periodic:
             ... def report(tick: bide.Tick) -> None:
             ...     print("report of", tick.due)
         """
-        from bide.worker.periodic.recurrence import recurrence
-        from bide.worker.periodic.schedule import Schedule, ScheduleTicks
-
         rule = recurrence(cron, every, timezone)
         late = milliseconds(grace, "grace")
         if missed not in get_args(Missed):
@@ -201,13 +187,3 @@ class Periodic:
             return function
 
         return register
-
-    def _check_free(self, queue: str, fix: str) -> None:
-        """Check that a queue has no handler.
-
-        Raises:
-            InvalidArgument: it has one.
-        """
-        if queue in self._queue_handlers:
-            known = next(iter(self._queue_handlers[queue].handlers.values())).name
-            raise InvalidArgument(f"queue {queue!r} is handled by {known} already; {fix}")

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from bide.model.times import Duration, Moment, to_datetime, unix
+from bide.worker.periodic.recurrence import recurrence
 
 Missed = Literal["once", "all", "skip"]
 """What to do with ticks that no worker ran in time."""
@@ -65,8 +66,6 @@ def next_time(
         >>> print(next_time(friday, cron="0 9 * * MON", timezone="Europe/Berlin"))
         2026-03-30 09:00:00+02:00
     """
-    from bide.worker.periodic.recurrence import recurrence  # most programs need none
-
     rule = recurrence(cron, every, timezone)
     start = time.time_ns() // 1_000_000 if after is None else unix(after, "after", rounding="down")
     return to_datetime(rule.after(start)).astimezone(rule.zone)

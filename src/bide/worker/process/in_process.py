@@ -5,7 +5,7 @@ import itertools
 import random
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from bide.clock import sleep
 from bide.logs import logger
@@ -14,10 +14,8 @@ from bide.model.errors import BideError, WrongContext
 from bide.queue.aio import no_event_loop
 from bide.queue.arguments import own_name
 from bide.queue.detour import detoured
+from bide.worker.app.registrations import Registrations
 from bide.worker.process.runner import Runner
-
-if TYPE_CHECKING:
-    from bide.worker.app.app import App
 
 AGAIN = Backoff(first="1s", factor=2, ceiling="30s", jitter=0.2)
 """The pauses before a worker that has failed begins again."""
@@ -43,7 +41,9 @@ class InProcessWorker:
         InvalidArgument: the app has no handler, or none for one of the queues.
     """
 
-    def __init__(self, app: "App", queues: Iterable[str] = (), *, grace: float = 30.0) -> None:
+    def __init__(
+        self, app: Registrations, queues: Iterable[str] = (), *, grace: float = 30.0
+    ) -> None:
         self._make = partial(Runner, app, list(queues), grace=grace, ready=self._began)
         self._runner = self._make()
         self._failed = ""

@@ -26,8 +26,8 @@ from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
 from bide.tasks import background, cancel, first_of
 from bide.threads import Background
-from bide.worker.app.app import App
-from bide.worker.app.lifespan import lifespan
+from bide.worker.app.lifespan import entered
+from bide.worker.app.registrations import Registrations
 
 LIMIT = 0.5
 """Seconds that a handler may block the event loop before a warning names it."""
@@ -86,7 +86,7 @@ class Runner:
         InvalidArgument: the app has no handler, or none for one of the queues.
     """
 
-    app: App
+    app: Registrations
     queues: Iterable[str] = ()
     """Only these, and their sources; all that have a handler or a source by default."""
     _: KW_ONLY
@@ -152,7 +152,7 @@ class Runner:
         self._client = client = StoreClient(lane, self.app.clock)
         try:
             await self._first_contact(client)
-            async with lifespan(self.app):
+            async with entered(self.app.lifespan, self.app):
                 await self._work(client, new)
         finally:
             if self.lane is None:
@@ -222,7 +222,7 @@ class Runner:
                 await consumer.close()
 
 
-def chosen(app: App, queues: list[str]) -> list[str]:
+def chosen(app: Registrations, queues: list[str]) -> list[str]:
     """Return the queues to work on: those named, or all that have a handler.
 
     Raises:

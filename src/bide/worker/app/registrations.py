@@ -1,0 +1,87 @@
+"""What a program has registered with its app, as worker processes read it."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from bide.clock import Clock
+from bide.consuming.handler import Middleware, check_takes
+from bide.consuming.handling import Handler
+from bide.consuming.queue_handlers import QueueHandlers, lease_of
+from bide.engines.registry import default_url, mask, opener
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+from bide.model.limits import check_whole
+from bide.model.times import Duration
+from bide.worker.app.lifespan import SHAPE, Lifespan
+from bide.worker.periodic.schedule import Schedule
+from bide.worker.periodic.source import Source
+
+ASYNC_CONCURRENCY = 64
+SYNC_CONCURRENCY = 16
+MOST = 10_000
+"""The maximum number of deliveries of one queue that a process runs at a time."""
+
+
+class Registrations:
+    """The handlers of an `App` by queue, and what they share."""
+
+    def __init__(self, url: str | None, lifespan: Lifespan | None, clock: Clock) -> None:
+        self._url = url or default_url()
+        opener(self._url)  # raises if it is not the URL of a store
+        if lifespan is not None:
+            check_takes(lifespan, 1, f"the app; a lifespan is {SHAPE}")
+        self.lifespan = lifespan
+        self.clock = clock
+        self.state = SimpleNamespace()
+        """State that handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
+        self.around: list[Middleware] = []
+        """The middleware, outermost first."""
+        self._queue_handlers: dict[str, QueueHandlers] = {}
+        self.sources: dict[str, Source] = {}
+        """The sources, by the queue of their windows."""
+        self.schedules: dict[str, Schedule] = {}
+        """The schedules, by their queue."""
+
+    @property
+    def url(self) -> str:
+        """The store's URL without its password."""
+        return mask(self._url)
+
+    @property
+    def queue_handlers(self) -> Mapping[str, QueueHandlers]:
+        """The handlers by queue, including those of jobs, sources and schedules."""
+        return self._queue_handlers
+
+    def _add(
+        self,
+        queue: str,
+        job: str | None,
+        handler: Handler,
+        lease: Duration,
+        concurrency: int | None,
+    ) -> None:
+        """Register a handler with the settings of its queue, which all its jobs must share."""
+        ms = lease_of(lease)
+        known = self._queue_handlers.get(check_queue(queue))
+        if concurrency is None:
+            usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
+            concurrency = usual if known is None else known.concurrency
+        check_whole(concurrency, "concurrency", 1, MOST)
+        if known is None:
+            known = self._queue_handlers[queue] = QueueHandlers(queue, ms, concurrency)
+        elif (known.lease, known.concurrency) != (ms, concurrency):
+            raise InvalidArgument(
+                f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
+                f"{known.concurrency} already; give all its jobs the same"
+            )
+        known.handlers[job] = handler
+
+    def _check_free(self, queue: str, fix: str) -> None:
+        """Check that a queue has no handler.
+
+        Raises:
+            InvalidArgument: it has one.
+        """
+        if queue in self._queue_handlers:
+            known = next(iter(self._queue_handlers[queue].handlers.values())).name
+            raise InvalidArgument(f"queue {queue!r} is handled by {known} already; {fix}")
