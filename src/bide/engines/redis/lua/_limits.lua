@@ -43,16 +43,16 @@ local function run_of(r) return concat({'r', r.group, '\1', r.member}) end
 local function idle_at(group, moment) return format('z%014x', moment) .. group end
 
 local function numbers(text)
-  local found = {}
-  for number in string.gmatch(text, '%-?%d+') do found[#found + 1] = tonumber(number) end
-  return unpack(found)
+  local values = {}
+  for number in string.gmatch(text, '%-?%d+') do values[#values + 1] = tonumber(number) end
+  return unpack(values)
 end
 
 function read_limits()
-  local found = call('HMGET', META, 'limits', 'service', 'lining', 'unsettled')
-  limit, rate, group_limit, group_rate = numbers(found[1] or '0 0 0 0')
-  turn, last, freed = numbers(found[2] or '0 0 0')
-  lining, unsettled, touched, entered, marked, entries = found[3], found[4] ~= false, {}, {}, false, 0
+  local fields = call('HMGET', META, 'limits', 'service', 'lining', 'unsettled')
+  limit, rate, group_limit, group_rate = numbers(fields[1] or '0 0 0 0')
+  turn, last, freed = numbers(fields[2] or '0 0 0')
+  lining, unsettled, touched, entered, marked, entries = fields[3], fields[4] ~= false, {}, {}, false, 0
   now_us = now * MICROSECONDS + floor(part * MICROSECONDS + 0.5)
 end
 
@@ -355,27 +355,27 @@ function line_up_step()
     what, first = 'leased', '0'
   end
   if what == 'leased' then
-    local found = call('HSCAN', LEASES, first, 'COUNT', STEP)
+    local page = call('HSCAN', LEASES, first, 'COUNT', STEP)
     local members, entries = {}, {}
-    for i = 1, #found[2], 2 do members[#members + 1] = sub(found[2][i + 1], #LEASE + 1, #LEASE + ORDER) .. found[2][i] end
+    for i = 1, #page[2], 2 do members[#members + 1] = sub(page[2][i + 1], #LEASE + 1, #LEASE + ORDER) .. page[2][i] end
     for i, group in ipairs(groups_of(members)) do
       group = group or ''  -- half a change, left by a server that died
       touch(group)
       entries[2 * i - 1], entries[2 * i] = 0, concat({'r', group, '\1', members[i]})
     end
     if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
-    set_lining(found[1] == '0' and 'ready 0 0' or 'leased ' .. found[1])
-    if found[1] ~= '0' then return true end
+    set_lining(page[1] == '0' and 'ready 0 0' or 'leased ' .. page[1])
+    if page[1] ~= '0' then return true end
     first, order = 0, '0'
   end
   local at = behind(READY, tonumber(first), order)
-  local found = call('ZRANGE', READY, at, at + STEP - 1, 'WITHSCORES')
-  for i = 1, #found, 2 do found[i], found[i + 1] = found[i + 1], found[i] end
-  line_up(found)
-  if #found < 2 * STEP then
+  local ready = call('ZRANGE', READY, at, at + STEP - 1, 'WITHSCORES')
+  for i = 1, #ready, 2 do ready[i], ready[i + 1] = ready[i + 1], ready[i] end
+  line_up(ready)
+  if #ready < 2 * STEP then
     set_lining(nil)
   else
-    set_lining(concat({'ready', int(tonumber(found[#found - 1])), sub(found[#found], 1, ORDER)}, ' '))
+    set_lining(concat({'ready', int(tonumber(ready[#ready - 1])), sub(ready[#ready], 1, ORDER)}, ' '))
   end
 end
 

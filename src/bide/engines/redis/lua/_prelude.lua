@@ -122,12 +122,12 @@ function make()
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not: settings and counters begin again.
   call('DEL', RETURNS)
-  local there = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
+  local present = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
-  for name, value in pairs({token = now, seq = now, put = there}) do
+  for name, value in pairs({token = now, seq = now, put = present}) do
     if numbers[name] then numbers[name] = value end
   end
-  call('HSET', META, 'put', int(there), 'seq', int(now))
+  call('HSET', META, 'put', int(present), 'seq', int(now))
 end
 
 -- Adds to a counter of META when the call ends.

@@ -5,8 +5,8 @@
 local history, results  -- milliseconds
 
 local function read_ends_settings()
-  local found = call('HMGET', META, 'history', 'result_ttl')
-  history, results = tonumber(found[1] or 0), tonumber(found[2] or 0)
+  local settings = call('HMGET', META, 'history', 'result_ttl')
+  history, results = tonumber(settings[1] or 0), tonumber(settings[2] or 0)
 end
 
 -- Remembers how a message ends, if the queue does, and tells the lanes that wait for results; `by` and
@@ -246,10 +246,10 @@ local function locate(id, text)
   if r.token and r.until_ <= now then
     count('lapsed')
     r.held_by = r.holder
-    local left = failed(r, 'the lease lapsed: the holder died, hung, or needed longer than its lease', r.until_, true)
+    local survives = failed(r, 'the lease lapsed: the holder died, hung, or needed longer than its lease', r.until_, true)
     if r.successor then
       follow(r)
-    elseif left then
+    elseif survives then
       to_ready(r)
     end
   end
@@ -269,7 +269,7 @@ end
 -- such message: [done].
 local function outcome(r, done)
   if not r then return {false} end
-  if r.gone then return {true, null, r.due} end
+  if r.deleted then return {true, null, r.due} end
   local state = r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
   return {done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows}
 end
@@ -327,12 +327,12 @@ local function ranges(which, after, before)
   if which == 'leased' then return {{LEASED, low, high}} end
   if which == 'returned' then return {{RETURNS, low, high}} end
   if BASE[which] then return {{KEPT, BASE[which], BASE[which] + min(high, STRIPE - 1)}} end
-  local found, rank = {}, 0
+  local stripes, rank = {}, 0
   while true do  -- a stripe for each priority: in it, messages are ordered by due
     local first = call('ZRANGEBYSCORE', READY, int(rank), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-    if not first then return found end
+    if not first then return stripes end
     local stripe = floor(first / STRIPE) * STRIPE
-    found[#found + 1] = {READY, stripe + min(low, STRIPE), stripe + min(high, STRIPE - 1)}
+    stripes[#stripes + 1] = {READY, stripe + min(low, STRIPE), stripe + min(high, STRIPE - 1)}
     rank = stripe + STRIPE
   end
 end

@@ -27,16 +27,16 @@ end
 
 -- Moves up to `limit` due messages to ready; returns whether there were some.
 local function promote(limit)
-  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', '0', int(limit))
-  if #found == 0 then return false end
+  local due = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', '0', int(limit))
+  if #due == 0 then return false end
   local ranks = {}
-  for i = 1, #found, 2 do
-    local rank = tonumber(found[i + 1])
-    ranks[i], ranks[i + 1] = int(rank_when_ready(rank)), found[i]
+  for i = 1, #due, 2 do
+    local rank = tonumber(due[i + 1])
+    ranks[i], ranks[i + 1] = int(rank_when_ready(rank)), due[i]
   end
   if limited then line_up(ranks) end
   call('ZADD', READY, unpack(ranks))
-  call('ZREMRANGEBYRANK', DELAYED, '0', int(#found / 2 - 1))
+  call('ZREMRANGEBYRANK', DELAYED, '0', int(#due / 2 - 1))
   return true
 end
 

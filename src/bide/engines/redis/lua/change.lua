@@ -30,7 +30,7 @@ local function delete(r, counted)
   call('HDEL', RECORDS, r.id)
   if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   leave(r)
-  r.gone = true
+  r.deleted = true
   count(counted)
 end
 
@@ -103,7 +103,7 @@ local function change_each(width, act, origin)
       local r, unreadable = locate(ARGV[i])
       local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '')
-      if done and not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
+      if done and not (r.deleted or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then
         changed = changed or {}
         changed[number] = true
@@ -218,7 +218,7 @@ end)
 --   by      who gives the command, or nil
 -- Reply: [now, change, how many, cursor or null]
 define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, cursor, counted, deletes, by)
-  local found = 0
+  local affected = 0
   actor = by
   if deletes then advance() end
 
@@ -226,7 +226,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
     if #members == 0 then return end
     drop(ids_of(members), counted)
     if counted then count(counted, #members) end
-    found = found + #members
+    affected = affected + #members
     if call('ZREM', set, unpack(members)) < #members then call('ZREM', READY, unpack(members)) end
   end
 
@@ -234,9 +234,9 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
     for _, range in ipairs(ranges(which, after, before)) do
       local set, low, high = range[1], int(range[2]), int(range[3])
       if not deletes then
-        found = found + call('ZCOUNT', set, low, high)
-      elseif found < limit then
-        delete_all(call('ZRANGEBYSCORE', set, low, high, 'LIMIT', 0, limit - found), set)
+        affected = affected + call('ZCOUNT', set, low, high)
+      elseif affected < limit then
+        delete_all(call('ZRANGEBYSCORE', set, low, high, 'LIMIT', 0, limit - affected), set)
       end
     end
   end
@@ -259,10 +259,10 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
       end
       following = member
     end
-    if deletes then delete_all(chosen, DELAYED) else found = #chosen end
-    if #entries < GROUP_ENTRIES and found < limit then following = nil end
+    if deletes then delete_all(chosen, DELAYED) else affected = #chosen end
+    if #entries < GROUP_ENTRIES and affected < limit then following = nil end
   else
     for each in string.gmatch(which, '%a+') do sweep(each) end
   end
-  return (deletes and finish or answer)(found, following or null)
+  return (deletes and finish or answer)(affected, following or null)
 end)

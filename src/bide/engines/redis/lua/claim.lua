@@ -3,7 +3,7 @@
 --   count   how many are still wanted
 --   length  of the lease in milliseconds; holder
 --   before  token of the slice before, or nil
---   left    how large the reply may become
+--   room    how large the reply may become
 --   shared  over several shards: lease the first ready ones, and nothing else; the lane waits no longer
 --   highest  over several shards, the highest token that is known
 --   slots   how many the caller can start at once, which counts in a limited queue, or nil
@@ -11,7 +11,7 @@
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   of a limited queue: [when limits stopped holding back each message, or 0], whether due ones are in no line]
-local lease_token, until_, wanted, holder, highest, slots, ids, texts, left, examined, let_go
+local lease_token, until_, wanted, holder, highest, slots, ids, texts, room, examined, let_go
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
@@ -91,23 +91,23 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local looked, expired, expires, full, found, records = 0, 0, has('e'), false, ids_of(members), {}
+  local looked, expired, expires, full, all_ids, records = 0, 0, has('e'), false, ids_of(members), {}
   local before, bytes = 0, 0  -- how many come before `records`, and the bytes of all that were read
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
     if i > before + #records then  -- one, then as many as fit, if they are as large as those before
-      local most = min(READ, max(1, floor(left * (i - 1) / max(1, bytes))))
-      before, records = i - 1, call('HMGET', RECORDS, unpack(found, i, min(i + most - 1, #found)))
+      local most = min(READ, max(1, floor(room * (i - 1) / max(1, bytes))))
+      before, records = i - 1, call('HMGET', RECORDS, unpack(all_ids, i, min(i + most - 1, #all_ids)))
     end
-    local id, text = found[i], records[i - before]
+    local id, text = all_ids[i], records[i - before]
     bytes = bytes + (text and #text or 0)
     local r = text and expires and parse(id, text)
     if r and is_late(r) then
       expire(r)
       expired = expired + 1
     elseif text then  -- claim.py has records repaired that cannot be read; without one: half a change
-      left = left - #text - #id
-      full = left < 0 and #ids > 0
+      room = room - #text - #id
+      full = room < 0 and #ids > 0
       if full then break end
       hold(member, id, text)
     end
@@ -173,8 +173,8 @@ local function serve(most)
     local entry, member, id, text
     if may_serve(g) then entry, member, id, text = find_next(g) end
     if entry then
-      left = left - #text - #id
-      full = left < 0 and #ids > 0
+      room = room - #text - #id
+      full = room < 0 and #ids > 0
     end
     if entry and not full then
       hold(member, id, text)
@@ -228,7 +228,7 @@ end
 -- `looked` the last group of a look that did not come to the end.
 local function look_ahead()
   local before, due = call('HGET', META, 'looked') or '', tonumber(due_by_now())
-  local name, looked, seen, found, ranks, members = before, 0, 0, {}, {}, {}
+  local name, looked, seen, firsts, ranks, members = before, 0, 0, {}, {}, {}
   while looked < LOOK_GROUPS and seen < LOOK_MESSAGES do
     local low = name == '' and '-' or '(' .. name .. '\2'
     name = match(call('ZRANGEBYLEX', GROUPS, low, '+', 'LIMIT', 0, 1)[1] or '', '^[^\1]*')
@@ -236,13 +236,13 @@ local function look_ahead()
     looked = looked + 1
     if call('ZLEXCOUNT', LINES, '[w' .. name .. '\1', '(w' .. name .. '\2') == 0 then
       local first, more = first_due(name, due)
-      found[#found + 1], seen = first, seen + more
+      firsts[#firsts + 1], seen = first, seen + more
     end
   end
   if name ~= before then call('HSET', META, 'looked', name) end
-  if #found == 0 then return end
-  table.sort(found, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-  for i, each in ipairs(found) do
+  if #firsts == 0 then return end
+  table.sort(firsts, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+  for i, each in ipairs(firsts) do
     ranks[2 * i - 1], ranks[2 * i], members[i] = int(each[3]), each[2], each[2]
   end
   line_up(ranks)
@@ -280,7 +280,7 @@ end
 
 define('claim', {'allow-oom'}, {'token'}, function(...)
   local length, before, shared
-  wanted, length, holder, before, left, shared, highest, slots = ...
+  wanted, length, holder, before, room, shared, highest, slots = ...
   until_, lease_token = now + length, before and int(before)
   ids, texts, examined, let_go, died = {}, {}, 0, {}, {}
   if replayed then return tell_again() end
@@ -316,13 +316,13 @@ define('peek', {'allow-oom'}, {'token'}, function(most)
     changed = take_back()
     changed = promote(has('w') and PROMOTE or most) or changed
     if changed then advance() end
-    local found = call('ZRANGE', READY, 0, most - 1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local id = sub(found[i], ORDER + 1)
+    local first = call('ZRANGE', READY, 0, most - 1, 'WITHSCORES')
+    for i = 1, #first, 2 do
+      local id = sub(first[i], ORDER + 1)
       local text = has('e') and call('HGET', RECORDS, id)
       local r = text and parse(id, text)
-      local order = tonumber(sub(found[i], 1, ORDER), 16)
-      listed[#listed + 1] = {tonumber(found[i + 1]), order, r and is_late(r) and 1 or 0}
+      local order = tonumber(sub(first[i], 1, ORDER), 16)
+      listed[#listed + 1] = {tonumber(first[i + 1]), order, r and is_late(r) and 1 or 0}
     end
     ready = call('ZCARD', READY)
   end

@@ -10,7 +10,7 @@
 --   from 4 on, for each message: its id; its record from `json` on; its plan, if they have not all the same
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts, earliest
-local groups, left  -- nil until there is one: entries in groups; messages that leave a set, with where they go
+local groups, leaving  -- nil until there is one: entries in groups; messages that leave a set, with where they go
 local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
 
 -- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
@@ -78,8 +78,8 @@ local function meet(id, known, text, conflict, version)
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   local first = latest and r.created == 0 and now or r.created
   due_after(first, created or first)
-  left = left or {}
-  left[#left + 1] = {r, store(r.order, id, text)}
+  leaving = leaving or {}
+  leaving[#leaving + 1] = {r, store(r.order, id, text)}
   remember_return(r)
 end
 
@@ -88,7 +88,7 @@ define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   local plan = ARGV[3]
   local width = plan == '' and 3 or 2  -- arguments of each message
   local ids, known, outcomes, total, seq, new, done = {}, nil, {}, (#ARGV - 3) / width, numbers.seq, 0, nil
-  ranks, texts, earliest, groups, left, last_plan = {}, {}, nil, nil, nil, nil
+  ranks, texts, earliest, groups, leaving, last_plan = {}, {}, nil, nil, nil, nil
   read_origin(origin)
   for i = 1, total do ids[i] = ARGV[4 + width * (i - 1)] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
@@ -120,7 +120,7 @@ define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
   if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
   if groups then call('ZADD', GROUPS, unpack(groups)) end
-  for _, each in ipairs(left or {}) do leave(each[1], each[2]) end
+  for _, each in ipairs(leaving or {}) do leave(each[1], each[2]) end
   wake(earliest)
   return finish(seq, outcomes)
 end)

@@ -1,13 +1,13 @@
 -- find: look at messages by id.
---   left  how large the reply may become
+--   room  how large the reply may become
 -- ARGV from 3 on: ids
 -- Reply: [head, records, leases]: of the first ids, for which there is room; false where there is none
-define('find', {'no-writes'}, {}, function(left)
+define('find', {'no-writes'}, {}, function(room)
   local texts, leases, some = {}, {}, false
   for i = 3, #ARGV do
     local text = call('HGET', RECORDS, ARGV[i])
-    left = left - (text and #text or 0)
-    if text and some and left < 0 then break end
+    room = room - (text and #text or 0)
+    if text and some and room < 0 then break end
     some = some or text ~= false
     texts[i - 2], leases[i - 2] = text, call('HGET', LEASES, ARGV[i])
   end
@@ -78,20 +78,20 @@ end
 
 define('audit', {'no-writes'}, {}, function(set, offset)
   local sets = {DELAYED, READY, LEASED, KEPT}
-  local strays, left = 0, AUDITED
+  local strays, quota = 0, AUDITED
   bytes = 0
   if set == 5 then
     local n = weigh_ends(offset)
     return answer(0, n == AUDITED and 5 or null, offset + n, bytes)
   end
-  while sets[set] and left > 0 do
-    local found, n = call('ZRANGE', sets[set], offset, offset + left - 1, 'WITHSCORES'), 0
-    while n < #found / 2 and bytes < AUDITED_BYTES do
-      if not is_sound(sets, set, found[2 * n + 1], tonumber(found[2 * n + 2])) then strays = strays + 1 end
+  while sets[set] and quota > 0 do
+    local members, n = call('ZRANGE', sets[set], offset, offset + quota - 1, 'WITHSCORES'), 0
+    while n < #members / 2 and bytes < AUDITED_BYTES do
+      if not is_sound(sets, set, members[2 * n + 1], tonumber(members[2 * n + 2])) then strays = strays + 1 end
       n = n + 1
     end
-    if #found < 2 * left and n == #found / 2 then set, offset = set + 1, 0 else offset = offset + n end
-    left = bytes < AUDITED_BYTES and left - n or 0
+    if #members < 2 * quota and n == #members / 2 then set, offset = set + 1, 0 else offset = offset + n end
+    quota = bytes < AUDITED_BYTES and quota - n or 0
   end
   return answer(strays, sets[set] and set or has('h') and 5 or null, offset, bytes)
 end)
@@ -132,17 +132,17 @@ local function before(rank, order, member, group)
       if sub(tie, 1, ORDER) < order then count = count + 1 end
     end
   end
-  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, PROMOTE)
-  local seen = member == nil or #found < 2 * PROMOTE or call('ZSCORE', READY, member) ~= false
+  local due = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, PROMOTE)
+  local seen = member == nil or #due < 2 * PROMOTE or call('ZSCORE', READY, member) ~= false
   local members = {}
-  for i = 1, #found, 2 do members[#members + 1] = found[i] end
+  for i = 1, #due, 2 do members[#members + 1] = due[i] end
   local groups = limited and groups_of(members)
-  for i = 1, #found, 2 do
-    local delayed = tonumber(found[i + 1])
-    local one = rank_when_ready(delayed)
+  for i = 1, #due, 2 do
+    local delayed = tonumber(due[i + 1])
+    local as_ready = rank_when_ready(delayed)
     local counts = not groups or groups[(i + 1) / 2] == group
-    if counts and (one < rank or one == rank and sub(found[i], 1, ORDER) < order) then count = count + 1 end
-    seen = seen or found[i] == member
+    if counts and (as_ready < rank or as_ready == rank and sub(due[i], 1, ORDER) < order) then count = count + 1 end
+    seen = seen or due[i] == member
   end
   return seen and min(count, MOST) or MOST
 end

@@ -9,7 +9,7 @@
 --   since   of returned and rest: the number of the last change before the scan began
 -- Reply: [head, ids, records, leases]; head is [now, change, place or null, ranks]; place is two texts; a rank
 --   and behind it the order
-define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, left, mark, order, prefix, since)
+define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, room, mark, order, prefix, since)
   if since > change then since = 0 end  -- changes were lost, by a fail-over
   local rank = tonumber(mark)
   local VISITS = 2 * BULK
@@ -27,8 +27,8 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
       if r and ((after and r.due < after) or (before and r.due >= before)
         or (group and r.group ~= group)) then return true end
     end
-    if #ids >= limit or #ids > 0 and #text + #id > left then return false end
-    left = left - #text - #id
+    if #ids >= limit or #ids > 0 and #text + #id > room then return false end
+    room = room - #text - #id
     ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at .. ' ' .. order
     return true
   end
@@ -46,13 +46,13 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, l
   local function scan_range(set, low, high)
     if rank > high then return true end
     local first = behind(set, max(rank, low), rank >= low and order or '')
-    local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local at = tonumber(found[i + 1])
+    local members = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
+    for i = 1, #members, 2 do
+      local at = tonumber(members[i + 1])
       if at > high then return true end
-      if not add_member(found[i], int(at)) then return false end
+      if not add_member(members[i], int(at)) then return false end
     end
-    return #found < 2 * READ
+    return #members < 2 * READ
   end
 
   local function scan_state()
