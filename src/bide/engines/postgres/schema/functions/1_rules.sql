@@ -323,17 +323,17 @@ END $$;
 CREATE FUNCTION bide._locked(p_queue integer, p_id text, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  found message;
+  locked message;
 BEGIN
   LOOP
-    SELECT * INTO found FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
-    EXIT WHEN found.seq IS NOT NULL OR NOT EXISTS (
+    SELECT * INTO locked FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    EXIT WHEN locked.seq IS NOT NULL OR NOT EXISTS (
       SELECT FROM message WHERE queue = p_queue AND id = p_id);
   END LOOP;
-  IF found.state = 2 AND found.rank <= p_now THEN
-    RETURN _lapse(found, p_now);
+  IF locked.state = 2 AND locked.rank <= p_now THEN
+    RETURN _lapse(locked, p_now);
   END IF;
-  RETURN found;
+  RETURN locked;
 END $$;
 
 -- The state of a message as replies have it: a delayed message that is due is ready.

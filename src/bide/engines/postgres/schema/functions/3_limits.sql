@@ -5,14 +5,14 @@
 CREATE FUNCTION bide._lock_limits(p_limited integer) RETURNS bide.limited
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '20s' AS $$
 DECLARE
-  found limited;
+  locked limited;
 BEGIN
-  SELECT * INTO found FROM limited WHERE id = p_limited FOR UPDATE;
-  IF found.id IS NULL THEN
+  SELECT * INTO locked FROM limited WHERE id = p_limited FOR UPDATE;
+  IF locked.id IS NULL THEN
     RAISE EXCEPTION 'the limits of a queue were taken away while it was claimed from'
       USING ERRCODE = 'serialization_failure';
   END IF;
-  RETURN found;
+  RETURN locked;
 END $$;
 
 -- Lock the limits of several queues that one transaction claims from, in the same order as others do,
@@ -193,12 +193,12 @@ END $$;
 -- served from; how many leases are counted wrong; and how many messages no limit knows of. Each of these
 -- reads all groups once, however many there are. Without its limits, nothing of a queue can be served.
 CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STABLE AS $$
-  WITH there AS (
+  WITH in_groups AS (
     SELECT coalesce("group", '') AS name, state, limited IS NOT DISTINCT FROM q.limited AS known,
            count(*) AS n
     FROM message WHERE queue = q.id AND state IN (1, 2) GROUP BY 1, 2, 3
   ), leases AS (
-    SELECT name, -n AS n FROM there WHERE state = 2 AND known
+    SELECT name, -n AS n FROM in_groups WHERE state = 2 AND known
     UNION ALL
     SELECT name, -ended FROM lease_end WHERE limited = q.limited
   )
@@ -207,11 +207,11 @@ CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STA
               SELECT FROM (SELECT name, running AS n FROM turn WHERE limited = l.id
                            UNION ALL SELECT * FROM leases) AS counted
               GROUP BY name HAVING sum(n) <> 0) AS g)
-         + (SELECT count(*) FROM there LEFT JOIN turn AS t ON t.limited = l.id AND t.name = there.name
+         + (SELECT count(*) FROM in_groups LEFT JOIN turn AS t ON t.limited = l.id AND t.name = in_groups.name
             WHERE state = 1 AND known AND (t.standing > 0 OR _is_full(l, t.name, t.running)) IS NOT TRUE
-              AND there.name NOT IN (SELECT name FROM lease_end WHERE limited = l.id))
+              AND in_groups.name NOT IN (SELECT name FROM lease_end WHERE limited = l.id))
          + abs(l.running + (SELECT coalesce(sum(n), 0) FROM leases))
-         + (SELECT coalesce(sum(n), 0) FROM there WHERE NOT known AND l.lined IS NULL)
+         + (SELECT coalesce(sum(n), 0) FROM in_groups WHERE NOT known AND l.lined IS NULL)
     FROM limited AS l WHERE l.id = q.limited
   ), 1)::bigint
 $$;

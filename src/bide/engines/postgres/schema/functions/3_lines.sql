@@ -15,13 +15,13 @@ BEGIN
   IF NOT EXISTS (SELECT FROM lease_end WHERE limited = l.id) THEN
     RETURN l;
   END IF;
-  WITH gone AS (
+  WITH ends AS (
     DELETE FROM lease_end WHERE limited = l.id RETURNING seq, name, ended, entered, moment
   ), numbered AS (
     SELECT g.seq, g.name, g.ended, g.entered, g.moment, t.running,
            sum(g.ended) OVER (ORDER BY g.moment, g.seq) AS before,
            sum(g.ended) OVER (PARTITION BY g.name ORDER BY g.moment, g.seq) AS of_group
-    FROM gone AS g LEFT JOIN turn AS t ON t.limited = l.id AND t.name = g.name
+    FROM ends AS g LEFT JOIN turn AS t ON t.limited = l.id AND t.name = g.name
   ), groups AS (
     SELECT name, sum(ended)::bigint AS ended,
            CASE WHEN bool_or(entered) THEN rank() OVER (

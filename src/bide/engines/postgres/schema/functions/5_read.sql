@@ -18,14 +18,14 @@ BEGIN
   END IF;
   RETURN QUERY
     SELECT (s.message).* FROM (
-      SELECT found.message, w.n,
-             (found.message).size AS size,
-             sum((found.message).size) OVER (ORDER BY w.n) AS total,
+      SELECT selected.message, w.n,
+             (selected.message).size AS size,
+             sum((selected.message).size) OVER (ORDER BY w.n) AS total,
              row_number() OVER (ORDER BY w.n) AS nth
       FROM unnest(p_ids) WITH ORDINALITY AS w(id, n),
       LATERAL (  -- `OFFSET 0`: one look-up each
         SELECT v AS message FROM _message AS v WHERE queue = q.id AND id = w.id OFFSET 0
-      ) AS found
+      ) AS selected
     ) AS s WHERE s.total - s.size <= p_max_bytes OR s.nth <= 2 ORDER BY s.n;
 END $$;
 

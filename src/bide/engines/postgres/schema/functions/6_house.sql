@@ -28,15 +28,15 @@ BEGIN
       WHERE m.queue = o.queue AND m.state = 0 AND m.rank BETWEEN o.first AND o.last + MAX_PRIORITY
       ORDER BY m.rank LIMIT 1) AS first
     FROM (SELECT queue, min(rank) AS first, max(rank) AS last FROM lowered GROUP BY queue) AS o
-  ), gone AS (
+  ), folded AS (
     DELETE FROM lowered AS l USING left_over AS f
     WHERE f.queue = l.queue AND coalesce(l.rank + MAX_PRIORITY < f.first, true)
     RETURNING f.queue, f.first
   )
-  INSERT INTO lowered SELECT DISTINCT queue, first / PRIORITIES * PRIORITIES FROM gone
+  INSERT INTO lowered SELECT DISTINCT queue, first / PRIORITIES * PRIORITIES FROM folded
   WHERE first IS NOT NULL AND NOT EXISTS (
     SELECT FROM lowered AS l
-    WHERE l.queue = gone.queue AND l.rank BETWEEN gone.first - MAX_PRIORITY AND gone.first);
+    WHERE l.queue = folded.queue AND l.rank BETWEEN folded.first - MAX_PRIORITY AND folded.first);
   DELETE FROM returned WHERE number > greatest(
     _number(pg_current_xact_id()), _number(pg_snapshot_xmax(pg_current_snapshot())));
   DELETE FROM returned WHERE number < (
