@@ -1,7 +1,11 @@
 """The page on the architecture: each file of bide has a place on it, and what it names exists."""
 
 import re
+from inspect import signature
 from pathlib import Path
+
+import bide
+from bide.cli.program import FILES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bide"
@@ -12,6 +16,9 @@ NAMED = re.compile(r"`((?:[\w.-]+/)*(?:[\w-]+/|[\w-]+\.(?:py|lua|sql|toml)|py\.t
 
 RECIPES = {"once", "order-timeout", "refill", "reminders", "web", "index"}
 """How-to guides that use features of other pages, and describe none."""
+
+OBVIOUS = {"self", "body", "name", "url", "close", "clock"}
+"""Of methods and arguments, those that are no feature."""
 
 
 def section(title: str) -> str:
@@ -80,6 +87,14 @@ def test_each_feature_with_a_guide_has_a_row() -> None:
     guides = {path.stem for path in (ROOT / "docs" / "howto").glob("*.md")}
     assert guides - RECIPES - linked == set()
     assert all(len(row) == 3 for row in rows(section("The features")))
+
+
+def test_each_method_option_and_command_has_a_row() -> None:
+    methods = {name for name in dir(bide.Queue) if not name.startswith("_")}
+    options = {*signature(bide.Queue.put).parameters, *signature(bide.Queue).parameters}
+    features = " ".join(row[0] for row in rows(section("The features")))
+    words = set(re.findall(r"[a-z]\w+", features))
+    assert (methods | options | set(FILES)) - words - OBVIOUS == set()
 
 
 def test_each_system_that_is_imported_has_a_file_of_its_name() -> None:
