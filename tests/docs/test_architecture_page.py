@@ -71,6 +71,19 @@ def test_each_file_and_folder_that_it_names_exists() -> None:
     assert missing == set()
 
 
+def test_the_lists_for_contributors_name_files_that_exist() -> None:
+    """They leave out the folder where the sentence says it: `lua/_records.lua` of Redis."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    ends = [f"/{path.relative_to(SOURCE).as_posix()}" for path in SOURCE.rglob("*")]
+    missing = {
+        name
+        for name in names(text)
+        if not (ROOT / name).exists()
+        and not any(end.endswith(f"/{name.rstrip('/')}") for end in ends)
+    }
+    assert missing == set()
+
+
 def test_a_row_of_a_room_says_what_is_in_it() -> None:
     assert len(rooms()) > 40
     assert [name for name, what in rooms().items() if len(what.split()) < 3] == []
