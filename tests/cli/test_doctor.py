@@ -48,7 +48,7 @@ def test_all_messages_are_looked_at_if_it_is_asked_for(
     run: Bide, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.put_many(bide.NewMessage(body="x" * 300) for _ in range(2_000))
-    monkeypatch.setattr("bide.cli.service.init_doctor.LONGEST", -1)
+    monkeypatch.setattr("bide.cli.service.doctor.LONGEST", -1)
     assert "too large to be checked for damage" in run("doctor").stdout
     assert "too large" not in run("doctor", "--all").stdout
 

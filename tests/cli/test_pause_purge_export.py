@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 import bide
-from bide.cli.queues.export_import import opened
+from bide.cli.queues.export import opened
 
 Bide = Callable[..., Result]
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]

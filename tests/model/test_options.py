@@ -5,7 +5,7 @@ import json
 import pytest
 
 import bide
-from bide.cli.messages.put_edit import put
+from bide.cli.messages.put import put
 from bide.exports import to_line
 from bide.model.message import Options
 from bide.model.options import OPTIONS

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from bide.cli.message_output import print_messages
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import Store
 from bide.model.message import Message, State
+from bide.queue.sync import Queue
 from bide.undoing.changes import Undoable, check_undo
 
 SHOWN = 5
@@ -119,3 +120,9 @@ def confirm(question: str, count: int | None) -> None:
         raise usage_error("purge deletes messages permanently; confirm with --yes")
     if count != 0 and not click.confirm(question, err=True):
         click.get_current_context().exit(1)
+
+
+def waiting(queue: Queue, rule: dict[str, Any]) -> Iterator[Message]:
+    """Return the delayed and ready messages that a rule names."""
+    messages = queue.scan(**rule)
+    return (message for message in messages if message.state in ("delayed", "ready"))

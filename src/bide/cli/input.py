@@ -1,11 +1,13 @@
 """Read input of any length, and keep no more of it than a message may have."""
 
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from bide.cli.errors import usage_error
+from bide.model.body import parse, why_unreadable
 from bide.model.limits import MAX_BYTES
 
 Form = Literal["json", "text", "bytes"]
@@ -85,3 +87,25 @@ def _read(stream: IO[bytes], form: Form, max_body: int) -> bytes:
 
 def _most(form: Form, max_body: int) -> int:
     return max_body * (ESCAPES if form == "json" else 1)
+
+
+def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
+    """Return a body as the queue takes it.
+
+    Raises:
+        click.UsageError: it does not have the form that the user named.
+    """
+    if form == "bytes":
+        return data
+    if form == "json":
+        data = data.removeprefix(BOM_UTF8)  # as editors on Windows write it
+    try:
+        return data.decode() if form == "text" else parse(data)
+    except (ValueError, RecursionError) as error:
+        shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
+        foreign = isinstance(error, UnicodeDecodeError)
+        wanted, fix = ("UTF-8 text", "--bytes") if foreign else ("JSON", "--text")
+        why = why_unreadable(data, error)
+        raise usage_error(
+            f"{where} is not {wanted} ({why}): {shown!r}; put it with {fix}"
+        ) from error

@@ -1,11 +1,13 @@
 """Arguments and options that commands share."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from bide.cli.errors import DEBUG
+from bide.cli.store import Store
 from bide.cli.times import read_duration, read_moment
 from bide.engines.registry import mask
 from bide.model.commands import EDITED
@@ -139,10 +141,6 @@ def together(*options: Decorator) -> Decorator:
 
 def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the names of the queues in the store, if there is one."""
-    import logging
-
-    from bide.cli.store import Store
-
     logging.disable()  # a warning would be printed beside what the user types
     try:
         with Store(ctx.params.get("url")) as store:
@@ -162,6 +160,8 @@ def _no_url(text: str) -> str:
 queue = click.argument("queue", shell_complete=complete_queue, type=_no_url)
 
 id = click.argument("id")
+
+internal = flag("--all", "own", help="Include the internal queues of bide.")
 
 prefix = click.argument("prefix", default="", type=_no_url)
 """The beginning of the names of queues; by default that of all."""
@@ -210,6 +210,19 @@ changed = together(
     )
 )
 """Options of a message that is there already: without defaults."""
+
+body_form = together(
+    click.option("--text", "form", flag_value="text", help="The body is text, not JSON."),
+    click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, unchanged."),
+)
+"""Take what a body is, if it is not JSON; of both options, the last one counts."""
+
+body_file = click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PATH",
+    help="Read the body from a file.",
+)
 
 
 expires = time("--expires", "How long after its due time the message is still worth delivering.")

@@ -16,44 +16,64 @@ from bide.model.errors import BideError
 
 SECTIONS = {
     "Messages": (
-        "messages.put_edit",
-        "messages.cancel_reschedule_undo",
-        "messages.get_explain_history_result",
-        "messages.peek_scan_search",
+        "messages.put",
+        "messages.edit",
+        "messages.cancel",
+        "messages.reschedule",
+        "messages.undo",
+        "messages.get",
+        "messages.explain",
+        "messages.history",
+        "messages.result",
+        "messages.peek",
+        "messages.scan",
+        "messages.search",
     ),
     "Queues": (
-        "queues.queues_counts_audit",
+        "queues.queues",
+        "queues.counts",
+        "queues.audit",
         "queues.top",
         "queues.forecast",
         "queues.dashboard",
-        "queues.pause_resume_purge_delete_set",
-        "queues.export_import",
+        "queues.pause",
+        "queues.resume",
+        "queues.purge",
+        "queues.delete",
+        "queues.set",
+        "queues.export",
+        "queues.import",
         "queues.move",
     ),
     "Work": (
-        "work.worker_workers",
-        "work.sources_schedules",
+        "work.worker",
+        "work.workers",
+        "work.sources",
+        "work.schedules",
         "work.claim",
-        "work.ack_retry_bury_extend_release",
-        "work.dead_revive",
+        "work.ack",
+        "work.retry",
+        "work.bury",
+        "work.extend",
+        "work.release",
+        "work.dead",
+        "work.revive",
     ),
     "Service": (
-        "service.init_doctor",
+        "service.init",
+        "service.doctor",
         "service.serve",
         "service.token",
-        "service.push_rabbitmq_forward",
+        "service.push",
+        "service.rabbitmq",
+        "service.forward",
         "service.subscription",
     ),
     "Try it": ("demo",),
 }
-"""The files of the commands by the section of the help. A file's name lists its commands."""
+"""The files of the commands by the section of the help; each is named as its command."""
 
-FILES = {
-    name: file
-    for files in SECTIONS.values()
-    for file in files
-    for name in file.rpartition(".")[2].split("_")
-}
+FILES = {file.rpartition(".")[2]: file for files in SECTIONS.values() for file in files}
 """The file of each command, in the order of the help."""
 
 POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
@@ -161,8 +181,10 @@ class Program(Group):
         """Import a command."""
         if cmd_name not in FILES:
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) or cmd_name == "set" else cmd_name
-        command: click.Command = getattr(import_module(f"bide.cli.{FILES[cmd_name]}"), name)
+        file = FILES[cmd_name]
+        module = import_module(f"bide.cli.{file}_" if iskeyword(cmd_name) else f"bide.cli.{file}")
+        reserved = iskeyword(cmd_name) or cmd_name == "set"
+        command: click.Command = getattr(module, f"{cmd_name}_" if reserved else cmd_name)
         return command
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:

@@ -1,18 +1,13 @@
 """The store that a command works on."""
 
-import functools
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 import msgspec
 
-from bide.cli import option
-from bide.cli.errors import NOT_DONE
-from bide.cli.output import Output
 from bide.engines.registry import DEFAULT_URL, file_of, is_server, mask, opener
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -197,42 +192,3 @@ def refuse_internal(queue: str) -> None:
             f"{queue!r} is bide's own, as are all queues that begin with {INTERNAL_PREFIX} and "
             f"those in {SERVER_NAMESPACE}/; take another name"
         )
-
-
-def on_store(
-    *options: option.Decorator,
-    group: click.Group | None = None,
-    name: str | None = None,
-    makes: bool = False,
-) -> Callable[[Callable[..., bool | None]], click.Command]:
-    """Make a command of a function that takes the store, the output, and what its options give.
-
-    The function returns whether it did what was asked for; `False` ends it with exit code 1.
-
-    Args:
-        options: the first of its arguments and options; more can be decorators of the function.
-        group: the command that it belongs to.
-        name: of the command, if the function has another.
-        makes: whether to make the store if it does not exist yet.
-    """
-
-    def decorate(function: Callable[..., bool | None]) -> click.Command:
-        @functools.wraps(function)
-        def run(url: str | None, as_json: bool, **given: Any) -> None:
-            refuse_memory(url or "")
-            with Store(url, makes=makes) as store:
-                done = function(store, Output(as_json), **given)
-            if done is False:
-                click.get_current_context().exit(NOT_DONE)
-
-        more = run.__dict__.pop("__click_params__", [])
-        option.together(option.url, option.output)(run)
-        run.__dict__.setdefault("__click_params__", []).extend(more)
-        make = click.command if group is None else group.command
-        return make(name)(option.together(*options)(run))
-
-    return decorate
-
-
-on_any_store = functools.partial(on_store, makes=True)
-"""`on_store` for commands that make the store if it does not exist."""

@@ -1,1 +1,1 @@
-"""Commands on messages. A file's name lists its commands."""
+"""Commands on messages. Each is in the file of its name."""

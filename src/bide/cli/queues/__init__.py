@@ -1,1 +1,1 @@
-"""Commands on queues. A file's name lists its commands."""
+"""Commands on queues. Each is in the file of its name."""

@@ -3,8 +3,9 @@
 from datetime import datetime
 
 from bide.cli import option
+from bide.cli.command import on_store
 from bide.cli.output import Output, chart, plural
-from bide.cli.store import Store, on_store
+from bide.cli.store import Store
 from bide.cli.times import iso, now_ms, relative
 
 

@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from bide.cli import option
+from bide.cli.command import on_store
 from bide.cli.errors import flush_output, raise_on_termination
 from bide.cli.output import Output, escape, warn
 from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
-from bide.cli.store import Store, on_store
+from bide.cli.store import Store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import split_url

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, plural, table_of, text_of
-from bide.cli.queues.queues_counts_audit import facts_of, size_cells
+from bide.cli.queue_output import facts_of, size_cells
 from bide.cli.times import iso, rounded
 from bide.model.replies import FLOW, SIZES, Forecasted
 from bide.model.times import limits_text

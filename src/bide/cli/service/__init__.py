@@ -1,1 +1,1 @@
-"""Commands that run and configure services. A file's name lists its commands."""
+"""Commands that run and configure services. Each is in the file of its name."""

@@ -12,10 +12,11 @@ import msgspec
 
 from bide.cli import option
 from bide.cli.action_log import logged
+from bide.cli.command import on_any_store, on_store
 from bide.cli.errors import require_packages
 from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
-from bide.cli.store import Store, on_any_store, on_store
+from bide.cli.store import Store
 from bide.model.errors import InvalidArgument
 from bide.model.identity import split_name
 from bide.model.times import interval

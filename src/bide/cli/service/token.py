@@ -7,9 +7,10 @@ import click
 
 from bide.cli import option
 from bide.cli.action_log import logged
+from bide.cli.command import on_any_store, on_store
 from bide.cli.output import TEXT, Cell, Column, Output, warn
 from bide.cli.program import Group
-from bide.cli.store import Store, on_any_store, on_store
+from bide.cli.store import Store
 from bide.cli.times import iso, local, now_ms, read_duration, relative, when
 from bide.model.errors import InvalidArgument
 

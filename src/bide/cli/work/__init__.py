@@ -1,1 +1,1 @@
-"""Commands that take, run and settle work. A file's name lists its commands."""
+"""Commands that take, run and settle work. Each is in the file of its name."""

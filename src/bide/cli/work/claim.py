@@ -7,10 +7,11 @@ from shlex import quote
 import click
 
 from bide.cli import option
+from bide.cli.command import on_any_store
 from bide.cli.errors import flush_output, usage_error
 from bide.cli.message_output import as_json, body_bytes, body_line, sentence_of
 from bide.cli.output import ID, TEXT, Column, Output, warn
-from bide.cli.store import Store, on_any_store
+from bide.cli.store import Store
 from bide.cli.times import rounded, when
 from bide.model.errors import StoreError
 from bide.model.limits import MAX_COUNT

@@ -1,9 +1,5 @@
-"""`bide export` and `bide import`."""
+"""`bide import`: put messages from an export, a sorted set in Redis, or another library."""
 
-import secrets
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,10 +7,11 @@ import click
 from click.core import ParameterSource
 
 from bide.cli import option
-from bide.cli.errors import raise_on_termination, usage_error
+from bide.cli.command import on_any_store
+from bide.cli.errors import usage_error
 from bide.cli.input import export_lines
-from bide.cli.output import DONE, NOTHING, Bar, Output, escape_json, plural, warn
-from bide.cli.store import Store, on_any_store, on_store
+from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
+from bide.cli.store import Store
 from bide.importing import take_over
 from bide.importing.redis_sorted_set import load_sorted_set
 from bide.queue.sync import Queue
@@ -24,58 +21,6 @@ KINDS = {
     "--redis-zset": {"scores", "body", "id_field", "remove", "dry_run"},
 }
 """The options of an import from elsewhere; an export has none of them."""
-
-
-@on_store(option.queue)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    default="-",
-    metavar="PATH",
-    help="Write to a file, which is created when the export is complete.",
-)
-def export(store: Store, out: Output, queue: str, output: str) -> None:
-    """Write a queue as lines of JSON.
-
-    The queue can be in use meanwhile, and memory use is constant. Messages that a worker holds are
-    included: they are ready again after an import.
-
-    \b
-    Example:
-      bide export orders -o orders.jsonl
-      bide export orders | gzip > orders.jsonl.gz
-    """
-    orders = store.existing(queue)
-    count, shown = 0, output == "-" and sys.stdout.isatty()
-    with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar, opened(output) as file:
-        for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
-            file.write((escape_json(line) if shown else line) + "\n")
-    if output != "-":
-        facts = {"exported": count, "file": output}
-        out.report(facts, DONE, f"{plural(count, 'message')} of {queue} written to {output}")
-
-
-@contextmanager
-def opened(output: str) -> Iterator[IO[str]]:
-    """Open a file that replaces an existing one of its name only when it is complete."""
-    path = Path(output)
-    if output == "-" or (path.exists() and not path.is_file()):  # such as a pipe
-        with click.open_file(output, "w", encoding="utf-8") as file:
-            yield file
-        return
-    path = path.resolve()  # a link stays
-    path.parent.stat()  # fails here, where the error names the folder, not the unfinished file
-    part = path.with_name(f".bide-export-{secrets.token_hex(4)}")
-    try:
-        with raise_on_termination(), part.open("x", encoding="utf-8") as file:
-            if path.exists():
-                part.chmod(path.stat().st_mode)
-            yield file
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 @on_any_store(option.queue, click.argument("file", default="-", metavar="[FILE]"), name="import")

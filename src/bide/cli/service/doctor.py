@@ -1,4 +1,4 @@
-"""`bide init` makes a store, `bide doctor` looks for what endangers it."""
+"""`bide doctor`: look for what endangers the messages of a store."""
 
 from math import inf
 
@@ -6,28 +6,9 @@ import click
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE
-from bide.cli.output import DONE, Output, Part
-from bide.cli.store import Store, on_any_store
+from bide.cli.output import Output, Part
 from bide.engines.findings import LONGEST, Finding, examine
 from bide.engines.registry import DEFAULT_URL, mask
-
-
-@on_any_store()
-def init(store: Store, out: Output) -> None:
-    """Make the store.
-
-    Makes the file, or the schema in a PostgreSQL database, if it does not exist. So a user with
-    more rights can prepare the store for programs that have less.
-
-    \b
-    Example:
-      bide init --url postgresql://owner@db.example.com/shop
-    """
-    queues = store.names()
-    out.report(
-        {"url": store.shown, "queues": len(queues)}, DONE, f"the store at {store.shown} is ready"
-    )
-
 
 _MARKS: dict[str, Part] = {
     "danger": ("✗ danger   ", "bold red"),

@@ -1,70 +1,27 @@
-"""`bide put` and `bide edit`."""
+"""`bide put`: store a message until it is due."""
 
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import IO, Any
 
 import click
-from msgspec import UNSET
 
 from bide.cli import option
+from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
-from bide.cli.input import CHUNK, Form, check_size, read_body
-from bide.cli.message_output import outcome_json, print_outcomes, sentence_of
-from bide.cli.option import together
+from bide.cli.input import CHUNK, Form, check_size, decode_body, read_body
+from bide.cli.message_output import outcome_json, sentence_of
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
-from bide.cli.store import Store, on_any_store, on_store, refuse_internal
+from bide.cli.store import Store, refuse_internal
 from bide.cli.times import when
-from bide.model.body import parse, why_unreadable
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
-
-option_form = together(
-    click.option("--text", "form", flag_value="text", help="The body is text, not JSON."),
-    click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, unchanged."),
-)
-"""Take what a body is, if it is not JSON; of both options, the last one counts."""
-
-
-option_file = click.option(
-    "--file",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="PATH",
-    help="Read the body from a file.",
-)
-
-
-def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
-    """Return a body as the queue takes it.
-
-    Raises:
-        click.UsageError: it does not have the form that the user named.
-    """
-    if form == "bytes":
-        return data
-    if form == "json":
-        data = data.removeprefix(BOM_UTF8)  # as editors on Windows write it
-    try:
-        return data.decode() if form == "text" else parse(data)
-    except (ValueError, RecursionError) as error:
-        shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
-        foreign = isinstance(error, UnicodeDecodeError)
-        wanted, fix = ("UTF-8 text", "--bytes") if foreign else ("JSON", "--text")
-        why = why_unreadable(data, error)
-        raise usage_error(
-            f"{where} is not {wanted} ({why}): {shown!r}; put it with {fix}"
-        ) from error
-
 
 APART = ("id", "headers", "if_version", "latest")
 """The options that cannot be shared by many messages."""
 
 BATCH = 1_000
 """The maximum number of lines that one commit puts."""
-
-CLEARED = ("expires", "group", "headers")
-"""The fields that `bide edit` can take away."""
 
 
 @on_any_store(option.queue, click.argument("body", required=False), option.when)
@@ -79,8 +36,8 @@ CLEARED = ("expires", "group", "headers")
 @option.headers("A header, stored with the message")
 @option.choice("--on-conflict", ["keep", "replace", "raise"], "If the id exists already.", "keep")
 @option.if_version
-@option_form
-@option_file
+@option.body_form
+@option.body_file
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
@@ -202,63 +159,3 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
         if not chunk:
             return
         check_size(len(rest), form, max_body, f"line {number + 1}")
-
-
-@on_store(option.queue, option.id, click.argument("body", required=False), option_form)
-@option_file
-@option.changed
-@option.expires
-@option.headers("A header; all together replace those there are")
-@option.flag("--no-expires", help="Without a limit of time.")
-@option.flag("--no-group", help="Of no group.")
-@option.flag("--no-headers", help="Without headers.")
-@option.when
-@option.if_version
-@option.max_body
-def edit(
-    store: Store,
-    out: Output,
-    queue: str,
-    id: str,
-    body: str | None,
-    form: Form | None,
-    file: str | None,
-    max_body: int,
-    if_version: str | None,
-    **given: Any,
-) -> bool:
-    """Change fields of a message that no worker holds.
-
-    All else stays: its due time, the attempts made and their failures. A dead letter can be changed
-    too, and stays dead until it is revived; it has no due time to change. BODY must be JSON, unless
-    you use --text or --bytes; '-' reads it from stdin.
-
-    In a pipe, the line is: id, "edited" or "no", state, why not. The exit code is 1 if it was not
-    changed: a worker holds it, it is gone, or, with --if-version, it is no longer as you saw it.
-
-    \b
-    Example:
-      bide edit orders order-42 --priority 9 --attempts 20
-      bide edit orders order-42 '{"order": 42, "paid": true}'
-      bide edit orders order-42 --group shop --no-headers --delay 5m
-    """
-    changes: dict[str, Any] = {}
-    for name in CLEARED:
-        if given.pop(f"no_{name}"):
-            if given[name] is not None:
-                raise usage_error(f"--{name} and --no-{name} cannot be used together")
-            changes[name] = None
-    changes |= {name: value for name, value in given.items() if value is not None}
-    value: Any = UNSET
-    if body is not None or file is not None:
-        data = read_body(body, file, form or "json", max_body, "edit")
-        value = decode_body(data, form or "json")
-    elif form is not None:
-        raise usage_error(f"--{form} says what the body is; give the new body, or leave it out")
-    if value is UNSET and not changes:
-        raise usage_error(
-            "edit needs to know what to change: a new body, or an option such as --priority"
-        )
-    outcome = store.queue(queue, max_body).edit(id, body=value, if_version=if_version, **changes)
-    as_seen = if_version is not None
-    return print_outcomes(store, out, queue, [outcome], "edited", as_seen=as_seen)

@@ -1,59 +1,15 @@
-"""Lists of messages: `bide peek`, `scan` and `search`."""
+"""`bide search`: search the messages of all queues."""
 
 from typing import Any
 
 from bide.cli import option
+from bide.cli.command import on_store
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_messages
-from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Output, warn
-from bide.cli.store import Store, on_store
-from bide.model.limits import MAX_PAGE
-from bide.model.message import STATES, State
+from bide.cli.store import Store
+from bide.model.message import STATES
 from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
-
-
-@on_store(option.queue)
-@option.count("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
-def peek(store: Store, out: Output, queue: str, count: int) -> None:
-    """Show the messages that are delivered next.
-
-    Ready ones come first, then delayed ones. In a pipe, each line is: id, state, due, priority,
-    attempt, group, body.
-
-    \b
-    Example:
-      bide peek orders -n 20
-    """
-    print_messages(
-        out, store.existing(queue).peek(count), f"no message is ready or delayed in {queue}"
-    )
-
-
-@on_store(option.queue)
-@option.choice("--state", STATES, "Only messages in this state, in its order.")
-@option.rule
-@option.limit
-def scan(
-    store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
-) -> None:
-    """List messages by state, group or time.
-
-    The queue can be in use meanwhile. In a pipe, each line is: id, state, due, priority, attempt,
-    group, body.
-
-    \b
-    Example:
-      bide scan orders --state delayed --before 2026-12-01T00:00Z
-      bide scan mail --group order:42 --json | jq -r .id
-    """
-    messages = store.existing(queue).scan(state, **rule)
-    print_messages(
-        out,
-        messages,
-        most=limit or (SCREEN if out.terminal else None),
-        more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
-    )
 
 
 @on_store(option.prefix, option.text("--id", "TEXT", "Only ids that start with this."), option.rule)

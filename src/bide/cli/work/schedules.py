@@ -1,23 +1,21 @@
-"""`bide schedules` and `bide sources`: when schedules tick next, and how far sources are."""
+"""`bide schedules`: list schedules and their next ticks."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from bide.cli import option
-from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, first_line, warn
-from bide.cli.store import Store, on_store
-from bide.cli.times import iso, local, now_ms, relative
+from bide.cli.command import on_store
+from bide.cli.output import NAME, TEXT, Cell, Column, Output, first_line, warn
+from bide.cli.store import Store
+from bide.cli.times import now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
 from bide.model.times import to_datetime
 
-if TYPE_CHECKING:
-    from bide.worker.app.app import App
-
 EXAMPLE = "bide schedules shop:app"
 
-SCHEDULES = (
+COLUMNS = (
     Column("schedule", least=NAME),
     Column("when", extra=True),
     Column("next"),
@@ -25,19 +23,10 @@ SCHEDULES = (
     Column("", least=TEXT),
 )
 
-SOURCES = (
-    Column("source", least=NAME),
-    Column("state"),
-    Column("next"),
-    Column("", right=True, extra=True),
-    Column("reached", extra=True),
-    Column("found", right=True, extra=True),
-    Column("put", right=True, extra=True),
-    Column("error", least=TEXT),
-)
-
 RULE = ("when", "timezone")
+
 REMARKS = {"running": "running", "retrying": "tried again", "dead": "dead"}
+
 FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 
@@ -68,14 +57,14 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
         rows = _of_app(store, target, count)
     out.items(
         rows,
-        SCHEDULES,
-        line=_schedule_line,
-        cells=_schedule_cells,
+        COLUMNS,
+        line=_line,
+        cells=_cells,
         empty=f"no schedules in {target or store.shown}",
     )
 
 
-def _schedule_line(facts: dict[str, Any]) -> list[object]:
+def _line(facts: dict[str, Any]) -> list[object]:
     return [
         facts["queue"],
         facts["when"],
@@ -94,7 +83,7 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     from bide.worker.app.loading import load
     from bide.worker.periodic.progress import schedule_facts
 
-    app: App = load(target)
+    app = load(target)
     given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
     with Store(store.url if given else app._url) as place:
         try:
@@ -130,7 +119,7 @@ def _moments(facts: dict[str, Any]) -> list[Any]:
     return [to_datetime(moment).astimezone(zone) for moment in facts["ticks"]]
 
 
-def _schedule_cells(facts: dict[str, Any]) -> list[Cell]:
+def _cells(facts: dict[str, Any]) -> list[Cell]:
     when = f"{facts['when']}\n{facts['timezone']}"
     moments = "\n".join(moment.strftime(FORM) for moment in _moments(facts))
     away = "\n".join(map(relative, facts["ticks"]))
@@ -145,62 +134,3 @@ def _remark(facts: dict[str, Any]) -> Cell:
     if "error" in facts:
         notes.append(first_line(facts["error"]))
     return ", ".join(notes), "red" if "error" in facts else "yellow"
-
-
-@on_store()
-def sources(store: Store, out: Output) -> None:
-    """List sources, their progress and their errors.
-
-    A source is listed after a worker with it has run on this store. `state` is the state of its
-    next window: leased means that the worker is reading the source now.
-
-    In a pipe, each line is: queue, name, state, next, last window from, to, messages found,
-    messages put, messages put since the source started, attempt, error.
-
-    \b
-    Example:
-      bide sources
-      bide sources --json | jq 'select(.error)'
-    """
-    from bide.worker.periodic.progress import source_progress
-
-    looks = (store.run(source_progress(home)) for home in store.names(own=True))
-    rows = [facts for facts in looks if facts is not None]
-    out.items(
-        rows,
-        SOURCES,
-        line=_source_line,
-        cells=_source_cells,
-        empty=f"no worker with a source has run on {store.shown}",
-    )
-
-
-def _source_line(facts: dict[str, Any]) -> tuple[object, ...]:
-    last = facts.get("last") or {}
-    return (
-        facts["queue"],
-        facts["name"],
-        facts["state"],
-        iso(facts["next"]),
-        iso(last.get("after")),
-        iso(last.get("before")),
-        last.get("found", ""),
-        last.get("put", ""),
-        facts["put"],
-        facts["attempt"],
-        first_line(facts.get("error")),
-    )
-
-
-def _source_cells(facts: dict[str, Any]) -> list[Cell]:
-    last = facts.get("last")
-    return [
-        [(facts["queue"], "bold"), f" {facts['name']}"],
-        (facts["state"], STYLES[facts["state"]]),
-        local(facts["next"]),
-        (relative(facts["next"]), "dim"),
-        "" if last is None else local(last["before"]),
-        "" if last is None else f"{last['found']:,}",
-        f"{facts['put']:,}",
-        (first_line(facts.get("error")), "red"),
-    ]

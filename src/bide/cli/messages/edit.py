@@ -1,0 +1,77 @@
+"""`bide edit`: change fields of a message that no worker holds."""
+
+from typing import Any
+
+import click
+from msgspec import UNSET
+
+from bide.cli import option
+from bide.cli.command import on_store
+from bide.cli.errors import usage_error
+from bide.cli.input import Form, decode_body, read_body
+from bide.cli.message_output import print_outcomes
+from bide.cli.output import Output
+from bide.cli.store import Store
+
+CLEARED = ("expires", "group", "headers")
+"""The fields that `bide edit` can take away."""
+
+
+@on_store(option.queue, option.id, click.argument("body", required=False), option.body_form)
+@option.body_file
+@option.changed
+@option.expires
+@option.headers("A header; all together replace those there are")
+@option.flag("--no-expires", help="Without a limit of time.")
+@option.flag("--no-group", help="Of no group.")
+@option.flag("--no-headers", help="Without headers.")
+@option.when
+@option.if_version
+@option.max_body
+def edit(
+    store: Store,
+    out: Output,
+    queue: str,
+    id: str,
+    body: str | None,
+    form: Form | None,
+    file: str | None,
+    max_body: int,
+    if_version: str | None,
+    **given: Any,
+) -> bool:
+    """Change fields of a message that no worker holds.
+
+    All else stays: its due time, the attempts made and their failures. A dead letter can be changed
+    too, and stays dead until it is revived; it has no due time to change. BODY must be JSON, unless
+    you use --text or --bytes; '-' reads it from stdin.
+
+    In a pipe, the line is: id, "edited" or "no", state, why not. The exit code is 1 if it was not
+    changed: a worker holds it, it is gone, or, with --if-version, it is no longer as you saw it.
+
+    \b
+    Example:
+      bide edit orders order-42 --priority 9 --attempts 20
+      bide edit orders order-42 '{"order": 42, "paid": true}'
+      bide edit orders order-42 --group shop --no-headers --delay 5m
+    """
+    changes: dict[str, Any] = {}
+    for name in CLEARED:
+        if given.pop(f"no_{name}"):
+            if given[name] is not None:
+                raise usage_error(f"--{name} and --no-{name} cannot be used together")
+            changes[name] = None
+    changes |= {name: value for name, value in given.items() if value is not None}
+    value: Any = UNSET
+    if body is not None or file is not None:
+        data = read_body(body, file, form or "json", max_body, "edit")
+        value = decode_body(data, form or "json")
+    elif form is not None:
+        raise usage_error(f"--{form} says what the body is; give the new body, or leave it out")
+    if value is UNSET and not changes:
+        raise usage_error(
+            "edit needs to know what to change: a new body, or an option such as --priority"
+        )
+    outcome = store.queue(queue, max_body).edit(id, body=value, if_version=if_version, **changes)
+    as_seen = if_version is not None
+    return print_outcomes(store, out, queue, [outcome], "edited", as_seen=as_seen)

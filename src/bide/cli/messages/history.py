@@ -1,0 +1,50 @@
+"""`bide history`: show how messages with an id have ended, the newest first."""
+
+import msgspec
+
+from bide.cli import option
+from bide.cli.command import on_store
+from bide.cli.output import STYLES, Output, warn
+from bide.cli.store import Store
+from bide.cli.times import iso, local, span
+
+
+@on_store(option.queue, option.id)
+def history(store: Store, out: Output, queue: str, id: str) -> bool:
+    """Show how messages with an id have ended, the newest first.
+
+    The queue remembers it for the time of `bide set --history`. In a pipe, each line is: how, when,
+    by whom, attempts. The exit code is 1 if nothing is remembered.
+
+    \b
+    Example:
+      bide history orders order-42
+      bide history orders order-42 --json | jq .attempts
+    """
+    ends = store.existing(queue).history(id)
+    for end in ends:
+        if out.terminal:
+            by = f" by {end.by}" if end.by else ""
+            times = f", delivered {end.attempt} time{'s' * (end.attempt != 1)}"
+            out.text((end.how, STYLES[end.how]), f" {local(end.moment)}{by}{times}")
+            for attempt in end.attempts:
+                lasted = span(attempt.start, attempt.end)
+                heading = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
+                out.text((heading, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
+        else:
+            facts = {
+                "id": id,
+                "queue": queue,
+                "how": end.how,
+                "moment": end.moment,
+                "by": end.by,
+                "due": end.due,
+                "attempt": end.attempt,
+                "attempts": end.attempts,
+            }
+            if end.result:
+                facts["result"] = msgspec.Raw(end.result)
+            out.line(facts, end.how, iso(end.moment), end.by or "", end.attempt)
+    if not ends:
+        warn(f"nothing is remembered of {id} in {queue}; 'bide set {queue} --history 7d' remembers")
+    return bool(ends)

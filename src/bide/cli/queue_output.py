@@ -1,0 +1,23 @@
+"""How the counts of a queue are shown."""
+
+from typing import Any
+
+import msgspec
+
+from bide.cli.output import STYLES, Cell, counted
+from bide.model.replies import SIZES, Counts
+from bide.model.times import limits_of
+
+
+def facts_of(counts: Counts) -> dict[str, Any]:
+    """Return counts as names and values."""
+    facts = msgspec.structs.asdict(counts.sizes) | msgspec.structs.asdict(counts.flow)
+    facts |= {"kept": counts.kept, "paused": counts.paused, "keep": counts.keep}
+    if counts.oldest is not None:
+        facts["oldest"] = counts.oldest
+    return facts | {name: value for name, value in limits_of(counts).items() if value}
+
+
+def size_cells(counts: Counts) -> list[Cell]:
+    """Return the numbers of messages in each state, as cells."""
+    return [counted(getattr(counts.sizes, size), STYLES[size]) for size in SIZES]

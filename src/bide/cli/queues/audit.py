@@ -1,0 +1,55 @@
+"""`bide audit`: check that every message is accounted for."""
+
+import click
+
+from bide.cli import option, output
+from bide.cli.command import on_store
+from bide.cli.output import Bar, Output, plural
+from bide.cli.store import Store
+from bide.model.replies import GONE, SIZES
+from bide.queue.results import Audit
+
+
+@on_store()
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
+@option.internal
+def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
+    """Check that every message is accounted for.
+
+    Audits the named queues or all, on a live store. The counters must add up: put = acked +
+    cancelled + expired + purged + delayed + ready + leased + dead. The audit also counts the
+    messages one by one. If the sums differ, the exit code is 1. In a pipe, each line is: name,
+    value; the verdict comes last.
+
+    \b
+    Example:
+      bide audit orders
+      bide audit --json
+    """
+    audited = [store.existing(name) for name in queues]
+    audited = audited or [store.queue(name) for name in store.names(own=own)]
+    with Bar("auditing queues", len(audited)) as bar:
+        audits = [queue.audit() for queue in bar.over(audited)]
+    for audit in audits:
+        _print_audit(out, audit)
+    if out.terminal and not audits:
+        out.text((f"no queues in {store.shown}", "dim"))
+    return all(audits)
+
+
+def _print_audit(out: Output, audited: Audit) -> None:
+    """Print how many messages were put, are gone, and are in each state, and the verdict."""
+    flow, sizes = audited.counts.flow, audited.counts.sizes
+    parts = {name: getattr(flow, name) for name in GONE}
+    parts |= {name: getattr(sizes, name) for name in SIZES}
+    facts = {"queue": audited.queue, "put": flow.put, **parts}
+    problems = "; ".join(audited.problems)
+    if out.as_json:
+        facts |= {"balanced": bool(audited), "problems": audited.problems}
+    else:
+        facts["balanced"] = f"no: {problems}" if problems else "yes"
+    mark, verdict = output.NOT_DONE, f"does not balance: {problems}; please report it"
+    if audited:
+        total = " + ".join(f"{count:,} {name}" for name, count in parts.items() if count)
+        mark, verdict = output.DONE, f"balances: {plural(flow.put, 'message')} put = {total or 0}"
+    out.report(facts, mark, f"{audited.queue} {verdict}")

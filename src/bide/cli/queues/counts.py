@@ -1,0 +1,51 @@
+"""`bide counts`: count the messages in each state."""
+
+import msgspec
+
+from bide.cli import option
+from bide.cli.command import on_store
+from bide.cli.output import STYLES, Output, counted, grid
+from bide.cli.queue_output import facts_of
+from bide.cli.store import Store
+from bide.cli.times import when
+from bide.model.times import limits_text
+
+
+@on_store(option.queue)
+def counts(store: Store, out: Output, queue: str) -> None:
+    """Count the messages in each state.
+
+    \b
+    In a pipe, each line is a name and a value; JSON has the same names:
+      delayed, ready, leased, dead       messages that are in this state
+      put, acked, cancelled, expired,
+      purged                             messages since the queue began
+      died, revived                      dead letters since then
+      retried                            failed attempts, followed by another
+      lapsed                             leases that ended without an ack
+      kept ("remembered" on a terminal)  ids of acked and expired messages
+      keep                               milliseconds for which these are refused
+      paused                             whether claims get nothing
+      oldest                             when the oldest due message was due
+      limit, rate, group_limit,
+      group_rate                         the limits of the queue, if it has any
+
+    \b
+    Example:
+      bide counts orders
+      bide counts orders --json | jq .ready
+    """
+    counts = store.existing(queue).counts()
+    if not out.terminal:
+        facts = facts_of(counts)
+        out.report({"queue": queue, **facts} if out.as_json else facts)
+        return
+    numbers = msgspec.structs.asdict(counts.sizes) | {"remembered": counts.kept}
+    numbers |= msgspec.structs.asdict(counts.flow)
+    rows = [[(name, "dim"), counted(n, STYLES.get(name, ""))] for name, n in numbers.items()]
+    out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if counts.paused else "")
+    out.console.print(grid(rows, "lr"))
+    if limits := limits_text(counts):
+        out.text(("limits: ", "dim"), limits)
+    if counts.oldest is not None:
+        out.text(("the oldest waiting message was due ", "dim"), when(counts.oldest))

@@ -1,0 +1,48 @@
+"""`bide set`: set what a queue remembers, and its limits."""
+
+from typing import Any
+
+from bide.cli import option
+from bide.cli.command import on_any_store
+from bide.cli.errors import usage_error
+from bide.cli.output import DONE, Output, warn
+from bide.cli.store import Store
+from bide.cli.times import rounded
+from bide.model.times import limits_of
+
+
+@on_any_store(option.queue, name="set")
+@option.time("--keep", "How long acked messages are remembered, so that their ids are refused.")
+@option.time("--history", "How long the queue remembers how messages ended. Their ids are free.")
+@option.time("--result-ttl", "How long it remembers the results of messages.")
+@option.count("--limit", help="How many messages may be leased at a time.", least=0)
+@option.text("--rate", "RATE", "How many may be delivered: 5/s, 100/m, 1000/h, 20/d.")
+@option.count("--group-limit", help="--limit for each group.", least=0)
+@option.text("--group-rate", "RATE", "--rate for each group.")
+def set_(store: Store, out: Output, queue: str, **given: Any) -> None:
+    """Set what a queue remembers, and its limits; 0 switches one off.
+
+    What is not given stays as it is. In a pipe, each line is: setting, milliseconds; for a limit
+    the number of messages, for a rate its text.
+
+    \b
+    Example:
+      bide set orders --history 7d
+      bide set reports --result-ttl 1h
+      bide set calls --rate 100/m --group-limit 1
+    """
+    if all(value is None for value in given.values()):
+        raise usage_error("set needs what to set, such as --keep, --history or --limit")
+    known = store.has(queue)
+    configuration = store.queue(queue).configure(**given)
+    if not known:
+        warn(f"{queue} is new: there was no such queue in {store.shown}")
+    facts = {
+        "keep": configuration.keep,
+        "history": configuration.history,
+        "result_ttl": configuration.result_ttl,
+    }
+    settings = ", ".join(f"{name} {rounded(ms) if ms else 'off'}" for name, ms in facts.items())
+    limits = {name: value or 0 for name, value in limits_of(configuration).items()}
+    settings += "".join(f", {name} {value}" for name, value in limits.items() if value)
+    out.report(facts | limits, DONE, f"{queue}: {settings}")

@@ -1,0 +1,35 @@
+"""Run what sends messages elsewhere, until a signal ends it."""
+
+from typing import Any
+
+from bide.cli.store import refuse_memory
+from bide.engines.registry import DEFAULT_URL, is_server
+from bide.model.errors import InvalidArgument
+
+
+def run_pusher(
+    url: str | None, instead: str, log_json: bool, log_level: str, **options: Any
+) -> None:
+    """Push until a signal ends it.
+
+    Args:
+        url: of the store.
+        instead: what to do where it names a server.
+        log_json: log JSON.
+        log_level: of the log.
+        options: for `bide.targets.process.push`.
+    """
+    import asyncio
+
+    from bide.observing.logs import configure
+    from bide.targets.process import push
+    from bide.worker.process.child import loop_factory
+    from bide.worker.process.supervisor import raise_descriptor_limit
+
+    if is_server(url or ""):
+        raise InvalidArgument(f"--url names a server{instead}")
+    refuse_memory(url or "")
+    configure(as_json=log_json, level=log_level)
+    raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=loop_factory()) as loop:
+        loop.run(push(url or DEFAULT_URL, **options))

@@ -1,0 +1,84 @@
+"""What `bide ack`, `retry`, `bury` and `extend` share: they settle claimed messages."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import click
+import msgspec
+
+from bide.cli import option
+from bide.cli.command import on_store
+from bide.cli.errors import usage_error
+from bide.cli.message_output import print_outcomes
+from bide.cli.output import Output
+from bide.cli.store import Store
+from bide.model.commands import Command, Lease
+from bide.model.parts import in_parts
+from bide.model.replies import Outcome, Outcomes
+from bide.queue.command_builder import CommandBuilder
+
+
+def _token(text: str) -> str:
+    with suppress(ValueError):
+        if (lease := Lease.of("", text)).token:
+            return lease.text
+    raise click.BadParameter(
+        f"{text!r} is not a token; the token is the second column that claim prints"
+    )
+
+
+def _leases(id: str, token: str | None) -> list[Lease]:
+    """Return the given lease or, for '-', the leases that `claim` printed."""
+    if id != "-":
+        if token is None:
+            raise usage_error("Missing argument 'TOKEN'. It is the second column that claim prints")
+        return [Lease.of(id, token)]
+    return [_parsed(line, number) for number, line in enumerate(sys.stdin, 1) if line.strip()]
+
+
+def _parsed(line: str, number: int) -> Lease:
+    try:
+        if line.startswith("{"):
+            fields = msgspec.json.decode(line)
+            return Lease.of(str(fields["id"]), str(fields["token"]))
+        id, token = line.rstrip("\r\n").split("\t")[:2]
+        return Lease.of(id, token)
+    except (ValueError, KeyError, TypeError) as error:
+        raise usage_error(
+            f"line {number} of stdin is not a line that claim prints: id, tab, token"
+        ) from error
+
+
+def settles(
+    verb: str, *options: option.Decorator
+) -> Callable[[Callable[..., Command]], click.Command]:
+    """Settle the given leases, a thousand per command, and print each outcome.
+
+    The decorated function takes a builder of commands, leases and its own options, and returns the
+    command.
+
+    Args:
+        verb: what it does to messages, such as "acked".
+        options: its own.
+    """
+
+    def decorate(function: Callable[..., Command]) -> click.Command:
+        @on_store(*options, option.queue, option.id)
+        @click.argument("token", required=False, type=_token)
+        @functools.wraps(function)
+        def run(
+            store: Store, out: Output, queue: str, id: str, token: str | None, **given: Any
+        ) -> bool:
+            def outcomes() -> Iterator[Outcome]:
+                for part in in_parts(_leases(id, token)):
+                    command = function(CommandBuilder(queue), part, **given)
+                    yield from store.ask(Outcomes, command).outcomes
+
+            return print_outcomes(store, out, queue, outcomes(), verb)
+
+        return run
+
+    return decorate
