@@ -6,6 +6,7 @@ from pathlib import Path
 
 import bide
 from bide.cli.program import FILES
+from tests.test_architecture import MAY_IMPORT
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bide"
@@ -16,6 +17,18 @@ NAMED = re.compile(r"`((?:[\w.-]+/)*(?:[\w-]+/|[\w-]+\.(?:py|lua|sql|toml)|py\.t
 
 RECIPES = {"once", "order-timeout", "refill", "reminders", "web", "index"}
 """How-to guides that use features of other pages, and describe none."""
+
+NOT_DRAWN = {
+    "bide",
+    "bide.__main__",
+    "bide.clock",
+    "bide.logs",
+    "bide.tasks",
+    "bide.testing",
+    "bide.threads",
+    "bide.timing",
+}
+"""Parts that are not in the picture: they are used on all floors, or use all."""
 
 OBVIOUS = {"self", "body", "name", "url", "close", "clock"}
 """Of methods and arguments, those that are no feature."""
@@ -93,6 +106,25 @@ def test_only_a_room_speaks_for_the_files_in_a_folder() -> None:
     """A feature may name a folder, but what is in the folder is said once, among the rooms."""
     folders = {name for name in names(section("The features")) if name.endswith("/")}
     assert folders - set(rooms()) == set()
+
+
+def test_the_picture_of_the_floors_is_that_of_the_imports() -> None:
+    picture = section("The floors").partition("```text\n")[2].partition("```")[0]
+    lines = [line for line in picture.splitlines() if "─" not in line]
+    floors = {}
+    for height, line in enumerate(reversed(lines)):
+        parts = re.split(r" {3,}", line.strip())[:-1]  # the last says what the floor is
+        for word in re.findall(r"\w+", " ".join(parts).replace("command line", "cli")):
+            floors[f"bide.{word}"] = height
+    drawn = floors.keys() & MAY_IMPORT.keys()
+    assert MAY_IMPORT.keys() - drawn == NOT_DRAWN
+    upward = {
+        (part, other)
+        for part in drawn
+        for other in MAY_IMPORT[part] & drawn
+        if floors[other] > floors[part]
+    }
+    assert upward == set()
 
 
 def test_each_feature_with_a_guide_has_a_row() -> None:
