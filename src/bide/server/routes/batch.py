@@ -21,7 +21,7 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
 from bide.server.access.senders import sender_of
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.decoding import Given, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.limits.slow_reads import Sent
@@ -49,7 +49,7 @@ class About(msgspec.Struct):
 
 
 @route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=RequestBatch, problems=(501, 507))
-async def batch(call: Call) -> Answer:
+async def batch(call: ApiCall) -> Answer:
     """Execute commands.
 
     Each command needs the right of its own route. Accepts application/msgpack as well as
@@ -61,8 +61,8 @@ async def batch(call: Call) -> Answer:
     answer comes, send the batch again with `repeated`: nothing is executed twice, and a command
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
-    binary = call.content_type == MSGPACK
-    given = await (_unpacked(call) if binary else call.read(RequestBatch))
+    binary = call.request.content_type == MSGPACK
+    given = await (_unpacked(call) if binary else call.request.read(RequestBatch))
     call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
     pause = call.service.large_bodies.pauses()
     commands = [await _own(call, command, pause) for command in given.commands]
@@ -95,7 +95,7 @@ async def batch(call: Call) -> Answer:
     return Answer(200, content)
 
 
-async def _completed(call: Call, command: Any, reply: Any) -> Any:
+async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
     """Return a reply with the additions of the server, or the error of this command."""
     service = call.service
     try:
@@ -111,7 +111,7 @@ async def _completed(call: Call, command: Any, reply: Any) -> Any:
     return reply
 
 
-def _identities(call: Call, given: RequestBatch) -> list[Identity | None]:
+def _identities(call: ApiCall, given: RequestBatch) -> list[Identity | None]:
     """Return the identity of each command for the store; reads have none.
 
     Raises:
@@ -134,7 +134,7 @@ def _identities(call: Call, given: RequestBatch) -> list[Identity | None]:
     ]
 
 
-async def _composed(call: Call, command: Any, given: RequestBatch) -> Part | Undone | BideError:
+async def _composed(call: ApiCall, command: Any, given: RequestBatch) -> Part | Undone | BideError:
     if given.repeated:  # it is made of commands of the server's own
         return OutcomeUnknown(
             "the connection was lost during a bulk change, which may have been carried out or not; "
@@ -148,8 +148,8 @@ async def _composed(call: Call, command: Any, given: RequestBatch) -> Part | Und
         return error
 
 
-async def _unpacked(call: Call) -> RequestBatch:
-    data = await call.bytes()
+async def _unpacked(call: ApiCall) -> RequestBatch:
+    data = await call.request.bytes()
     await call.service.large_bodies.turn(len(data))
     try:
         return await unpack(data, call.service.large_bodies.pauses())
@@ -157,7 +157,7 @@ async def _unpacked(call: Call) -> RequestBatch:
         raise of_decoding(error, RequestBatch) from None
 
 
-async def _own(call: Call, command: Given, pause: Pause) -> Any:
+async def _own(call: ApiCall, command: Given, pause: Pause) -> Any:
     """Check a command and return it for the store.
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
@@ -182,7 +182,7 @@ async def _own(call: Call, command: Given, pause: Pause) -> Any:
     return msgspec.structs.replace(command, **changes)
 
 
-async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
+async def _shown(call: ApiCall, reply: Any, pause: Pause) -> Any:
     """Return a reply with the caller's names of queues, and without bodies it may not see."""
     caller = call.caller
     hides = not caller.may("bodies")
@@ -216,7 +216,7 @@ async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
 
 
 @route("about", "GET", "/v1", "")
-async def about(call: Call) -> About:
+async def about(call: ApiCall) -> About:
     """Describe the server."""
     from importlib.metadata import version
 

@@ -16,7 +16,7 @@ from bide.observing.metrics import THREADS, Family, claim_metrics, registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.usage import Usage
 from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
@@ -75,7 +75,7 @@ class Health(msgspec.Struct, omit_defaults=True):
 
 
 @workers("listWorkers", "GET", "/v1/workers", "read")
-async def workers_of(call: Call) -> Workers:
+async def workers_of(call: ApiCall) -> Workers:
     """List worker processes.
 
     Those that serve queues of the token, with the messages that they handle.
@@ -93,7 +93,7 @@ async def workers_of(call: Call) -> Workers:
     {202: Requested},
     problems=(404, 409),
 )
-async def stop(call: Call, asked: wire.Empty) -> Answer:
+async def stop(call: ApiCall, asked: wire.Empty) -> Answer:
     """Replace a worker process.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
@@ -101,7 +101,7 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     """
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
-    holder = check_name(call.part("holder"), "holder")
+    holder = check_name(call.request.part("holder"), "holder")
     workers = [worker for worker in (await workers_of(call)).workers if worker.holder == holder]
     if not workers:
         raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
@@ -114,13 +114,13 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
 
 
 @route("healthz", "GET", "/healthz", None)
-async def healthz(call: Call) -> Health:
+async def healthz(call: ApiCall) -> Health:
     """Check whether the process answers."""
     return Health("ok")
 
 
 @route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
-async def readyz(call: Call) -> Answer:
+async def readyz(call: ApiCall) -> Answer:
     """Check whether the store answers as well.
 
     `degraded` says that waiting claims are not notified of messages of other processes, and poll
@@ -134,7 +134,7 @@ async def readyz(call: Call) -> Answer:
 
 
 @route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
-async def metrics(call: Call) -> Answer:
+async def metrics(call: ApiCall) -> Answer:
     """Get metrics for Prometheus.
 
     Those of the token's namespace, from all processes of the server together.
@@ -145,13 +145,13 @@ async def metrics(call: Call) -> Answer:
 
 
 @route("usage", "GET", "/v1/usage", "read")
-async def usage(call: Call) -> Usage:
+async def usage(call: ApiCall) -> Usage:
     """Show how much the namespace uses of its quotas."""
     with call.visit.slowly():
         return await call.service.quotas.usage(call.caller)
 
 
-async def _exposition(call: Call) -> bytes:
+async def _exposition(call: ApiCall) -> bytes:
     """Return the metrics of a caller's queues, and of all processes of the server together.
 
     Raises:
