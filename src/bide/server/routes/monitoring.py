@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -12,7 +11,8 @@ from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
-from bide.observing.metrics import THREADS, Family, claim_metrics, registry_of
+from bide.observing.families import THREADS, Family, Metric, claim_metrics
+from bide.observing.metrics import registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
@@ -160,7 +160,7 @@ async def _exposition(call: ApiCall) -> bytes:
     service, caller = call.service, call.caller
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
-    usage: list[Figures] = []
+    usage: list[Metric] = []
     known: Mapping[str, Known] = {}
     try:
         names = await call.names()
@@ -188,10 +188,10 @@ async def _exposition(call: ApiCall) -> bytes:
     }
     requests = _of_requests(stats) if _sees_all(caller) else ()
     metrics = [
-        *(family.of(by_label) for family, by_label in usage),
+        *usage,
         *claim_metrics(stats.tallies),
         *push_metrics(subscriptions, stats.sent, now),
-        *(family.of(by_label) for family, by_label in requests),
+        *requests,
     ]
     registry = registry_of(read, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
@@ -200,28 +200,24 @@ async def _exposition(call: ApiCall) -> bytes:
     return await asyncio.to_thread(generate_latest, registry)
 
 
-Figures = tuple[Family, Mapping[str, Any]]
-"""A metric, and its figures by its first label."""
-
-
-def _of_usage(usage: Usage) -> Iterator[Figures]:
+def _of_usage(usage: Usage) -> Iterator[Metric]:
     """Yield the figures of quotas."""
     for field, (of_use, of_quota) in QUOTAS.items():
-        yield of_use, {"": getattr(usage, field)}
+        yield of_use.of({"": getattr(usage, field)})
         if (most := getattr(usage, f"max_{field}")) is not None:
-            yield of_quota, {"": most}
+            yield of_quota.of({"": most})
 
 
-def _of_requests(stats: ServerStats) -> Iterator[Figures]:
+def _of_requests(stats: ServerStats) -> Iterator[Metric]:
     """Yield the figures of requests, and of the processes that answer them."""
     requests: dict[str, dict[str, int]] = {}
     for (operation, status), count in sorted(stats.requests.items()):
         requests.setdefault(operation, {})[str(status)] = count
-    yield REQUESTS, requests
-    yield SECONDS, dict(sorted(stats.seconds.items()))
-    yield WAITING, {"": stats.waiting}
-    yield PROCESSES, {"": stats.processes}
-    yield THREADS, stats.threads
+    yield REQUESTS.of(requests)
+    yield SECONDS.of(dict(sorted(stats.seconds.items())))
+    yield WAITING.of({"": stats.waiting})
+    yield PROCESSES.of({"": stats.processes})
+    yield THREADS.of(stats.threads)
 
 
 def _sees_all(caller: Caller) -> bool:
