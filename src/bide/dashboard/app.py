@@ -31,7 +31,7 @@ from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
 from bide.server.problem import KINDS, ClientText, Problem
-from bide.server.response import send_whole
+from bide.server.response import Response
 from bide.server.settings import Settings
 
 CSP = (
@@ -125,7 +125,7 @@ class Dashboard:
         visit = self.visit(scope)
         try:
             if (answer := await self.answer(scope, receive, visit)) is not None:
-                await send_whole(send, *answer[:3])
+                await Response(send, visit.request).send_whole(*answer[:3])
         finally:
             visit.close()
 

@@ -29,7 +29,13 @@ class Response:
 
     async def send_whole(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
         """Send the answer in one piece."""
-        await send_whole(self._send, status, data, {**self.headers, **headers})
+        headers = {**self.headers, **headers, "content-length": str(len(data))}
+        if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            data = b""
+            del headers["content-length"]
+            headers.pop("content-type", None)
+        await self._send(_head(status, headers))
+        await self._send({"type": "http.response.body", "body": data})
 
     async def begin_stream(self, kind: str) -> None:
         """Begin a stream of a content type."""
@@ -44,17 +50,6 @@ class Response:
     async def end_stream(self) -> None:
         """Send the end of the stream."""
         await self._send({"type": "http.response.body"})
-
-
-async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:
-    """Send an answer in one piece."""
-    headers = {**headers, "content-length": str(len(data))}
-    if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-        data = b""
-        del headers["content-length"]
-        headers.pop("content-type", None)
-    await send(_head(status, headers))
-    await send({"type": "http.response.body", "body": data})
 
 
 def _head(status: int, headers: Mapping[str, str]) -> dict[str, Any]:

@@ -28,8 +28,8 @@ def refuse_pages(request: ApiRequest) -> None:
             could send without a preflight.
     """
     refuse_foreign_hosts(request.scope, request.header("host"))
-    origin = request.header("origin")
-    if origin is not None and not _is_local_page(origin):
+    origin = request.headers.get(b"origin", b"").decode("latin-1")
+    if b"origin" in request.headers and not _is_local_page(origin):
         raise Problem(
             "cross-origin",
             f"origin={origin!r} is not a page of this machine, and a server without tokens answers "
