@@ -1,6 +1,6 @@
 """The batch endpoint: it takes the commands of stores, for the `http://` engine of bide."""
 
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -61,31 +61,26 @@ async def batch(call: ApiCall) -> Answer:
     answer comes, send the batch again with `repeated`: nothing is executed twice, and a command
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
+    service, bodies = call.service, call.service.large_bodies
     binary = call.request.content_type == MSGPACK
-    given = await (_unpacked(call) if binary else call.request.read(RequestBatch))
-    call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
-    pause = call.service.large_bodies.pauses()
-    commands = [await _own(call, command, pause) for command in given.commands]
-    check_count("messages", sum(command.weight for command in commands), MAX_BATCH_MESSAGES)
-    service = call.service
-    answers: list[Any] = []
-    with await service.quotas.admit(call.caller, commands) as admitted:
-        sent = map(Sent, admitted.commands, _identities(call, given))
-        for composed, group in groupby(
-            sent, lambda sent_command: isinstance(sent_command.command, (Bulk, Undo))
-        ):
-            if composed:
-                answers += [
-                    await _composed(call, sent_command.command, given) for sent_command in group
-                ]
-            else:
-                answers += await service.batch(list(group), call.visit)
-    pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
-    replies = [
-        await _shown(call, await _completed(call, command, reply), pause)
-        for command, reply in pairs
-    ]
-    for act, reply in zip(call.acts, replies, strict=True):
+    pause = bodies.pauses()
+    given = await (_unpacked(call, pause) if binary else call.request.read(RequestBatch))
+    if service.action_log.is_on:
+        call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
+    commands = []
+    weight = 0
+    for command in given.commands:
+        commands.append(await _own(call, command, pause))
+        weight += commands[-1].weight
+    check_count("messages", weight, MAX_BATCH_MESSAGES)
+    with await service.quotas.admit(call.visit.caller, commands) as admitted:
+        answers = await _execute(call, given, admitted.commands)
+    replies = []
+    pause = bodies.pauses()
+    for command, answer in zip(commands, answers, strict=True):
+        reply = await _completed(call, command, answer)
+        replies.append(await _shown(call, reply, pause))
+    for act, reply in zip(call.acts, replies, strict=False):  # without the log, there are no acts
         act.messages = count_of(reply)
         if isinstance(reply, FailedReply):
             act.result = kind_of(reply.error)
@@ -93,6 +88,24 @@ async def batch(call: ApiCall) -> Answer:
     if binary:
         return Answer(200, msgspec.msgpack.encode(content), kind=MSGPACK)
     return Answer(200, content)
+
+
+async def _execute(call: ApiCall, given: RequestBatch, commands: Sequence[Any]) -> list[Any]:
+    """Execute commands in order; return a reply or an error for each."""
+    identities = _identities(call, given)
+    answers: list[Any] = []
+    together: list[Sent] = []
+    for command, identity in zip(commands, identities, strict=True):
+        if isinstance(command, (Bulk, Undo)):
+            if together:
+                answers += await call.service.batch(together, call.visit)
+                together = []
+            answers.append(await _composed(call, command, given))
+        else:
+            together.append(Sent(command, identity))
+    if together:
+        answers += await call.service.batch(together, call.visit)
+    return answers
 
 
 async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
@@ -127,7 +140,7 @@ def _identities(call: ApiCall, given: RequestBatch) -> list[Identity | None]:
         raise invalid(
             "places", f"places are {len(places)} and commands {len(commands)}; name one for each"
         )
-    sender = sender_of(call.caller, given.client)
+    sender = sender_of(call.visit.caller, given.client)
     return [
         None if command.only_reads else Identity(sender, given.number, place, given.repeated)
         for command, place in zip(commands, places, strict=True)
@@ -148,11 +161,11 @@ async def _composed(call: ApiCall, command: Any, given: RequestBatch) -> Part | 
         return error
 
 
-async def _unpacked(call: ApiCall) -> RequestBatch:
+async def _unpacked(call: ApiCall, pause: Pause) -> RequestBatch:
     data = await call.request.bytes()
     await call.service.large_bodies.turn(len(data))
     try:
-        return await unpack(data, call.service.large_bodies.pauses())
+        return await unpack(data, pause)
     except UNREADABLE as error:
         raise of_decoding(error, RequestBatch) from None
 
@@ -162,29 +175,29 @@ async def _own(call: ApiCall, command: Given, pause: Pause) -> Any:
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
     """
-    await validate.check(command, call.caller, pause)
+    service, caller = call.service, call.visit.caller
+    queue = await validate.check(command, caller, pause)
     for item in command.items if isinstance(command, cmd.Put) else ():
-        await call.service.large_bodies.turn(len(item.data))
-        validate.check_item(item, call.service.settings.max_body)
+        await service.large_bodies.turn(len(item.data))
+        validate.check_item(item, service.settings.max_body)
         await pause()
     if isinstance(command, cmd.Edit):
-        await call.service.large_bodies.turn(len(command.data or b""))
-        validate.check_edit(command, call.service.settings.max_body)
-    queue = call.caller.prefix(command.queue)
+        await service.large_bodies.turn(len(command.data or b""))
+        validate.check_edit(command, service.settings.max_body)
     changes: dict[str, Any] = {"queue": queue, "actor": None}
-    token = call.caller.name or call.caller.token or ""
+    token = caller.name or caller.token or ""
     if not command.only_reads and command.actor is not None:
         changes["actor"] = actor_of(command.actor, through=token)
     elif not command.only_reads and token:
         changes["actor"] = actor_of(token)
     if leases := getattr(command, "leases", None):
-        changes["leases"] = await call.service.settled_by(call.caller, queue, leases)
+        changes["leases"] = await service.settled_by(caller, queue, leases)
     return msgspec.structs.replace(command, **changes)
 
 
 async def _shown(call: ApiCall, reply: Any, pause: Pause) -> Any:
     """Return a reply with the caller's names of queues, and without bodies it may not see."""
-    caller = call.caller
+    caller = call.visit.caller
     hides = not caller.may("bodies")
     match reply:
         case BideError():
