@@ -171,6 +171,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.dashboard",
         "bide.cli",
         "bide.testing",
+        "bide.undoing",
         "bide.logs",
     },
     "bide.__main__": {"bide.cli"},

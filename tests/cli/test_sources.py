@@ -96,5 +96,5 @@ def test_the_counts_of_a_source_balance(run: Bide, url: str) -> None:
     work(an_app(url, list), HOME, acked=1)
     assert run("audit").exit_code == 0
     with bide.Queue(HOME, url) as windows:
-        found = windows._do(Count(HOME))
+        found = windows._execute(Count(HOME))
     assert (found.flow.put, found.flow.acked, found.kept) == (2, 1, 1)

@@ -10,6 +10,7 @@ import bide
 from bide.importing.foreign_redis import ForeignRedis
 from bide.importing.source import Entry
 from bide.importing.takeover import Library
+from bide.lane.steps import find_all
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
 from tests.contrib.celery.conftest import Broker
@@ -104,7 +105,7 @@ def test_a_run_that_dies_anywhere_is_continued(
         death = Death(at, after=after)
         with monkeypatch.context() as patch:
             patch.setattr(ForeignRedis, "ask_all", death.around(ForeignRedis.ask_all))
-            patch.setattr(bide.Queue, "_do", death.around(bide.Queue._do))
+            patch.setattr(bide.Queue, "_execute", death.around(bide.Queue._execute))
             try:
                 run()
             except Dead:
@@ -212,24 +213,25 @@ def test_an_id_that_the_queue_had_until_just_now(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses the message, and the one that it has ends before this one is back."""
+    from bide.importing import takeover
     from bide.importing.transit import Transit
 
     fill_rq(broker)
-    find, back = bide.Queue._find_all, Transit._back
+    back = Transit._back
     once = [True]
 
-    def put_now(queue: bide.Queue, ids: Any) -> Any:
-        found = find(queue, ids)
+    def put_now(queue: str, ids: Any) -> Any:
+        messages = yield from find_all(queue, ids)
         if once:
             orders.put("another", id=IDS[0])
-        return found
+        return messages
 
     def end_now(transit: Transit, entry: Entry) -> None:
         once.clear()
         orders.cancel(IDS[0])
         back(transit, entry)
 
-    monkeypatch.setattr(bide.Queue, "_find_all", put_now)
+    monkeypatch.setattr(takeover, "find_all", put_now)
     monkeypatch.setattr(Transit, "_back", end_now)
     bide.take_over(orders, "rq", broker.store_url)
     assert not once
@@ -247,14 +249,14 @@ def test_large_messages_go_in_several_commands(
     for id in IDS:
         source.enqueue("shop.expire", "x" * 3_000_000, job_id=id)
     sizes: list[int] = []
-    do = bide.Queue._do
+    do = bide.Queue._execute
 
     def note(self: Any, command: Any, *more: Any, **options: Any) -> Any:
         if type(command) is Put:
             sizes.append(sum(len(item.data) for item in command.items))
         return do(self, command, *more, **options)
 
-    monkeypatch.setattr(bide.Queue, "_do", note)
+    monkeypatch.setattr(bide.Queue, "_execute", note)
     with bide.Queue("orders", orders._url, max_body=4_000_000) as large:
         assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
     assert max(sizes) == 2 * min(sizes) < MAX_BYTES

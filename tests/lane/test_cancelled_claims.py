@@ -57,7 +57,7 @@ def test_cancelled_before_it_asked_it_leaves_its_turn_to_the_next(
             await asyncio.to_thread(engine.wait_until_held)
             engine.engine.execute([put("a")], clock.now())
             await asyncio.to_thread(lane.hint, "q", 0)
-            leader = lane._waiting.due(lane._clock.monotonic())
+            leader = lane._waiting.due(lane.clock.monotonic())
             lane._inbox.requests.extend(leader)  # as if it was to ask with the next batch
             first.cancel()
             await asyncio.sleep(0)

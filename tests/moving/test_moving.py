@@ -127,7 +127,7 @@ def test_a_lapsed_lease_comes_over_with_its_failure(
 def test_an_id_that_the_target_has_is_left_alone(
     old: bide.Queue, new: bide.Queue, state: str
 ) -> None:
-    new._do(Configure(new.name, keep=3_600_000))
+    new._execute(Configure(new.name, keep=3_600_000))
     new.put("theirs", id="a", delay=60 if state == "delayed" else 0)
     if state in ("leased", "dead", "acked"):
         (delivery,) = new.claim(lease="1h")
@@ -149,8 +149,8 @@ def test_an_id_that_the_target_has_is_left_alone(
 def test_dead_letters_of_the_same_id(old: bide.Queue, new: bide.Queue) -> None:
     letter = Item("a", b"1", at=5, died=START - 9, failures=(Failure(1, 2, "w", "no"),))
     other = Item("b", b"1", at=5, died=START - 9)
-    old._do(Put(old.name, [letter, other]))
-    new._do(Put(new.name, [letter, Item("b", b"2", at=5, died=START - 9)]))
+    old._execute(Put(old.name, [letter, other]))
+    new._execute(Put(new.name, [letter, Item("b", b"2", at=5, died=START - 9)]))
     moved = bide.move(old, new)
     assert (moved.dead, moved.known_ids) == (1, ["b"])
     assert [m.id for m in old.scan()] == ["b"]
@@ -159,7 +159,7 @@ def test_dead_letters_of_the_same_id(old: bide.Queue, new: bide.Queue) -> None:
 
 def test_the_last_failures_come_over(old: bide.Queue, new: bide.Queue) -> None:
     failures = tuple(Failure(n + 1, n, "w", f"no {n}") for n in range(KEPT_FAILURES))
-    old._do(Put(old.name, [Item("a", b"1", failures=failures, attempt=20, attempts=50)]))
+    old._execute(Put(old.name, [Item("a", b"1", failures=failures, attempt=20, attempts=50)]))
     bide.move(old, new)
     found = new.get("a")
     assert found is not None

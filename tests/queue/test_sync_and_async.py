@@ -15,8 +15,8 @@ from bide.model.limits import MAX_BYTES
 from bide.model.message import Item
 from bide.model.replies import Reply
 from bide.observing.explanation import Explanation
+from bide.queue.base import all_queues_in
 from bide.queue.delivery import Held
-from bide.queue.detour import detour
 from bide.queue.results import Audit, Forecast
 from bide.testing.clock import FakeClock
 from tests.queue.sync_and_async import Blocking, Loop
@@ -351,7 +351,7 @@ def face(request: pytest.FixtureRequest, loop: Loop) -> Iterator[tuple[Any, Reco
     engine.asked.clear()
     engine.replies.clear()
     lane = Lane(lambda: engine, clock)
-    with detour(lane, clock):
+    with all_queues_in(lane):
         if request.param == "sync":
             queue: Any = bide.Queue("q", holder="me")
         else:

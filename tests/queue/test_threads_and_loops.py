@@ -151,7 +151,7 @@ def test_what_the_constructor_was_told_is_not_lost_when_the_store_was_busy(
 ) -> None:
     engine = FlakyEngine(MemoryEngine())
     queue = bide.Queue("orders", "memory://busy", keep="1h", clock=clock)
-    queue._home = Lane(lambda: engine, clock)
+    queue._use(Lane(lambda: engine, clock))
     queue.counts()
     assert engine.batches != [[Configure("orders", keep=3_600_000)]]
     engine.fail(StoreBusy("locked"), when=lambda command: isinstance(command, Configure))

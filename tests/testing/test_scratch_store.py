@@ -56,6 +56,39 @@ def test_afterwards_a_queue_is_where_it_was(tmp_path: Path) -> None:
             assert meanwhile._clock is SYSTEM_CLOCK
 
 
+def test_a_test_that_fails_leaves_its_store(tmp_path: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{tmp_path / 'real.db'}") as orders:
+        orders.put("real", id="r")
+        with pytest.raises(ZeroDivisionError), ScratchStore():
+            1 / 0  # noqa: B018
+        assert orders.get("r") is not None
+
+
+def test_a_message_in_memory_is_there_again_afterwards() -> None:
+    with bide.Queue("orders", "memory://home") as orders:
+        orders.put(1, id="a")
+        with ScratchStore():
+            assert orders.get("a") is None
+        assert orders.get("a") is not None
+
+
+def test_a_store_is_closed_once_its_queues_are(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'real.db'}"
+    orders = bide.Queue("orders", url)
+    lane = orders._lane
+    with ScratchStore():
+        orders.close()
+    with pytest.raises(bide.Closed):
+        lane.open()
+
+
+def test_a_search_looks_into_it(tmp_path: Path) -> None:
+    with ScratchStore() as store:
+        store.queue("orders").put(1, id="a")
+        page = bide.search(f"sqlite:///{tmp_path / 'real.db'}", id="a")
+        assert [message.id for message in page.messages] == ["a"]
+
+
 def test_a_queue_that_is_closed_meanwhile_stays_closed(tmp_path: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{tmp_path / 'real.db'}")
     orders.put(1)

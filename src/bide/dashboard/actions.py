@@ -25,7 +25,7 @@ from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted
 from bide.server.logs import DONE, Act
-from bide.undoing.changes import bulk_of, steps_of, whole, whole_undo
+from bide.undoing.changes import alone, bulk_of, steps_of, whole, whole_undo
 
 R = TypeVar("R", bound=Reply)
 
@@ -258,7 +258,7 @@ async def _undoably(view: View, command: Any, where: cmd.Where | None) -> Result
     """Execute a command for up to `BULK` messages that it names or that a rule selects."""
     command = msgspec.structs.replace(command, actor=_actor(view))
     bulk = bulk_of(command, where, by_id=where is None)
-    count, unchanged, parts = 0, list[str](), whole(bulk)
+    count, unchanged, parts = 0, list[str](), whole(bulk, alone)
     reply: Any = None
     with suppress(StopIteration):
         while count < BULK:
@@ -409,7 +409,7 @@ async def _stop(view: View, ids: list[str]) -> Result:
 
 async def _undo(view: View, _: list[str]) -> Result:
     """Take back the change that a form names, if the visitor may make such a change."""
-    steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view))
+    steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view), alone)
     undone = await arun_steps(steps, lambda part: _execute(view, part))
     facts = msgspec.structs.asdict(undone)
     return Result(undone.restored, parameters={name: facts[name] for name in facts if name in SAID})

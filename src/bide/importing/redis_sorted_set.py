@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import msgspec
 
 from bide.importing.server_url import check_redis
+from bide.lane.steps import find_all, outcomes_of
 from bide.model import body as bodies
 from bide.model.commands import Put, Reschedule
 from bide.model.errors import InvalidArgument
@@ -19,7 +20,7 @@ from bide.model.message import Item, Message
 from bide.model.parts import in_bytes
 from bide.model.replies import Outcome
 from bide.model.times import LATEST
-from bide.queue.put_and_settle import outcomes_of
+from bide.queue.results import only_outcome
 from bide.queue.sync import Queue, check_blocking
 
 if TYPE_CHECKING:
@@ -216,12 +217,13 @@ class _Run:
         wanted = list(self._readable(page))
         queue = self.queue
         if self.dry_run:
-            there = queue._find_all(item.id for _, item in wanted)
+            there = queue._run(find_all(queue.name, (item.id for _, item in wanted)))
             outcomes = [Outcome(item.id, item.id not in there) for _, item in wanted]
         else:
             parts = in_bytes(item for _, item in wanted)
             outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
-            there = queue._find_all(outcome.id for outcome in outcomes if not outcome.done)
+            refused = [outcome.id for outcome in outcomes if not outcome.done]
+            there = queue._run(find_all(queue.name, refused))
         confirmed: set[Entry] = set()
         for (entry, item), outcome in zip(wanted, outcomes, strict=True):
             if outcome.done:
@@ -251,7 +253,7 @@ class _Run:
             if message.state not in ("delayed", "ready"):
                 return self._stays(entry, f"its message is {message.state}, with another due time")
             command = Reschedule(self.queue.name, [item.id], at=item.at)
-            if not self.dry_run and not self.queue._one(command).done:
+            if not self.dry_run and not self.queue._execute(command, only_outcome):
                 return self._stays(entry, "its message has another due time and was just claimed")
             self.loaded.rescheduled += 1
         self.loaded.kept += 1  # or it has been delivered in between

@@ -21,6 +21,7 @@ from bide.importing.source import (
     Source,
 )
 from bide.importing.transit import Ready, Transit
+from bide.lane.steps import find_all
 from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
 from bide.model.parts import in_parts
@@ -216,7 +217,7 @@ class _Run:
 
     def _wanted(self, page: list[Entry]) -> list[Ready]:
         ready = self._readable(page)
-        known = set(self.queue._find_all(one.item.id for one in ready))
+        known = set(self.queue._run(find_all(self.queue.name, (one.item.id for one in ready))))
         wanted = []
         for one in ready:
             if one.item.id in known:

@@ -14,12 +14,12 @@ from bide.importing.source import (
     Entry,
     Source,
 )
+from bide.lane.steps import outcomes_of
 from bide.model.commands import Origin, Put
 from bide.model.errors import AlreadyMoving
 from bide.model.identity import new_id, new_ids
 from bide.model.message import Item
 from bide.model.parts import in_bytes
-from bide.queue.put_and_settle import outcomes_of
 from bide.queue.sync import Queue
 
 LEASE = 15_000

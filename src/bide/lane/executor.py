@@ -63,7 +63,7 @@ class Executor:
 
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock) -> None:
         self._open_engine = open_engine
-        self._clock = clock
+        self.clock = clock
         self._by_store = clock is SYSTEM_CLOCK
         self._engine: Engine | None = None
         self._closed = False
@@ -184,7 +184,7 @@ class Executor:
         """Have the engine execute commands, at the time of a test's clock if it takes one."""
         now = None
         if not self._by_store and engine.capabilities.caller_time:
-            now = self._clock.now()
+            now = self.clock.now()
         if any(identities):
             return engine.execute(commands, now, identities)
         return engine.execute(commands, now)

@@ -57,6 +57,8 @@ class Lane(LaneThread):
 
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock = SYSTEM_CLOCK) -> None:
         self.users: list[None] = []  # see `bide.lane.shared`
+        self.stands_in = False
+        """Whether a test uses it instead of the lanes to all stores."""
         self._reads: Lane | None = None
         super().__init__(open_engine, clock)
 
@@ -93,7 +95,7 @@ class Lane(LaneThread):
         try:
             reply = self._execute_now(command, identity)
             if reply is None or (wait and is_empty(reply)):
-                deadline = None if wait is None else self._clock.monotonic() + wait
+                deadline = None if wait is None else self.clock.monotonic() + wait
                 reply = self._submit_and_wait(BlockingRequest(command, owner, deadline, identity))
             return reply
         finally:
@@ -195,7 +197,7 @@ class Lane(LaneThread):
                 reads = await asyncio.to_thread(self._reader)  # it opens a file
             if reads is not self:
                 return await reads.acall(command, owner)
-        deadline = None if wait is None else self._clock.monotonic() + wait
+        deadline = None if wait is None else self.clock.monotonic() + wait
         loop = asyncio.get_running_loop()
         request = AsyncRequest(
             command, owner, deadline, identity, loop=loop, future=loop.create_future()
@@ -279,6 +281,6 @@ class Lane(LaneThread):
         engine = self.open()
         if (reader := engine.reader()) is None:
             return None
-        reads = Lane(lambda: engine.reader() or engine, self._clock)
+        reads = Lane(lambda: engine.reader() or engine, self.clock)
         reads._engine, reads._reads = reader, reads  # closing the lane closes the reader
         return reads

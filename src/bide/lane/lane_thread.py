@@ -83,7 +83,7 @@ class LaneThread(Executor):
                     self._ended = True
                     return
                 for request in over:
-                    request.give_up(self._clock.now())
+                    request.give_up(self.clock.now())
                 self._settle(over)
                 if batch:
                     self._work(batch)
@@ -113,7 +113,7 @@ class LaneThread(Executor):
             while self._notes:
                 step, argument = self._notes.popleft()
                 step(argument)
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if self._closing:
                 self._fail(self._waiting.owned(None, now), Closed(WAITED))
             # A claim whose time ends now asks once more, if it is its turn.
@@ -128,7 +128,7 @@ class LaneThread(Executor):
                 return batch, over
             if not taken:
                 self._rests = True
-                self._clock.wait(self._signal, self._waiting.next_moment())
+                self.clock.wait(self._signal, self._waiting.next_moment())
                 self._rests = False
 
     def _abandon(self, request: LaneRequest) -> None:
@@ -139,12 +139,12 @@ class LaneThread(Executor):
 
     def _withdraw(self, request: LaneRequest) -> None:
         """Stop the wait of a claim whose caller has gone."""
-        self._waiting.withdraw(request, self._clock.monotonic())
+        self._waiting.withdraw(request, self.clock.monotonic())
 
     def _release(self, owner: object) -> None:
         """Settle the waiting claims of an owner, and those that ask now when they have asked."""
         self._released.add(owner)
-        requests = self._waiting.owned(owner, self._clock.monotonic())
+        requests = self._waiting.owned(owner, self.clock.monotonic())
         self._fail(requests, Closed(WAITED))
 
     def _work(self, batch: Sequence[LaneRequest]) -> None:
@@ -158,7 +158,7 @@ class LaneThread(Executor):
             self._settle(self._keep_waiting(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [request for request in batch if not request.settled]
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             for request in unsettled:
                 if request.entered and not self._waiting.withdraw(request, now):
                     self._waiting.leave(request, now, asked=True)
@@ -169,7 +169,7 @@ class LaneThread(Executor):
 
     def _keep_waiting(self, batch: Sequence[LaneRequest]) -> list[LaneRequest]:
         """Let claims without messages continue to wait; return the requests to settle."""
-        now, settled = self._clock.monotonic(), []
+        now, settled = self.clock.monotonic(), []
         for request in batch:
             closed = self._closing or request.owner in self._released
             waits = request.deadline is not None
@@ -225,7 +225,7 @@ class LaneThread(Executor):
             listener(queue, wake)
         if queue not in self._waiting.queues:
             return
-        moment = self._clock.monotonic() + max(0.0, self._clock.until(wake))
+        moment = self.clock.monotonic() + max(0.0, self.clock.until(wake))
         if not self._waiting.asks_by(queue, moment):
             self._notes.append((self._hinted, (queue, moment)))
             self._signal.set()

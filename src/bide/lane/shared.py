@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -14,19 +16,47 @@ _lock = threading.RLock()  # a finalizer may open and close queues while its thr
 _open: dict[tuple[str, int, int], Lane] = {}
 """By store, clock and process: the child of a fork shares no lane with its parent."""
 
+_stand_ins: list[Lane] = []
+"""The lanes to the stores of tests; the last one stands in for all other stores."""
+
 
 def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
     """Return this process's lane to a store; each caller closes it with `close_lane`.
+
+    In a test that replaces all stores by one of its own, it is the lane to that one, unless the
+    caller has a clock of its own.
 
     Raises:
         InvalidArgument: the URL names no known kind of store.
     """
     notice_fork()
-    key = absolute(url), id(clock), os.getpid()
+    key, open_engine = (absolute(url), id(clock), os.getpid()), opener(url)
     with _lock:
-        lane = _open.get(key) or _open.setdefault(key, Lane(opener(url), clock))
+        if _stand_ins and clock is SYSTEM_CLOCK:
+            lane = _stand_ins[-1]
+        else:
+            lane = _open.get(key) or _open.setdefault(key, Lane(open_engine, clock))
         lane.users.append(None)
         return lane
+
+
+def stand_in() -> Lane | None:
+    """Return the lane that stands in for those to all stores, or `None`."""
+    return _stand_ins[-1] if _stand_ins else None
+
+
+@contextmanager
+def replace_lanes(lane: Lane) -> Iterator[None]:
+    """Let `open_lane` return one lane for all stores during the block, for tests."""
+    lane.users.append(None)
+    lane.stands_in = True
+    _stand_ins.append(lane)
+    try:
+        yield
+    finally:
+        _stand_ins.remove(lane)
+        lane.stands_in = False
+        lane.users.pop()
 
 
 def close_lane(lane: Lane) -> None:

@@ -3,9 +3,11 @@
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, TypeVar
 
-from bide.model.commands import Command, Find
+import msgspec
+
+from bide.model.commands import Command, Find, Scan
 from bide.model.message import Message
-from bide.model.replies import Found
+from bide.model.replies import Found, Outcome, Page
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -54,3 +56,26 @@ def find_all(queue: str, ids: Iterable[str]) -> Steps[dict[str, Message]]:
         messages |= {message.id: message for message in reply.messages if message is not None}
         remaining = remaining[len(reply.messages) :]
     return messages
+
+
+def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
+    """Execute commands; return all their outcomes."""
+    outcomes: list[Outcome] = []
+    for command in commands:
+        outcomes += (yield command).outcomes
+    return outcomes
+
+
+def following(scan: Scan, page: Page) -> Scan | None:
+    """Return the command that reads the next page; `None` if there is none."""
+    return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
+
+
+def first_of(scan: Scan | None, count: int) -> Steps[list[Message]]:
+    """Return the first `count` messages of a scan."""
+    messages: list[Message] = []
+    while scan is not None and len(messages) < count:
+        page: Page = yield scan
+        messages += page.messages
+        scan = following(scan, page)
+    return messages[:count]

@@ -182,7 +182,7 @@ class Mover:
             given |= {n: getattr(there, n) for n in LIMITS if getattr(there, n)}
         if paused is not None or given:
             command = self._target._builder.configure(paused=paused)
-            self._target._do(msgspec.structs.replace(command, **given))
+            self._target._execute(msgspec.structs.replace(command, **given))
 
 
 def _movable(counts: Counts) -> object:

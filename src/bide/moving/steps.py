@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bide.lane.steps import find_all, following, outcomes_of
 from bide.model import errors
 from bide.model.commands import Bury, OnConflict, Purge, Put, Scan
 from bide.model.identity import new_id
@@ -24,8 +25,7 @@ from bide.model.parts import in_parts
 from bide.model.replies import Counts, Outcome, Page
 from bide.model.times import LATEST
 from bide.queue.delivery import Delivery
-from bide.queue.put_and_settle import outcomes_of, putting
-from bide.queue.results import following
+from bide.queue.steps import putting
 from bide.queue.sync import Queue
 
 LEASE = 15.0
@@ -243,7 +243,7 @@ class Steps(NamedTuple):
         _, unreadable = self._spare(self._bury, ids)
         self.moved.stay(known, unreadable)
         # After a lost reply the command may have run twice: the marks show what was set aside.
-        found = self.source._find_all(ids).values()
+        found = self.source._run(find_all(self.source.name, ids)).values()
         self._copy([one for one in found if is_marked(one, self.token)])
 
     def carry_letters(self, page: Sequence[Message]) -> None:
@@ -262,14 +262,15 @@ class Steps(NamedTuple):
         scan: Scan | None = Scan(self.source.name, state, limit=batch)  # type: ignore[arg-type]
         while scan is not None:
             self.hold()
-            page: Page = self.source._do(scan)
+            page: Page = self.source._execute(scan)
             if page.messages:
                 yield page.messages
             scan = following(scan, page)
 
     def known(self, page: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""
-        return list(self.target._find_all(message.id for message in page))
+        ids = (message.id for message in page)
+        return list(self.target._run(find_all(self.target.name, ids)))
 
     def _spare(
         self, change: Callable[[list[str]], list[Outcome]], ids: list[str]
@@ -301,7 +302,7 @@ class Steps(NamedTuple):
         """Give the target copies, which it does not deliver."""
         self.hold()
         refused = {one.id for one in self._put(self.target, map(_as_letter, letters)) if not one}
-        there = self.target._find_all(refused)
+        there = self.target._run(find_all(self.target.name, refused))
         alive = self._alive(letters)
         going, known = list[Message](), list[str]()
         for letter in letters:
@@ -338,7 +339,7 @@ class Steps(NamedTuple):
     def _put(
         self, queue: Queue, items: Iterable[Item], on_conflict: OnConflict = "keep"
     ) -> list[Outcome]:
-        return queue._run(putting(queue, Put(queue.name, list(items), on_conflict)))
+        return queue._run(putting(Put(queue.name, list(items), on_conflict)))
 
     def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
         return queue._run(outcomes_of(Purge(queue.name, "dead", ids=ids))) if ids else []

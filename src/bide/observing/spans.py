@@ -40,6 +40,11 @@ none_until = -1.0
 """Until this time, by the monotonic clock, puts do not look for a tracer: there was none."""
 
 
+def are_possible() -> bool:
+    """Tell whether a put may have spans; `sending` finds out."""
+    return library in sys.modules and time.monotonic() > none_until
+
+
 def tracer() -> "Tracer | None":
     """Return the tracer; `None` if no provider is set."""
     api: Any = sys.modules.get(API)

@@ -1,37 +1,33 @@
 """The queue for event loops: the methods of `Queue`, each awaited."""
 
 import asyncio
-import sys
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
 )
 from functools import partial, wraps
 from inspect import signature
-from time import monotonic
 from types import GenericAlias
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.exports import Imported, gathered, load_steps
-from bide.lane.steps import Steps, arun_steps
+from bide.lane.steps import Steps, arun_steps, following
 from bide.model.commands import Command, Put, Scan
 from bide.model.errors import WrongContext
 from bide.model.message import Message
-from bide.model.replies import Outcome, Page
+from bide.model.replies import Page
 from bide.model.times import Duration
+from bide.model.undoing import Bulk, Undone
 from bide.observing import spans
 from bide.queue.arguments import wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
-from bide.queue.detour import detours
-from bide.queue.results import following, must_be_new
 from bide.queue.sync import Queue
-from bide.undoing.changes import steps_of
+from bide.undoing.changes import Undoable, in_store, whole, whole_undo
 from bide.within import acarry_out
 
 P = ParamSpec("P")
@@ -122,7 +118,6 @@ class AsyncQueue(BaseQueue):
     edit = awaited(Queue.edit)
     revive = awaited(Queue.revive)
     purge = awaited(Queue.purge)
-    undo = awaited(Queue.undo)
     configure = awaited(Queue.configure)
     pause = awaited(Queue.pause)
     resume = awaited(Queue.resume)
@@ -143,7 +138,8 @@ class AsyncQueue(BaseQueue):
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
     ) -> list[AsyncDelivery]:
         """Async form of `Queue.claim`."""
-        reply = await self._do(self._builder.claim(count, lease, self._holder), wait_seconds(wait))
+        command = self._builder.claim(count, lease, self._holder)
+        reply = await self._execute(command, wait=wait_seconds(wait))
         return [AsyncDelivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
@@ -165,48 +161,57 @@ class AsyncQueue(BaseQueue):
             first += len(part)
         return Imported(stored, kept)
 
-    async def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
-        """Execute a command and return its reply."""
+    async def undo(self, undo: str) -> Undone:
+        """Async form of `Queue.undo`."""
+        await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
+        return await self._run(
+            whole_undo(self.name, undo, self._builder.actor, in_store(self._lane))
+        )
+
+    async def _undoable(self, bulk: Bulk) -> Undoable:
+        await asyncio.to_thread(self._lane.open)
+        return await self._run(whole(bulk, in_store(self._lane)))
+
+    async def _execute(
+        self,
+        command: Command,
+        result_of: Callable[[Any], Any] | None = None,
+        *,
+        wait: float | None = None,
+        within: object = None,
+    ) -> Any:
+        """Execute a command; see `Queue._execute`."""
         if asyncio._get_running_loop() is None:
             raise no_event_loop("bide.AsyncQueue")
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
-                answers = await acarry_out(within, guest, commands, self._now())
-                return answers[-1]
+                reply = (await acarry_out(within, guest, commands, self._now()))[-1]
+            return reply if result_of is None else result_of(reply)
         if not self._users:
             raise self._was_closed()
-        lane = self._lane if detours else self._home
-        if self._to_set is not None and self._set_in is not lane and not command.only_reads:
-            await lane.acall(self._to_set, self)
-            self._set_in = lane
-        if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
+        lane = self._lane
+        if self._unset is not None and not command.only_reads:
+            await lane.acall(self._unset, self)
+            self._unset = None
+        if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced:
-                return await lane.acall(traced, self)
-        return await lane.acall(command, self, wait)
+                reply = await lane.acall(traced, self)
+        else:
+            reply = await lane.acall(command, self, wait)
+        return reply if result_of is None else result_of(reply)
 
-    async def _ask(
-        self, command: Command, result_of: Callable[[Any], T], wait: float | None = None
-    ) -> T:
-        return result_of(await self._do(command, wait))
-
-    async def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
-        (outcome,) = (await self._do(command, None, within)).outcomes
-        return must_be_new(outcome) if new else outcome
-
-    def _run(self, steps: Steps[T], **options: Any) -> Async[T]:
-        return arun_steps(steps, partial(self._do, **options))
-
-    async def _run_composed(self, steps: Generator[Any, Any, T]) -> T:
-        takes_back = (await asyncio.to_thread(lambda: self._lane.capabilities)).takes_back
-        return await arun_steps(
-            steps, lambda part: self._run(steps_of(part, takes_back=takes_back))
-        )
+    async def _run(self, steps: Steps[T], *, wait: float | None = None, within: object = None) -> T:
+        """Execute the commands of some steps; return their result."""
+        if self._closed:  # there may be no command
+            raise self._was_closed()
+        return await arun_steps(steps, partial(self._execute, wait=wait, within=within))
 
     async def _walk(
         self, scan: Scan | None, of: Callable[[list[Message]], Iterable[Any]] = iter
     ) -> AsyncIterator[Any]:
+        """Yield what there is of the messages of a scan, page by page."""
         while scan is not None:
-            page: Page = await self._do(scan)
+            page: Page = await self._execute(scan)
             for message in of(page.messages):
                 yield message
             scan = following(scan, page)

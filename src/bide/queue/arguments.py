@@ -14,7 +14,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, plain_text, text_of
 from bide.model.limits import MAX_COUNT, check_whole
 from bide.model.message import STATES, Item, NewMessage, State
-from bide.model.times import Duration, interval, milliseconds
+from bide.model.times import Duration, Moment, interval, milliseconds
 
 OnConflict = Literal["keep", "replace"]
 
@@ -137,6 +137,20 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     if not is_list and (isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable)):
         raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
     return [check_name(id) for id in ids]
+
+
+def check_no_rule(
+    group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
+) -> None:
+    """See that a change of one message has no rule for several.
+
+    Raises:
+        InvalidArgument: it has one.
+    """
+    if dry_run or not (group is None and after is None and before is None):
+        raise InvalidArgument(
+            "name one message by its id, or several by group=, after= and before=, not both"
+        )
 
 
 def check_joins(command: Command) -> None:

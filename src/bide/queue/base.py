@@ -1,9 +1,9 @@
-"""What `Queue` and `AsyncQueue` share: name, lane, closing, and how they execute a command."""
+"""What `Queue` and `AsyncQueue` share: the name, the store, joining a transaction, closing."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
@@ -11,20 +11,17 @@ from bide.engines.registry import absolute, default_url, lives_alone, mask
 from bide.engines.registry import guest as guest_of
 from bide.lane.executor import refuse_to_wait
 from bide.lane.lane import Lane
-from bide.lane.shared import close_lane, open_lane
+from bide.lane.shared import close_lane, open_lane, replace_lanes
 from bide.model.commands import Command, Put
 from bide.model.errors import Closed, Unsupported
 from bide.model.forks import notice_fork
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
-from bide.model.undoing import Bulk
 from bide.observing import spans
 from bide.outbox.rows import outbox
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.detour import detours, is_detoured
-from bide.undoing.changes import whole
 from bide.within import dialect_of
 
 open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
@@ -66,9 +63,9 @@ class BaseQueue:
             group_limit=group_limit,
             group_rate=group_rate,
         )
-        self._to_set = None if settings == self._builder.configure() else settings
+        self._settings = None if settings == self._builder.configure() else settings
         self._own_clock = clock
-        self._set_in: Lane | None = None  # where the settings are
+        self._place = absolute(self._url)  # the program may go to another directory
         self._use(open_lane(self._url, clock))
         self._users = [name]  # one, until it is closed
         open_queues.add(self)
@@ -78,18 +75,13 @@ class BaseQueue:
         return default_url()
 
     def _use(self, lane: Lane) -> None:
-        """Use a store, except while tests redirect this queue."""
-        self._home = lane
-        self._place = absolute(self._url)  # the program may go to another directory
-
-    @property
-    def _lane(self) -> Lane:
-        return detours[-1][0] if detours and self._own_clock is SYSTEM_CLOCK else self._home
+        """Use a store, which may not have the settings of this queue yet."""
+        self._lane = lane
+        self._unset = self._settings
 
     @property
     def _clock(self) -> Clock:
-        own = self._own_clock
-        return detours[-1][1] if detours and own is SYSTEM_CLOCK else own
+        return self._lane.clock
 
     @property
     def name(self) -> str:
@@ -118,12 +110,12 @@ class BaseQueue:
     def _guest(self, command: Command, within: object) -> Guest | None:
         """Return who carries out a command on the user's connection.
 
-        `None` with a `detour`: a store for tests knows no connections, and executes it at once.
+        `None` in the store of a test, which knows no connections: the command is executed at once.
         """
         if not self._users:
             raise self._was_closed()
         check_joins(command)
-        if is_detoured(self._lane):
+        if self._lane.stands_in:
             return None
         guest = guest_of(self._place)
         if guest is None and lives_alone(self._url):
@@ -136,30 +128,13 @@ class BaseQueue:
     def _joining(self, command: Command) -> Iterator[list[Command]]:
         """Yield the commands to carry out in the user's transaction; the last is the one given."""
         commands: list[Command] = []
-        if self._to_set is not None and self._set_in is not self._lane:
-            commands.append(self._to_set)  # and it is not there yet: this may be rolled back
+        if self._unset is not None:
+            commands.append(self._unset)  # and it is still unset: this may be rolled back
         if type(command) is Put:
             with spans.sending(command) as traced:
                 yield [*commands, traced]
         else:
             yield [*commands, command]
-
-    # What these return, `AsyncQueue` returns as coroutines.
-
-    _do: Callable[..., Any]
-    """Execute a command, and return its reply."""
-    _ask: Callable[..., Any]
-    """Execute a command, and return the result of its reply."""
-    _one: Callable[..., Any]
-    """Execute a command for one message; return its outcome, which must be `new` if so."""
-    _run: Callable[..., Any]
-    """Run the commands of some steps, and return their result."""
-    _run_composed: Callable[..., Any]
-    """Run the parts of a bulk change, or of taking it back, and return their result."""
-
-    def _bulk(self, bulk: Bulk) -> Any:
-        """Make a bulk change that can be taken back; return how many messages were changed."""
-        return self._run_composed(whole(bulk))
 
     def _now(self) -> int | None:
         """Return the time of a test's clock; `None`: the clock of the store decides."""
@@ -176,4 +151,30 @@ class BaseQueue:
         except IndexError:
             return
         self._lane.release(self)
-        close_lane(self._home)
+        close_lane(self._lane)
+
+
+@contextmanager
+def all_queues_in(lane: Lane) -> Iterator[None]:
+    """Put all queues of this process into one store during the block, for tests.
+
+    These are the queues that exist, often made at import, and those that are made meanwhile. A
+    queue with a clock of its own keeps its store.
+    """
+    homes = [
+        (queue, queue._lane)
+        for queue in list(open_queues)
+        if queue._own_clock is SYSTEM_CLOCK and not queue._closed
+    ]
+    try:
+        with replace_lanes(lane):
+            for queue, _ in homes:
+                queue._use(open_lane(queue._place))
+            yield
+    finally:
+        for queue in [queue for queue in list(open_queues) if queue._lane is lane]:
+            if not queue._closed:
+                queue._use(open_lane(queue._place))
+                close_lane(lane)
+        for _, home in homes:
+            close_lane(home)

@@ -10,7 +10,7 @@ from bide.lane.steps import Steps
 from bide.model.commands import Command, Lease
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
-from bide.model.replies import Claimed, Outcomes
+from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import Duration, milliseconds
 from bide.queue.results import check_held
 
@@ -103,7 +103,7 @@ class Held(Generic[Done]):
             check_held(reply.outcomes[0], verb)
             self.settled = self.settled or settles
 
-        done: Done = self._queue._ask(command, settled)
+        done: Done = self._queue._execute(command, settled)
         return done
 
 
@@ -120,6 +120,13 @@ class AsyncDelivery(Held[Coroutine[Any, Any, None]]):
     """Async form of `Delivery`: await what its methods return."""
 
     __slots__ = ()
+
+
+def settled(deliveries: Sequence[Held[Any]], reply: Outcomes) -> list[Outcome]:
+    """Note which deliveries were settled; return the outcomes."""
+    for delivery, outcome in zip(deliveries, reply.outcomes, strict=True):
+        delivery.settled = delivery.settled or outcome.done
+    return reply.outcomes
 
 
 def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:

@@ -7,9 +7,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from bide.lane.steps import Steps
 from bide.model.body import decoder_of
-from bide.model.commands import Scan
 from bide.model.ended import PENDING
 from bide.model.errors import (
     AccessDenied,
@@ -21,11 +19,21 @@ from bide.model.errors import (
     NotEnded,
     NotRemembered,
 )
-from bide.model.message import Message
-from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Page
+from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Outcomes
 from bide.model.times import to_datetime
 
 T = TypeVar("T")
+
+
+def only_outcome(reply: Outcomes) -> Outcome:
+    """Return the outcome of a command for one message."""
+    (outcome,) = reply.outcomes
+    return outcome
+
+
+def new_outcome(reply: Outcomes) -> Outcome:
+    """Return the outcome of a put of one message, which must be new: see `must_be_new`."""
+    return must_be_new(only_outcome(reply))
 
 
 def must_be_new(outcome: Outcome) -> Outcome:
@@ -39,6 +47,11 @@ def must_be_new(outcome: Outcome) -> Outcome:
     raise AlreadyExists(
         f"{outcome}; nothing was stored. Use another id, or on_conflict='keep' or 'replace'"
     )
+
+
+def all_outcomes(reply: Outcomes) -> list[Outcome]:
+    """Return the outcomes of a command for several messages."""
+    return reply.outcomes
 
 
 def check_held(outcome: Outcome, verb: str) -> None:
@@ -74,21 +87,6 @@ def deleted(queue: str, reply: Deleted) -> bool:
             "or cancel or purge these messages first"
         )
     return reply.done
-
-
-def following(scan: Scan, page: Page) -> Scan | None:
-    """Return the command that reads the next page; `None` if there is none."""
-    return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
-
-
-def first_of(scan: Scan | None, count: int) -> Steps[list[Message]]:
-    """Return the first `count` messages of a scan."""
-    messages: list[Message] = []
-    while scan is not None and len(messages) < count:
-        page: Page = yield scan
-        messages += page.messages
-        scan = following(scan, page)
-    return messages[:count]
 
 
 def cursor_to(place: Any) -> str:

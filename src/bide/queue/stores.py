@@ -27,7 +27,6 @@ from bide.observing.workers import (
     withdraw_stop,
 )
 from bide.queue.arguments import own_name
-from bide.queue.detour import detoured
 from bide.queue.search import SearchPage, query_of, steps_in_store
 
 P = ParamSpec("P")
@@ -37,9 +36,6 @@ R = TypeVar("R")
 @contextmanager
 def lane_to(url: str | None) -> Iterator[Lane]:
     """Open the store of a URL, or of the environment, for the length of a block."""
-    if (lane := detoured()) is not None:
-        yield lane
-        return
     lane = open_lane(url or default_url(), SYSTEM_CLOCK)
     try:
         yield lane

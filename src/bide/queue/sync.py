@@ -1,37 +1,46 @@
-"""The queue for threads."""
+"""The queue for threads. `AsyncQueue` has the same methods, and awaits what they return."""
 
 import asyncio
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from time import monotonic
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
+
+from msgspec import UNSET, UnsetType
 
 from bide.exports import Imported, load_steps, to_lines
-from bide.lane.lane import Lane
-from bide.lane.steps import Steps, find_all, run_steps
-from bide.model.commands import Command, Count, Delete, Explain, Put, Scan
+from bide.lane.steps import Steps, first_of, following, run_steps
+from bide.model.commands import Command, Count, Delete, Put, Scan
 from bide.model.ended import End
 from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
-from bide.model.message import Message, State
-from bide.model.replies import Counts, Explained, Outcome, Page
-from bide.model.times import Duration, Moment
-from bide.model.undoing import Undone
+from bide.model.limits import BULK
+from bide.model.message import ATTEMPTS, Message, NewMessage, State
+from bide.model.replies import Counts, Outcome, Page, Settings
+from bide.model.times import Duration, Moment, Rate
+from bide.model.undoing import Bulk, Undone
 from bide.observing import spans
-from bide.observing.explanation import Explanation, look_further
-from bide.queue.arguments import wait_seconds
-from bide.queue.changing import Changes
-from bide.queue.delivery import Delivery, Take
-from bide.queue.detour import detours
-from bide.queue.results import Audit, Forecast, deleted, first_of, following, must_be_new, result_in
-from bide.undoing.changes import steps_of, whole_undo
+from bide.observing.explanation import Explanation
+from bide.queue.arguments import OnConflict, check_no_rule, wait_seconds
+from bide.queue.base import BaseQueue
+from bide.queue.delivery import Delivery, Held, Take, leases, settled
+from bide.queue.dry_run import look_at_dead, look_at_purge
+from bide.queue.results import (
+    Audit,
+    Forecast,
+    all_outcomes,
+    deleted,
+    new_outcome,
+    only_outcome,
+    result_in,
+)
+from bide.queue.steps import explaining, putting, repeated, rescheduling, reviving
+from bide.undoing.changes import Undoable, bulk_of, check_undo, in_store, whole, whole_undo
 from bide.within import carry_out
 
 T = TypeVar("T")
 
 
-class Queue(Changes):
+class Queue(BaseQueue):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -60,38 +69,118 @@ class Queue(Changes):
         True
     """
 
-    def close(self) -> None:
-        """Close the queue. Claims that wait in other threads raise `Closed`."""
-        self._close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def explain(self, id: str) -> Explanation:
-        """Tell why a message is where it is: when it is due, what it waits for, or who holds it.
+    def close(self) -> None:
+        """Close the queue. Claims that wait in other threads raise `Closed`."""
+        self._close()
+
+    def put(
+        self,
+        body: Any,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int = ATTEMPTS,
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: OnConflict | Literal["raise"] = "keep",
+        if_version: str | None = None,
+        latest: Duration | None = None,
+        within: object = None,
+    ) -> Outcome:
+        """Store a message until it is due. Once this returns, the message is safe.
 
         Args:
-            id: of the message.
+            body: any JSON value, or bytes; or a `NewMessage`, which has its own options.
+            delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
+            at: the due time instead: an aware `datetime`, or Unix seconds. A time in the past is
+                due at once, as is a message with neither.
+            id: your own name for it, 1 to 512 bytes; generated when missing.
+            priority: 0 to 255; among due messages, higher goes first.
+            expires: how long after its due time it is still worth delivering.
+            attempts: how often it is delivered at most before it becomes a dead letter.
+            group: a name that several messages share, to cancel them together.
+            headers: text that travels beside the body.
+            on_conflict: if the id exists: "keep" the message, "replace" it unless a worker holds
+                it, or "raise".
+            if_version: with "replace": only the message that you saw, by its `Message.version`.
+            latest: with "replace", an id and `delay`: each put of the id moves its due time, but
+                never to later than this after the first put since the id was free. If a worker
+                holds the message, what you put follows it when the lease ends (debounce).
+            within: your connection to the store's own database; the message joins its transaction.
+                If the store is elsewhere, the put waits in an outbox in that database.
 
         Returns:
-            The explanation: `sentence` for people, `reasons` and `facts` for programs. Its cost
-            does not depend on how many messages are pending.
+            The outcome: `id`, `due`, and whether it was stored; if not, the state of the message
+            that exists. Through an outbox it is pending: neither true nor false.
 
-        Example:
-            >>> from bide import Queue
-            >>> orders = Queue("unpaid", "memory://")
-            >>> outcome = orders.put({"order": 42}, delay="30m", id="order-42")
-            >>> orders.explain("order-42").reasons
-            ('delayed',)
+        Raises:
+            InvalidArgument: an argument is invalid; the error names it, the reason and the fix.
+            AlreadyExists: the id exists, with `on_conflict="raise"`.
+            WrongConnection: `within` is to another database, or has no transaction.
         """
-        return self._run(_explaining(self.name, check_name(id), self._lane))
+        message = NewMessage(
+            body,
+            delay=delay,
+            at=at,
+            id=id,
+            priority=priority,
+            expires=expires,
+            attempts=attempts,
+            group=group,
+            headers=headers,
+            latest=latest,
+        )
+        command = self._builder.put_one(message, on_conflict, if_version)
+        result_of = new_outcome if on_conflict == "raise" else only_outcome
+        return self._execute(command, result_of, within=within)
+
+    def put_many(
+        self,
+        messages: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int = ATTEMPTS,
+        group: str | None = None,
+        on_conflict: OnConflict = "keep",
+        within: object = None,
+    ) -> list[Outcome]:
+        """Store many messages with one commit: all of them or, if that fails, none.
+
+        Args:
+            messages: `NewMessage` objects, each with its own options, or plain bodies.
+            delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
+            on_conflict: if an id exists: "keep" or "replace".
+            within: as for `put`.
+
+        Returns one outcome per message, in their order.
+        """
+        shared = NewMessage(
+            body=None,
+            delay=delay,
+            at=at,
+            priority=priority,
+            expires=expires,
+            attempts=attempts,
+            group=group,
+        )
+        command = self._builder.put_many(messages, shared, on_conflict)
+        return self._run(putting(command), within=within)
 
     def get(self, id: str) -> Message | None:
         """Read a message; `None` if there is none with this id."""
-        return self._ask(self._builder.find(id), lambda reply: reply.messages[0])
+        return self._execute(self._builder.find(id), lambda reply: reply.messages[0])
 
     def peek(self, count: int = 10) -> list[Message]:
         """Read the messages that are delivered next, without claiming them.
@@ -136,7 +225,8 @@ class Queue(Changes):
         Returns:
             Deliveries: highest priority first, then oldest; empty if nothing was due in time.
         """
-        reply = self._do(self._builder.claim(count, lease, self._holder), wait_seconds(wait))
+        command = self._builder.claim(count, lease, self._holder)
+        reply = self._execute(command, wait=wait_seconds(wait))
         return [Delivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
@@ -165,35 +255,401 @@ class Queue(Changes):
         """
         return Take(self, wait, lease, retry)
 
-    def counts(self) -> Counts:
-        """Count the messages in each state, and all changes since the queue exists."""
-        return self._do(Count(self.name))
+    def ack(
+        self, deliveries: Sequence[Held[Any]], results: Sequence[Any] | None = None
+    ) -> list[Outcome]:
+        """Ack many deliveries with one commit; the outcome is false where the lease was over."""
+        command = self._builder.ack(leases(deliveries), results)
+        return self._execute(command, partial(settled, deliveries))
 
-    def audit(self) -> Audit:
-        """Check, on the live store, that every message is accounted for. Reads all of them."""
-        return self._ask(Count(self.name, recount=True), partial(Audit.of, self.name))
+    def retry(
+        self, deliveries: Sequence[Held[Any]], delay: Duration = 0, reason: str = ""
+    ) -> list[Outcome]:
+        """Retry many deliveries with one commit; see `Delivery.retry`."""
+        command = self._builder.retry(leases(deliveries), delay, reason)
+        return self._execute(command, partial(settled, deliveries))
 
-    def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
-        """Count how many messages fall due when, without reading them.
+    def bury(self, deliveries: Sequence[Held[Any]], reason: str = "") -> list[Outcome]:
+        """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
+        command = self._builder.bury(leases(deliveries), reason)
+        return self._execute(command, partial(settled, deliveries))
+
+    @overload
+    def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
+    @overload
+    def release(self, what: Sequence[Held[Any]]) -> list[Outcome]: ...
+    def release(
+        self, what: str | Sequence[Held[Any]], *, reason: str | None = None
+    ) -> Outcome | list[Outcome]:
+        """Return many deliveries with one commit; or end the lease of a message by its id.
 
         Args:
-            bucket: the length of a span.
-            horizon: how far to look ahead; later messages are counted together.
+            what: deliveries, as for `Delivery.release`; or the id of a message whose worker does
+                not return it. That counts as a failed attempt: it is ready again, or dead.
+            reason: for an id: stored with the message; "released by NAME" when missing.
         """
-        command = self._builder.forecast(bucket, horizon)
-        return self._ask(command, partial(Forecast.of, bucket_ms=command.bucket))
+        if isinstance(what, str):
+            return self._execute(self._builder.end_lease(what, reason), only_outcome)
+        return self._execute(self._builder.release(leases(what)), partial(settled, what))
+
+    def extend(self, deliveries: Sequence[Held[Any]], lease: Duration = 30) -> list[Outcome]:
+        """Extend many leases with one commit; see `Delivery.extend`."""
+        return self._execute(self._builder.extend(leases(deliveries), lease), all_outcomes)
+
+    @overload
+    def cancel(
+        self,
+        id: str,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...
+    @overload
+    def cancel(
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        within: object = None,
+    ) -> int: ...
+    @overload
+    def cancel(
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        undo: Literal[True],
+    ) -> Undoable: ...
+    def cancel(
+        self,
+        id: str | None = None,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        undo: bool = False,
+        within: object = None,
+    ) -> Outcome | int | Undoable:
+        """Cancel a message that no worker holds; or all of a group, or of a time span.
+
+        By id, the successor of a message that a worker holds (see `put`, `latest`) is removed; by
+        group or span it stays.
+
+        Args:
+            id: of the message.
+            if_due: only if this is still its due time.
+            if_version: only the version that you saw, by its `Message.version`.
+            group: instead of an id: all messages of this group that no worker holds,
+            after: and that are due at this time or later,
+            before: and that are due before this time.
+            dry_run: only count them.
+            undo: by group or span: let it be taken back for ten minutes, see `undo`.
+            within: as for `put`.
+
+        Returns:
+            By id an `Outcome`: true if the message is gone for good, else it says where it is;
+            through an outbox it is pending: neither true nor false. By group or span, how many were
+            cancelled, 1,000 in each commit; with `undo`, 500, and the number has the token to take
+            it back.
+        """
+        if id is not None:
+            check_no_rule(group, after, before, dry_run)
+            command = self._builder.cancel([id], if_due, if_version)
+            check_undo(undo, False, dry_run, within)
+            return self._execute(command, only_outcome, within=within)
+        if if_due is not None or if_version is not None:
+            raise InvalidArgument("if_due= and if_version= are for one message: name its id")
+        command = self._builder.cancel_where(group, after, before, dry_run)
+        check_undo(undo, True, dry_run, within)
+        if undo:
+            return self._undoable(bulk_of(command))
+        return self._run(repeated(command), within=within)
+
+    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+        """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
+        return self._execute(self._builder.cancel(ids, None), all_outcomes)
+
+    @overload
+    def reschedule(
+        self,
+        id: str,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...
+    @overload
+    def reschedule(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        group: str,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+    ) -> int: ...
+    @overload
+    def reschedule(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        group: str,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        undo: Literal[True],
+    ) -> Undoable: ...
+    def reschedule(
+        self,
+        id: str | None = None,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        undo: bool = False,
+        within: object = None,
+    ) -> Outcome | int | Undoable:
+        """Change when a message is due that no worker holds; or when those of a group are.
+
+        Args:
+            id: of the message.
+            delay: how long from now until it is due.
+            at: the due time instead.
+            if_due, if_version: as for `cancel`.
+            group: instead of an id: all messages of this group that no worker holds,
+            after: and that are due at this time or later,
+            before: and that are due before this time.
+            dry_run: only count them.
+            undo: of a group: as for `cancel`.
+            within: as for `put`, by id.
+
+        Returns:
+            By id an `Outcome`: true if it was changed, else it says where the message is. By group,
+            how many were changed, up to 1,000 in each commit; messages that join the group
+            meanwhile may be left out.
+        """
+        if id is not None:
+            check_no_rule(group, after, before, dry_run)
+            command = self._builder.reschedule([id], delay, at, if_due, if_version)
+            check_undo(undo, False, dry_run, within)
+            return self._execute(command, only_outcome, within=within)
+        if group is None:
+            raise InvalidArgument("reschedule needs to know what: an id, or group=")
+        if if_due is not None or if_version is not None or within is not None:
+            raise InvalidArgument("if_due=, if_version= and within= are for one message: name it")
+        command = self._builder.reschedule([], delay, at, None)
+        check_undo(undo, True, dry_run, within)
+        if undo:
+            return self._undoable(bulk_of(command, self._builder.where(group, after, before)))
+        if dry_run:
+            return self._run(repeated(self._builder.cancel_where(group, after, before, dry_run)))
+        scan = self._builder.scan(None, group, after, before, BULK)
+        return self._run(rescheduling(command, scan))
+
+    def edit(
+        self,
+        id: str,
+        *,
+        body: Any = UNSET,
+        priority: int | UnsetType = UNSET,
+        expires: Duration | UnsetType | None = UNSET,
+        attempts: int | UnsetType = UNSET,
+        group: str | UnsetType | None = UNSET,
+        headers: Mapping[str, str] | UnsetType | None = UNSET,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_version: str | None = None,
+    ) -> Outcome:
+        """Change fields of a message that no worker holds: delayed, ready or dead.
+
+        All else stays: the due time, the attempts made, the failures, and a dead letter stays dead.
+
+        Args:
+            id: of the message.
+            body: any JSON value, or bytes.
+            priority, attempts: as for `put`.
+            expires, group, headers: as for `put`; `None` takes them away.
+            delay: how long from now until it is due; not of a dead letter, see `revive`.
+            at: the due time instead.
+            if_version: only the version that you saw, by its `Message.version`.
+
+        Returns:
+            The outcome: true if it was changed, else it says where the message is.
+
+        Example:
+            >>> import bide
+            >>> orders = bide.Queue("edited", "memory://")
+            >>> outcome = orders.put({"order": 42}, id="order-42", group="shop", delay="1h")
+            >>> bool(orders.edit("order-42", priority=5, group=None))
+            True
+        """
+        command = self._builder.edit(
+            [id],
+            body,
+            delay,
+            at,
+            if_version,
+            priority=priority,
+            expires=expires,
+            attempts=attempts,
+            group=group,
+            headers=headers,
+        )
+        return self._execute(command, only_outcome)
+
+    def undo(self, undo: str) -> Undone:
+        """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
+
+        Args:
+            undo: the token: `Undoable.undo`.
+
+        Returns:
+            How many messages are restored. Messages whose id was put again, or that a worker has
+            got since, are counted apart and stay as they are. A second time restores nothing.
+
+        Raises:
+            NothingToUndo: the token is none of this queue, the change changed nothing, or ten
+                minutes have passed.
+        """
+        return self._run(whole_undo(self.name, undo, self._builder.actor, in_store(self._lane)))
 
     def dead(self) -> Iterator[Message]:
         """Read the dead letters, oldest first: `scan("dead")`."""
         return self.scan("dead")
 
+    @overload
+    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> list[Outcome]: ...
+    @overload
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
+    ) -> Undoable: ...
+    @overload
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
+    ) -> int: ...
+    def revive(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        delay: Duration = 0,
+        undo: bool = False,
+        dry_run: bool = False,
+    ) -> list[Outcome] | int | Undoable:
+        """Return dead letters (by default all) to the queue, due after `delay`.
+
+        They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
+        many then. With `dry_run` it only counts them.
+        """
+        check_undo(undo, True, dry_run, None)
+        if not undo and not dry_run:
+            return self._run(reviving(self._builder, ids, delay))
+        bulk = self._builder.revive_bulk(ids, delay)
+        if undo:
+            return self._undoable(bulk)
+        return self._run(look_at_dead(self.name, bulk.ids))
+
+    @overload
+    def purge(
+        self, *, state: State, before: Moment | None = None, dry_run: bool = False
+    ) -> int: ...
+    @overload
+    def purge(
+        self, *, state: State, before: Moment | None = None, undo: Literal[True]
+    ) -> Undoable: ...
+    def purge(
+        self,
+        *,
+        state: State,
+        before: Moment | None = None,
+        undo: bool = False,
+        dry_run: bool = False,
+    ) -> int | Undoable:
+        """Delete the messages of a state, 1,000 in each commit. Returns how many.
+
+        Args:
+            state: delayed, ready or dead; acked or expired: forget these messages and their ids.
+            before: only those that entered the state (delayed, ready: are due) before this time.
+            undo: let it be taken back for ten minutes, see `undo`; not for acked and expired ones.
+                Delayed and ready messages count as cancelled then.
+            dry_run: only count them. With `before`, and for acked and expired ones, it reads all
+                messages of the state.
+        """
+        command = self._builder.purge(state, before)
+        check_undo(undo, True, dry_run, None)
+        if dry_run:
+            return self._run(look_at_purge(command))
+        if undo:
+            return self._undoable(bulk_of(command))
+        return self._run(repeated(command))
+
+    def configure(
+        self,
+        *,
+        keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
+    ) -> Settings:
+        """Change settings of the queue, for all who use it; 0 switches one off.
+
+        Args:
+            keep: how long acked messages are remembered, so that their ids are refused.
+            history: how long the queue remembers how messages ended, by whom, and their attempts.
+                Their ids are free.
+            result_ttl: how long it remembers the results of messages.
+            limit: how many messages of the queue may be leased at a time, over all workers.
+            rate: how many may be delivered: per second, or a string such as "100/m". In any span
+                of `w` seconds at most `rate * (w + 0.01) + 1` are.
+            group_limit: `limit` for each group; messages without a group are not bound by it.
+            group_rate: `rate` for each group.
+
+        With any of the last four, groups take turns, and priority decides within a group.
+
+        Returns:
+            All settings: times in milliseconds, a rate as its interval in microseconds.
+
+        Example:
+            >>> import bide
+            >>> calls = bide.Queue("calls", "memory://")
+            >>> calls.configure(rate="100/m", group_limit=1).rate
+            600000
+        """
+        command = self._builder.settings(
+            keep=keep,
+            history=history,
+            result_ttl=result_ttl,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_rate=group_rate,
+        )
+        return self._execute(command)
+
     def pause(self) -> None:
         """Stop claims from this queue, in every process, until `resume`. Puts continue."""
-        return self._ask(self._builder.configure(paused=True), lambda _: None)
+        return self._execute(self._builder.configure(paused=True), lambda _: None)
 
     def resume(self) -> None:
         """Let messages be claimed again."""
-        return self._ask(self._builder.configure(paused=False), lambda _: None)
+        return self._execute(self._builder.configure(paused=False), lambda _: None)
 
     def delete(self) -> bool:
         """Delete the queue, with its settings and counters; a later put makes it again.
@@ -204,30 +660,51 @@ class Queue(Changes):
         Raises:
             NotEmpty: it holds messages, or remembers acked or expired ones.
         """
-        return self._ask(Delete(self.name), partial(deleted, self.name))
+        return self._execute(Delete(self.name), partial(deleted, self.name))
 
-    def export(self) -> Iterator[str]:
-        """Return the queue as lines of JSON, while it is in use; `load` reads them.
+    def counts(self) -> Counts:
+        """Count the messages in each state, and all changes since the queue exists."""
+        return self._execute(Count(self.name))
 
-        A message that a worker holds is included: it is ready after an import.
+    def audit(self) -> Audit:
+        """Check, on the live store, that every message is accounted for. Reads all of them."""
+        return self._execute(Count(self.name, recount=True), partial(Audit.of, self.name))
+
+    def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
+        """Count how many messages fall due when, without reading them.
+
+        Args:
+            bucket: the length of a span.
+            horizon: how far to look ahead; later messages are counted together.
         """
-        return self._walk(Scan(self.name), to_lines)
+        command = self._builder.forecast(bucket, horizon)
+        return self._execute(command, partial(Forecast.of, bucket_ms=command.bucket))
 
-    def load(self, lines: Iterable[str | bytes]) -> Imported:
-        """Put the messages of an `export`. Ids that exist are kept.
+    def explain(self, id: str) -> Explanation:
+        """Tell why a message is where it is: when it is due, what it waits for, or who holds it.
 
-        Raises:
-            InvalidArgument: a line is invalid; the error says which. Lines before the last commit
-                (one per thousand, or per 8 MiB) were put.
+        Args:
+            id: of the message.
+
+        Returns:
+            The explanation: `sentence` for people, `reasons` and `facts` for programs. Its cost
+            does not depend on how many messages are pending.
+
+        Example:
+            >>> from bide import Queue
+            >>> orders = Queue("unpaid", "memory://")
+            >>> outcome = orders.put({"order": 42}, delay="30m", id="order-42")
+            >>> orders.explain("order-42").reasons
+            ('delayed',)
         """
-        return self._run(load_steps(lines, self.name, self._builder.max_body))
+        return self._run(explaining(self.name, check_name(id), self._lane))
 
     def history(self, id: str) -> list[End]:
         """Read how messages with an id have ended, the newest first: the last 20.
 
         A queue remembers this for as long as its setting `history` says; see `configure`.
         """
-        return self._ask(self._builder.history(id), lambda reply: reply.ends)
+        return self._execute(self._builder.history(id), lambda reply: reply.ends)
 
     @overload
     def result(self, id: str, *, wait: Duration | None = None) -> Any: ...
@@ -254,29 +731,48 @@ class Queue(Changes):
         """
         seconds = wait_seconds(wait)
         command = self._builder.history(id, watch=bool(seconds))
-        return self._ask(command, lambda reply: result_in(id, reply, type), seconds)
+        return self._execute(command, lambda reply: result_in(id, reply, type), wait=seconds)
 
-    def undo(self, undo: str) -> Undone:
-        """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
+    def export(self) -> Iterator[str]:
+        """Return the queue as lines of JSON, while it is in use; `load` reads them.
 
-        Args:
-            undo: the token: `Undoable.undo`.
+        A message that a worker holds is included: it is ready after an import.
+        """
+        return self._walk(Scan(self.name), to_lines)
 
-        Returns:
-            How many messages are restored. Messages whose id was put again, or that a worker has
-            got since, are counted apart and stay as they are. A second time restores nothing.
+    def load(self, lines: Iterable[str | bytes]) -> Imported:
+        """Put the messages of an `export`. Ids that exist are kept.
 
         Raises:
-            NothingToUndo: the token is none of this queue, the change changed nothing, or ten
-                minutes have passed.
+            InvalidArgument: a line is invalid; the error says which. Lines before the last commit
+                (one per thousand, or per 8 MiB) were put.
         """
-        return self._run_composed(whole_undo(self.name, undo, self._builder.actor))
+        return self._run(load_steps(lines, self.name, self._builder.max_body))
 
-    def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
-        """Execute a command and return its reply."""
+    def _undoable(self, bulk: Bulk) -> Undoable:
+        """Make a bulk change that can be taken back; return how many messages were changed."""
+        return self._run(whole(bulk, in_store(self._lane)))
+
+    def _execute(
+        self,
+        command: Command,
+        result_of: Callable[[Any], Any] | None = None,
+        *,
+        wait: float | None = None,
+        within: object = None,
+    ) -> Any:
+        """Execute a command; return its reply, or what `result_of` makes of it.
+
+        Args:
+            command: the command.
+            result_of: what the caller gets of the reply.
+            wait: how many seconds a claim, or a read of an end, waits.
+            within: the user's connection, in whose transaction it is executed.
+        """
         if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
-                return carry_out(within, guest, commands, self._now())[-1]
+                reply = carry_out(within, guest, commands, self._now())[-1]
+            return reply if result_of is None else result_of(reply)
         if not self._users:
             raise self._was_closed()
         if asyncio._get_running_loop() is not None:
@@ -284,47 +780,31 @@ class Queue(Changes):
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
                 "bide.AsyncQueue here (the same methods, with await)"
             )
-        lane = self._lane if detours else self._home
-        if self._to_set is not None and self._set_in is not lane and not command.only_reads:
-            lane.call(self._to_set, self)
-            self._set_in = lane
-        if type(command) is Put and spans.library in sys.modules and monotonic() > spans.none_until:
+        lane = self._lane
+        if self._unset is not None and not command.only_reads:
+            lane.call(self._unset, self)
+            self._unset = None
+        if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced:
-                return lane.call(traced, self)
-        return lane.call(command, self, wait)
+                reply = lane.call(traced, self)
+        else:
+            reply = lane.call(command, self, wait)
+        return reply if result_of is None else result_of(reply)
 
-    def _ask(self, command: Command, result_of: Callable[[Any], T], wait: float | None = None) -> T:
-        return result_of(self._do(command, wait))
-
-    def _one(self, command: Command, within: object = None, *, new: bool = False) -> Outcome:
-        (outcome,) = self._do(command, None, within).outcomes
-        return must_be_new(outcome) if new else outcome
-
-    def _run(self, steps: Steps[T], **options: Any) -> T:
-        return run_steps(steps, partial(self._do, **options))
+    def _run(self, steps: Steps[T], *, wait: float | None = None, within: object = None) -> T:
+        """Execute the commands of some steps; return their result."""
+        if self._closed:  # there may be no command
+            raise self._was_closed()
+        return run_steps(steps, partial(self._execute, wait=wait, within=within))
 
     def _walk(
         self, scan: Scan | None, of: Callable[[list[Message]], Iterable[Any]] = iter
     ) -> Iterator[Any]:
         """Yield what there is of the messages of a scan, page by page."""
         while scan is not None:
-            page: Page = self._do(scan)
+            page: Page = self._execute(scan)
             yield from of(page.messages)
             scan = following(scan, page)
-
-    def _find_all(self, ids: Iterable[str]) -> dict[str, Message]:
-        return self._run(find_all(self.name, ids))
-
-    def _run_composed(self, steps: Generator[Any, Any, T]) -> T:
-        takes_back = self._lane.capabilities.takes_back
-        return run_steps(steps, lambda part: self._run(steps_of(part, takes_back=takes_back)))
-
-
-def _explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
-    """Explain where a message is, by what the store and the workers' reports say."""
-    facts: Explained = yield Explain(queue, id)
-    facts = yield from look_further(queue, id, facts, around=lane.capabilities.shared)
-    return Explanation(id, queue, facts)
 
 
 def check_blocking(beginning: str, *queues: object) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from bide.engines.port import Engine
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.lane.steps import run_steps
+from bide.lane.steps import first_of, run_steps
 from bide.model import body as bodies
 from bide.model.command_identity import Identities
 from bide.model.commands import Command, Put, Scan
@@ -22,8 +22,7 @@ from bide.model.message import Item, Message, State
 from bide.model.replies import Outcome, Outcomes, Reply
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
 from bide.queue.arguments import check_state
-from bide.queue.detour import detour, is_detoured
-from bide.queue.results import first_of
+from bide.queue.base import all_queues_in
 from bide.queue.sync import Queue
 from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
@@ -153,7 +152,8 @@ class ScratchStore:
 
     While it is open, every `Queue` and `AsyncQueue` of this process uses it and its clock, whatever
     their URL, including queues that were made when a module was imported. So a test never touches a
-    real store. The exception is a queue that has its own clock.
+    real store. The exception is a queue that has its own clock. Whatever else opens a store by its
+    URL, such as `bide.search` or a server, uses this one too.
 
     Args:
         url: of the store; by default an empty one in memory. A file must be new.
@@ -190,7 +190,7 @@ class ScratchStore:
                 f"{self.url.partition(':')[0]}:// uses its own clock, which no test can move; "
                 "use memory://, or sqlite:/// with a file in tmp_path"
             )
-        self._stack.enter_context(detour(self.lane, self.clock))
+        self._stack.enter_context(all_queues_in(self.lane))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -202,7 +202,7 @@ class ScratchStore:
         Raises:
             Closed: the store is not open, so that the queue would be in a real one.
         """
-        if not is_detoured(self.lane):
+        if not self.lane.stands_in:
             raise Closed(
                 "this store is not open; use it in its block: with ScratchStore() as store:"
             )

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import msgspec
 
+from bide.lane.lane import Lane
 from bide.lane.steps import Steps
 from bide.model.commands import Cancel, Command, Purge, Reschedule, Revive, Where
 from bide.model.errors import InvalidArgument
@@ -97,8 +98,22 @@ def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None
         raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
 
 
-def whole(bulk: Bulk) -> Generator[Bulk, Part, Undoable]:
-    """Yield the parts of a bulk change; return how many messages were changed, with the token.
+Execute = Callable[[Bulk | Undo], Generator[Any, Any, Any]]
+"""Executes a part of a bulk change, or of taking it back, in steps; returns its reply."""
+
+
+def in_store(lane: Lane) -> Execute:
+    """Return what executes parts in a store, which must be open: else an event loop would wait."""
+    return lambda part: steps_of(part, takes_back=lane.capabilities.takes_back)
+
+
+def alone(part: Bulk | Undo) -> Generator[Bulk | Undo, Any, Any]:
+    """Yield a part, for callers that make the steps of each part themselves."""
+    return (yield part)
+
+
+def whole(bulk: Bulk, execute: Execute) -> Generator[Any, Any, Undoable]:
+    """Make a bulk change in parts; return how many messages were changed, with the token.
 
     An error gets a note about what was changed before.
     """
@@ -107,7 +122,7 @@ def whole(bulk: Bulk) -> Generator[Bulk, Part, Undoable]:
         for ids in [None] if bulk.ids is None else in_parts(bulk.ids, PART):
             bulk = msgspec.structs.replace(bulk, ids=None if ids is None else list(ids))
             while True:
-                reply = yield bulk
+                reply: Part = yield from execute(bulk)
                 count += reply.count
                 bulk = msgspec.structs.replace(
                     bulk, part=reply.part, cursor=reply.cursor, until=reply.until
@@ -120,8 +135,10 @@ def whole(bulk: Bulk) -> Generator[Bulk, Part, Undoable]:
     return Undoable(count, bulk.undo)
 
 
-def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undone, Undone]:
-    """Yield the parts of taking back a bulk change; return what was restored in all.
+def whole_undo(
+    queue: str, undo: str, actor: str | None, execute: Execute
+) -> Generator[Any, Any, Undone]:
+    """Take back a bulk change in parts; return what was restored in all.
 
     Raises:
         NothingToUndo: this is no token.
@@ -137,7 +154,7 @@ def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undo
         raise nothing(part)
     total = Undone()
     while True:
-        total = total.plus((yield part))
+        total = total.plus((yield from execute(part)))
         if total.following is None:
             return total
         part = msgspec.structs.replace(part, part=total.following)

@@ -167,7 +167,7 @@ def purge(
         letters,
         "purged",
         purge,
-        lambda ids: orders._bulk(bulk_of(command(ids), by_id=True)),
+        lambda ids: orders._undoable(bulk_of(command(ids), by_id=True)),
         dry_run=dry_run,
         undoable=undoable,
         yes=yes,

@@ -1,28 +1,27 @@
 """Queues that know Django's transactions."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db import connections, transaction
 
 import bide
 from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
 from bide.engines.port import Guest
-from bide.engines.registry import lives_alone
+from bide.engines.registry import absolute, lives_alone
 from bide.exports import Imported
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Reply
+from bide.model.undoing import Bulk, Undone
 from bide.outbox.rows import outbox, pending, timed
 from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
-from bide.queue.detour import is_detoured
+from bide.undoing.changes import Undoable
 from bide.within import dialect_of
-
-T = TypeVar("T")
 
 _log = logger("bide.django")
 
@@ -37,7 +36,7 @@ class OfSettings(BaseQueue):
         """Go to the store that the settings name now."""
         if self._names_store or self._closed or (url := store_url()) == self._url:
             return
-        self._url, before = url, self._home
+        self._url, self._place, before = url, absolute(url), self._lane
         self._use(open_lane(url, self._own_clock))
         close_lane(before)
 
@@ -63,23 +62,36 @@ class Queue(OfSettings, bide.Queue):
         max_body, holder, actor, clock: as for `bide.Queue`.
     """
 
-    def _do(self, command: Command, wait: float | None = None, within: object = None) -> Any:
+    def _execute(
+        self,
+        command: Command,
+        result_of: Callable[[Any], Any] | None = None,
+        *,
+        wait: float | None = None,
+        within: object = None,
+    ) -> Any:
         self._follow_settings()
         if within is not None or not _can_join(command) or not self._joins():
-            return super()._do(command, wait, within or None)
+            return super()._execute(command, result_of, wait=wait, within=within or None)
         alias = configuration().database
         if in_database(self._url, alias) or has_outbox():
-            return super()._do(command, wait, connections[alias])
-        return self._after_commit(command, alias)
+            return super()._execute(command, result_of, wait=wait, within=connections[alias])
+        reply = self._after_commit(command, alias)
+        return reply if result_of is None else result_of(reply)
 
     def load(self, lines: Iterable[str | bytes]) -> Imported:
         """Put the messages of an `export`, outside of a transaction; see `bide.Queue.load`."""
         self._refuse_in_transaction("load()")
         return super().load(lines)
 
-    def _run_composed(self, steps: Generator[Any, Any, T]) -> T:
-        self._refuse_in_transaction("a change with undo=True, or undo(),")
-        return super()._run_composed(steps)
+    def undo(self, undo: str) -> Undone:
+        """Take back a bulk change, outside of a transaction; see `bide.Queue.undo`."""
+        self._refuse_in_transaction("undo()")
+        return super().undo(undo)
+
+    def _undoable(self, bulk: Bulk) -> Undoable:
+        self._refuse_in_transaction("a change with undo=True")
+        return super()._undoable(bulk)
 
     def _refuse_in_transaction(self, what: str) -> None:
         """Refuse what is more than puts, cancels and reschedules of messages that wait."""
@@ -94,7 +106,7 @@ class Queue(OfSettings, bide.Queue):
         """Tell whether there is a transaction that changes are to join."""
         if not _in_transaction(connections[configuration().database]):
             return False
-        return not is_detoured(self._lane) and not lives_alone(self._url)  # else a store of tests
+        return not self._lane.stands_in and not lives_alone(self._url)  # else a store of tests
 
     def _guest(self, command: Command, within: object) -> Guest | None:
         alias = configuration().database
@@ -111,7 +123,7 @@ class Queue(OfSettings, bide.Queue):
         return pending(fixed)
 
     def _committed(self, command: Command) -> None:
-        reply = super()._do(command)
+        reply = super()._execute(command)
         if refused := [str(outcome) for outcome in reply.outcomes if not outcome]:
             _log.warning("after the commit, in %s: %s", self.name, "; ".join(refused))
 
@@ -128,9 +140,9 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
         max_body, holder, actor, clock: as for `Queue`.
     """
 
-    async def _do(self, command: Command, *more: Any, **options: Any) -> Any:
+    async def _execute(self, command: Command, *more: Any, **options: Any) -> Any:
         self._follow_settings()
-        return await super()._do(command, *more, **options)
+        return await super()._execute(command, *more, **options)
 
 
 def group_of(instance: Any) -> str:

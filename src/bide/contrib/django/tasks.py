@@ -138,7 +138,7 @@ class BideBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         queue, since, end = self._queue(_queue_of(result_id)), None, None
         if message.state == "leased":
-            since = queue._do(Explain(message.queue, result_id)).since
+            since = queue._execute(Explain(message.queue, result_id)).since
         elif message.state == "acked":
             if not (ends := queue.history(result_id)):
                 raise TaskResultDoesNotExist(result_id)

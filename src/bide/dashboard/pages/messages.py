@@ -9,13 +9,13 @@ from bide.dashboard.pages.queues import counts_of
 from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, Listed, StoreReader
 from bide.dashboard.summary import Summary, summary_of
 from bide.dashboard.view import Page, Refused, View
+from bide.lane.steps import following
 from bide.model.commands import Find, History, Scan
 from bide.model.identity import check_name
 from bide.model.message import Message, size_of
 from bide.model.replies import Ends, Found
 from bide.model.replies import Page as Scanned
 from bide.observing.explanation import Explanation
-from bide.queue.results import following
 from bide.queue.search import Query, query_of
 
 POSSIBLE = {

@@ -19,7 +19,7 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
-from bide.lane.steps import run_steps
+from bide.lane.steps import first_of, run_steps
 from bide.model.commands import Cancel, Find, Lease, Put, Scan
 from bide.model.errors import InvalidArgument, LeaseLost
 from bide.model.identity import check_namespace
@@ -28,7 +28,6 @@ from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Page, expect
 from bide.model.times import LATEST
-from bide.queue.results import first_of
 from bide.server.access.rights import ALL_QUEUES, Caller, Right, check_patterns, check_rights
 from bide.server.limits.request_bodies import LargeBodies
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -11,12 +12,11 @@ from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
-from bide.observing.families import THREADS, Family, Metric, claim_metrics
-from bide.observing.metrics import registry_of
+from bide.observing.metrics import THREADS, Family, claim_metrics, registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
-from bide.server.call import ApiCall
+from bide.server.call import Call
 from bide.server.limits.usage import Usage
 from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
@@ -75,7 +75,7 @@ class Health(msgspec.Struct, omit_defaults=True):
 
 
 @workers("listWorkers", "GET", "/v1/workers", "read")
-async def workers_of(call: ApiCall) -> Workers:
+async def workers_of(call: Call) -> Workers:
     """List worker processes.
 
     Those that serve queues of the token, with the messages that they handle.
@@ -93,7 +93,7 @@ async def workers_of(call: ApiCall) -> Workers:
     {202: Requested},
     problems=(404, 409),
 )
-async def stop(call: ApiCall, asked: wire.Empty) -> Answer:
+async def stop(call: Call, asked: wire.Empty) -> Answer:
     """Replace a worker process.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
@@ -101,7 +101,7 @@ async def stop(call: ApiCall, asked: wire.Empty) -> Answer:
     """
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
-    holder = check_name(call.request.part("holder"), "holder")
+    holder = check_name(call.part("holder"), "holder")
     workers = [worker for worker in (await workers_of(call)).workers if worker.holder == holder]
     if not workers:
         raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
@@ -114,13 +114,13 @@ async def stop(call: ApiCall, asked: wire.Empty) -> Answer:
 
 
 @route("healthz", "GET", "/healthz", None)
-async def healthz(call: ApiCall) -> Health:
+async def healthz(call: Call) -> Health:
     """Check whether the process answers."""
     return Health("ok")
 
 
 @route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
-async def readyz(call: ApiCall) -> Answer:
+async def readyz(call: Call) -> Answer:
     """Check whether the store answers as well.
 
     `degraded` says that waiting claims are not notified of messages of other processes, and poll
@@ -134,7 +134,7 @@ async def readyz(call: ApiCall) -> Answer:
 
 
 @route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
-async def metrics(call: ApiCall) -> Answer:
+async def metrics(call: Call) -> Answer:
     """Get metrics for Prometheus.
 
     Those of the token's namespace, from all processes of the server together.
@@ -145,13 +145,13 @@ async def metrics(call: ApiCall) -> Answer:
 
 
 @route("usage", "GET", "/v1/usage", "read")
-async def usage(call: ApiCall) -> Usage:
+async def usage(call: Call) -> Usage:
     """Show how much the namespace uses of its quotas."""
     with call.visit.slowly():
         return await call.service.quotas.usage(call.caller)
 
 
-async def _exposition(call: ApiCall) -> bytes:
+async def _exposition(call: Call) -> bytes:
     """Return the metrics of a caller's queues, and of all processes of the server together.
 
     Raises:
@@ -160,7 +160,7 @@ async def _exposition(call: ApiCall) -> bytes:
     service, caller = call.service, call.caller
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
-    usage: list[Metric] = []
+    usage: list[Figures] = []
     known: Mapping[str, Known] = {}
     try:
         names = await call.names()
@@ -188,10 +188,10 @@ async def _exposition(call: ApiCall) -> bytes:
     }
     requests = _of_requests(stats) if _sees_all(caller) else ()
     metrics = [
-        *usage,
+        *(family.of(by_label) for family, by_label in usage),
         *claim_metrics(stats.tallies),
         *push_metrics(subscriptions, stats.sent, now),
-        *requests,
+        *(family.of(by_label) for family, by_label in requests),
     ]
     registry = registry_of(read, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
@@ -200,24 +200,28 @@ async def _exposition(call: ApiCall) -> bytes:
     return await asyncio.to_thread(generate_latest, registry)
 
 
-def _of_usage(usage: Usage) -> Iterator[Metric]:
+Figures = tuple[Family, Mapping[str, Any]]
+"""A metric, and its figures by its first label."""
+
+
+def _of_usage(usage: Usage) -> Iterator[Figures]:
     """Yield the figures of quotas."""
     for field, (of_use, of_quota) in QUOTAS.items():
-        yield of_use.of({"": getattr(usage, field)})
+        yield of_use, {"": getattr(usage, field)}
         if (most := getattr(usage, f"max_{field}")) is not None:
-            yield of_quota.of({"": most})
+            yield of_quota, {"": most}
 
 
-def _of_requests(stats: ServerStats) -> Iterator[Metric]:
+def _of_requests(stats: ServerStats) -> Iterator[Figures]:
     """Yield the figures of requests, and of the processes that answer them."""
     requests: dict[str, dict[str, int]] = {}
     for (operation, status), count in sorted(stats.requests.items()):
         requests.setdefault(operation, {})[str(status)] = count
-    yield REQUESTS.of(requests)
-    yield SECONDS.of(dict(sorted(stats.seconds.items())))
-    yield WAITING.of({"": stats.waiting})
-    yield PROCESSES.of({"": stats.processes})
-    yield THREADS.of(stats.threads)
+    yield REQUESTS, requests
+    yield SECONDS, dict(sorted(stats.seconds.items()))
+    yield WAITING, {"": stats.waiting}
+    yield PROCESSES, {"": stats.processes}
+    yield THREADS, stats.threads
 
 
 def _sees_all(caller: Caller) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
-from bide.lane.steps import arun_steps
+from bide.lane.steps import arun_steps, first_of
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.internal_queues import InternalQueue
@@ -21,7 +21,6 @@ from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes
 from bide.model.times import LATEST
-from bide.queue.results import first_of
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers, Shared
 from bide.targets.http.subscription import (

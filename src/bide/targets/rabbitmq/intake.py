@@ -11,14 +11,13 @@ from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
 
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
-from bide.lane.steps import arun_steps
+from bide.lane.steps import arun_steps, first_of
 from bide.logs import logger
 from bide.model.commands import Command, Find, Put
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
-from bide.queue.results import first_of
 from bide.targets.amqp import Address
 from bide.targets.http.stats import IntakeStats
 from bide.targets.http.subscription import Subscription, usual_concurrency

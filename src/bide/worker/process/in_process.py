@@ -8,12 +8,12 @@ from functools import partial
 from typing import Self
 
 from bide.clock import sleep
+from bide.lane.shared import stand_in
 from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, WrongContext
 from bide.queue.aio import no_event_loop
 from bide.queue.arguments import own_name
-from bide.queue.detour import detoured
 from bide.worker.app.registrations import Registrations
 from bide.worker.process.runner import Runner
 
@@ -72,7 +72,7 @@ class InProcessWorker:
             raise no_event_loop("app.running()")
         if self._task is not None or self._idle:
             raise WrongContext("this worker has run already; call app.running() for another one")
-        if detoured() is not None:
+        if stand_in() is not None:
             self._idle = True
             return self
         number = next(_numbers)
