@@ -26,7 +26,6 @@ from bide.lane.executor import Executor
 from bide.observing.logs import configure
 from bide.server import app
 from bide.server.app import ServerApp
-from bide.server.call import Call
 from bide.server.http.connection import Connection
 from bide.server.http.http_server import HttpServer
 from bide.server.routes import batch
@@ -151,11 +150,11 @@ def _server_stamps() -> Stamps:
     stamps = Stamps()
     stamps.watch(Connection, "data_received", before="network, server: event loop")
     stamps.watch(ServerApp, "__call__", before="server: parse the head")
-    stamps.watch(app, "_admit", before="server: route", after="server: authenticate, admit")
+    stamps.watch(app, "_let_in", before="server: route", after="server: authenticate, admit")
     stamps.watch(batch, "unpack", before="server: read the body", after=DECODED)
     stamps.watch(Service, "batch", before="server: check the command, quotas")
     stamps.watch(Executor, "_ask", before="server: to the lane's thread", after="store")
-    stamps.watch(Call, "answer", before="server: back from the lane's thread, reply")
+    stamps.watch(app, "_send", before="server: back from the lane's thread, reply")
     stamps.watch(Connection, "write", before=WRITES, after=RETURNS)
     stamps.watch(app, "log_request", after=LOGS)
     return stamps

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bide.observing import metrics
+from bide.observing import families
 from tests.docs.test_pages import ROOT
 
 ALERTS = ROOT / "deploy/prometheus-alerts.yml"
@@ -34,10 +34,10 @@ def test_each_alert_is_played() -> None:
 
 
 def test_the_metrics_exist() -> None:
-    families = [one for one in vars(metrics).values() if isinstance(one, metrics.Family)]
-    for group in (metrics.QUEUES, metrics.FLOWS, metrics.DELIVERIES, metrics.CLAIMS):
-        families += group
+    declared = [one for one in vars(families).values() if isinstance(one, families.Family)]
+    for group in (families.QUEUES, families.FLOWS, families.DELIVERIES, families.CLAIMS):
+        declared += group
     ends = {"counter": ("_total",), "gauge": ("",), "histogram": ("_sum", "_count", "_bucket")}
-    known = {one.name + end for one in families for end in ends[one.type]}
+    known = {one.name + end for one in declared for end in ends[one.type]}
     used = set(re.findall(r"\bbide_\w+", ALERTS.read_text()))
     assert used - known == set()

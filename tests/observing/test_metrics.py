@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
 
@@ -17,7 +16,8 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
-from bide.observing.metrics import MetricsServer, counts_of, registry_of, worker_metrics
+from bide.observing.families import Metric, worker_metrics
+from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.observing.tally import Tally
 from bide.testing import FakeClock
 

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from bide.lane.lane_thread import LaneThread
 from bide.model.errors import StoreUnavailable
 from bide.model.replies import Counts, Flow, Sizes
-from bide.observing.metrics import claim_metrics, registry_of
+from bide.observing.families import claim_metrics
+from bide.observing.metrics import registry_of
 from bide.server.access.rights import OPEN, Caller
 from bide.server.app import ServerApp
 from bide.server.limits.gate import Visit
@@ -55,7 +56,7 @@ def test_the_queues_are_told_of_as_a_worker_does(client: Client) -> None:
     assert found["bide_http_processes",] == 1
     of_queues = registry_of(lambda: {"orders": Counts(Sizes(), Flow())})
     same = {family.name for family in of_queues.collect()}
-    same |= {family.name for family in claim_metrics({})}
+    same |= {metric.family.name for metric in claim_metrics({})}
     told = {family.name for family in parse(client.get("/metrics").data.decode())}
     assert same <= told
     own = ("bide_http_", "bide_push_", "bide_quota_", "bide_thread_")

@@ -11,6 +11,7 @@ import pytest
 
 import bide
 from bide.model import commands as cmd
+from bide.model.internal_queues import internal_queue
 from bide.model.message import Failure, Item
 from bide.server.access import rights
 from bide.server.access.rights import RIGHTS, rights_of
@@ -123,12 +124,13 @@ def test_every_command_is_carried_out_for_the_rights_that_it_declares_alone(
     server = serve(auth="required", push=False)
     allowed = {
         frozenset(rights): server.with_token(make_token("shop", rights=rights))
-        for rights in {rights_of(command) for command in commands()} | {(r,) for r in RIGHTS}
+        for rights in {rights_of(command, internal_queue(command.queue)) for command in commands()}
+        | {(r,) for r in RIGHTS}
     }
     for command in commands():
         data = msgspec.json.encode({"commands": [command]})
         for held, client in allowed.items():
-            may = "admin" in held or held >= set(rights_of(command))
+            may = "admin" in held or held >= set(rights_of(command, internal_queue(command.queue)))
             status = client.send("POST", "/v1/batch", data=data).status
             assert (status == 200) == may, (held, command, status)
             assert status in (200, 403)

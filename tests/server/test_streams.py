@@ -8,9 +8,10 @@ import pytest
 
 from bide.model.limits import MAX_HINTS
 from bide.server.app import answer
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.open_calls import Listener
 from bide.server.operation import Answer, Operation
+from bide.server.response import Response
 from bide.server.service import Service
 from bide.server.settings import Settings
 
@@ -38,7 +39,7 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
                 "server": None,
                 "client": None,
             }
-            await answer(service, {"GET": operation}, scope, "/x", _nobody, send)
+            await answer(service, {"GET": operation}, scope, "/x", _nobody, Response(send, "r-1"))
         finally:
             await service.end()
 
@@ -47,8 +48,8 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
 
 
 def test_a_mistake_in_a_stream_ends_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def handle(call: Call) -> Answer | None:
-        await call.begin_stream("text/event-stream")
+    async def handle(call: ApiCall) -> Answer | None:
+        await call.response.begin_stream("text/event-stream")
         raise RuntimeError("boom")
 
     with caplog.at_level(logging.ERROR, "bide.server"):
@@ -59,7 +60,7 @@ def test_a_mistake_in_a_stream_ends_it(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_a_mistake_before_is_an_answer_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    async def handle(call: Call) -> Answer | None:
+    async def handle(call: ApiCall) -> Answer | None:
         raise RuntimeError("boom")
 
     with caplog.at_level(logging.ERROR, "bide.server"):

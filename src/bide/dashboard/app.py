@@ -22,16 +22,16 @@ from bide.logs import logger
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.model.limits import MAX_FORM, MAX_LOGGED_PATH, MAX_LOGIN_FORM, MAX_NAME
 from bide.observing.logs import printable
-from bide.server.access.admission import refuse_foreign_forms
-from bide.server.call import send_whole
+from bide.server.access.foreign_pages import refuse_foreign_forms
 from bide.server.http.client_address import network_of
-from bide.server.limits.gate import Gate, Visit
+from bide.server.limits.gate import Gate, Visit, new_request_id
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.request_bodies import ClientGone, LargeBodies, Receive
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
 from bide.server.problem import KINDS, ClientText, Problem
+from bide.server.response import Response
 from bide.server.settings import Settings
 
 CSP = (
@@ -125,7 +125,7 @@ class Dashboard:
         visit = self.visit(scope)
         try:
             if (answer := await self.answer(scope, receive, visit)) is not None:
-                await send_whole(send, *answer[:3])
+                await Response(send, visit.request).send_whole(*answer[:3])
         finally:
             visit.close()
 
@@ -133,7 +133,7 @@ class Dashboard:
         """Return the visit of a request; it ends with `Visit.close`."""
         gate = self.gate or self._own_gate
         assert gate is not None
-        return gate.visit(scope, network_of(self.address(scope)))
+        return gate.visit(scope, network_of(self.address(scope)), new_request_id())
 
     async def answer(
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
@@ -154,7 +154,7 @@ class Dashboard:
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
     ) -> Answer | None:
         try:
-            request = Request(scope, receive)
+            request = Request(scope, receive, self.bodies)
         except InvalidArgument as error:
             return _whole(400, str(error).encode(), PLAIN)
         if request.path.startswith("/static/"):
@@ -168,7 +168,7 @@ class Dashboard:
             if request.method == "POST":
                 refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
                 if request.path in FOR_ALL:  # a form that comes slowly has its own time
-                    await request.read_form(MAX_LOGIN_FORM, self.bodies)
+                    await request.read_form(MAX_LOGIN_FORM)
             async with asyncio.timeout(None if request.path == "/do" else LONGEST):
                 page: Page | Redirect | None = await self._without_login(request, visit)
                 if page is None:
@@ -185,7 +185,7 @@ class Dashboard:
                     page = await self._page(view, visit)
             answer = self._rendered(request, visit, view, page)
             if view is not None:
-                visit.carried(request.received + len(answer.content))
+                visit.carried(request.body.received + len(answer.content))
             return answer
         except ClientGone:
             return None
@@ -194,7 +194,7 @@ class Dashboard:
                 return _whole(error.kind.status, str(error).encode(), PLAIN, error.headers)
             return self._rendered(request, visit, view, self._refusal(request, error))
         finally:
-            self.bodies.grow(request.received, 0)
+            request.body.free()
 
     def _rendered(
         self, request: Request, visit: Visit, view: View | None, page: Page | Redirect
@@ -260,7 +260,7 @@ class Dashboard:
         """Return the page of a request, or the result of its action."""
         request = view.request
         if request.method == "POST":
-            await request.read_form(MAX_FORM, self.bodies)
+            await request.read_form(MAX_FORM)
             if request.path != "/do":
                 raise Refused(405, "not-found")
             shown = await act(view, lambda entry: self._note(view, visit, entry))

@@ -9,11 +9,12 @@ from typing import Any
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.queue.arguments import user_name
-from bide.server.access.admission import refuse_foreign_hosts
+from bide.server.access.foreign_pages import refuse_foreign_hosts
 from bide.server.app import ServerApp
-from bide.server.call import Scope, Send
 from bide.server.http.http_server import HttpServer
 from bide.server.limits.request_bodies import Receive
+from bide.server.request import Scope
+from bide.server.response import Send
 from bide.server.serve import bind
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory

@@ -128,7 +128,7 @@ class Redaction:
         """Return a result to be read, as far as the visitor may see it.
 
         Example:
-            >>> end = End("acked", 0, None, 0, 1, result=b'{"card":4711}')
+            >>> end = End(how="acked", moment=0, by=None, due=0, attempt=1, result=b'{"card":4711}')
             >>> Redaction({"card"}, True).result(end)
             '{\\n  "card": "•••"\\n}'
         """

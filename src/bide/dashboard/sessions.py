@@ -12,7 +12,7 @@ from urllib.parse import quote
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.view import Redirect, Refused, Request
 from bide.model.errors import AccessDenied
-from bide.server.access.admission import refuse_foreign_hosts
+from bide.server.access.foreign_pages import refuse_foreign_hosts
 from bide.server.access.rights import OPEN, Caller
 from bide.server.access.tokens import Token
 from bide.server.limits.gate import Visit

@@ -17,7 +17,7 @@ from bide.model.identity import check_queue
 from bide.model.limits import MAX_URL
 from bide.model.times import unix
 from bide.model.undoing import Bulk, Undo
-from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, read_body
+from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, RequestBody
 from bide.server.logs import Act
 
 PATIENCE = 30.0
@@ -43,11 +43,13 @@ class Request:
     Args:
         scope: its ASGI scope; `root_path` is where the dashboard is mounted.
         receive: gives its body.
+        bodies: bounds the memory of all forms, and lets others go on while one is decoded.
     """
 
-    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
+    def __init__(self, scope: Mapping[str, Any], receive: Receive, bodies: LargeBodies) -> None:
         self.scope = scope
-        self._receive = receive
+        self.body = RequestBody(receive, bodies)
+        self._bodies = bodies
         self.method: str = scope["method"]
         self.base: str = scope.get("root_path", "").rstrip("/")
         self.path: str = scope["path"].removeprefix(self.base) or ""
@@ -56,8 +58,6 @@ class Request:
             raise InvalidArgument(f"the URL is longer than {MAX_URL:,} bytes")
         self.query = _fields(query.decode("latin-1"))
         self.form: dict[str, list[str]] = {}
-        self.received = 0
-        """How many bytes of a form have come."""
         self._headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
 
     def header(self, name: str) -> str | None:
@@ -130,26 +130,19 @@ class Request:
         safe = path.startswith(f"{self.base}/") and not path.startswith(("//", "/\\"))
         return path if safe and path.isprintable() and path.isascii() else f"{self.base}/"
 
-    async def read_form(self, most: int, bodies: LargeBodies) -> None:
+    async def read_form(self, most: int) -> None:
         """Read the fields of a form into `form`.
 
         Args:
             most: bytes that it may have.
-            bodies: bounds the memory of all forms, and lets others go on while one is decoded.
 
         Raises:
             Problem: it is too large, or does not arrive in time.
             InvalidArgument: it has too many fields.
             Gone: the client has closed the connection.
         """
-
-        def grow(before: int, after: int) -> None:
-            bodies.grow(before, after)
-            self.received = after
-
-        length = self.header("content-length")
-        data = await read_body(self._receive, length, most, PATIENCE, grow)
-        pairs, pause = data.split(b"&"), bodies.pauses()
+        data = await self.body.read(self.header("content-length"), most, PATIENCE)
+        pairs, pause = data.split(b"&"), self._bodies.pauses()
         if len(pairs) > FIELDS:
             raise _too_many()
         for pair in pairs:

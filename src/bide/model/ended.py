@@ -37,7 +37,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     """Why it failed."""
 
 
-class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """How a message ended, as a queue with `history` or `result_ttl` remembers it."""
 
     how: Ending

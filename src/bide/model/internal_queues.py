@@ -79,6 +79,18 @@ def is_internal(queue: str) -> bool:
     return namespace == SERVER_NAMESPACE or name.startswith(INTERNAL_PREFIX)
 
 
+def internal_queue(queue: str) -> InternalQueue | None:
+    """Return which internal queue a name is, in any namespace; `None` for a queue of users.
+
+    Example:
+        >>> internal_queue("shop/bide:undo"), internal_queue("orders")
+        (<InternalQueue.UNDO: 'bide:undo'>, None)
+    """
+    if not is_internal(queue):
+        return None
+    return next((internal for internal in InternalQueue if internal.matches(queue)), None)
+
+
 def is_listed(queue: str, prefix: str = "") -> bool:
     """Tell whether a queue is listed among those with a prefix.
 

@@ -7,18 +7,24 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.logs import logger
 from bide.model.errors import BideError
 from bide.model.limits import MAX_URL
-from bide.server.access.admission import refuse_pages
+from bide.server.access.admission import Admission
+from bide.server.access.foreign_pages import refuse_pages
 from bide.server.access.rights import OPEN
-from bide.server.call import Call, Scope, Send, completing, send_whole, visit_of
-from bide.server.limits.gate import REQUEST, Visit, new_request_id
-from bide.server.limits.request_bodies import ClientGone, Receive
+from bide.server.call import ApiCall
+from bide.server.http.client_address import network_of
+from bide.server.limits.gate import Visit, new_request_id
+from bide.server.limits.request_bodies import ClientGone, Receive, RequestBody
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
+from bide.server.request import ApiRequest, Scope
+from bide.server.response import Response, Send
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service
 from bide.server.settings import Settings
@@ -34,9 +40,9 @@ async def answer(
     scope: Scope,
     path: str,
     receive: Receive,
-    send: Send,
+    response: Response,
 ) -> None:
-    """Answer a request.
+    """Answer a request: authenticate, limit, decode, execute, encode.
 
     Args:
         service: the service that answers.
@@ -44,7 +50,7 @@ async def answer(
         scope: the ASGI scope of the request.
         path: its path, not decoded.
         receive: returns the parts of its body.
-        send: sends the parts of the answer.
+        response: the answer.
     """
     began = time.perf_counter()
     method: str = scope["method"]
@@ -56,18 +62,24 @@ async def answer(
             f"{method} is not allowed here; use {allowed}",
             headers={"allow": allowed},
         )
-        await refuse_unrouted(service, scope, path, send, problem)
+        await refuse_unrouted(service, scope, path, response, problem)
         return
-    parts = zip(operation.path.split("/"), path.split("/"), strict=True)
-    named = {name[1:-1]: part for name, part in parts if name.startswith("{")}
-    call = Call(service, operation, scope, named, receive, send)
+    client, bodies = service.addresses.of(scope), service.large_bodies
+    body = RequestBody(receive, bodies)
+    request = ApiRequest(operation, scope, path, client, body, bodies, service.settings)
+    response.headers |= request.mark
+    visit = service.gate.visit(
+        scope, network_of(client), response.request, counts=operation.right is not None
+    )
+    call = ApiCall(service, request, visit, response)
     status, result, content = 0, "ended", None
     try:
-        await _admit(call)
-        returned = await operation.handle(call, **await call.parameters())
+        await _let_in(service.admission, request, visit)
+        arguments = await request.arguments()
+        returned = await operation.handle(call, **arguments)
         if returned is not None:
             reply = returned if isinstance(returned, Answer) else Answer(200, returned)
-            await call.answer(reply)
+            await _send(reply, visit, response)
             status, content = reply.status, reply.content
         else:
             status = 200
@@ -75,64 +87,78 @@ async def answer(
     except ClientGone:
         status, result = 499, "client-gone"  # as nginx logs it
     except Problem as problem:
-        status, result = await _refuse(call, problem)
+        status, result = await _refuse(response, problem)
     except BideError as error:
-        status, result = await _refuse(call, of_bide(error, service.client_text.of(error)))
+        status, result = await _refuse(response, of_bide(error, service.client_text.of(error)))
     except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
         _log.exception("%s %s failed", method, operation.path)
         text = "an internal error of the server; please report it with the traceback in its log"
-        status, result = await _refuse(call, Problem("internal", text))
+        status, result = await _refuse(response, Problem("internal", text))
     finally:
-        call.over()
-        took = service.note(operation.name, status, began)
-        caller, client = call.caller, call.client
-        request = call.visit.request
+        body.free()
+        visit.carried(body.received)
+        visit.close()
         log_request(
             method,
             path,
             status,
-            took,
+            service.note(operation.name, status, began),
             operation=operation.name,
             client=client,
-            caller=caller,
-            request=request,
+            caller=visit.caller,
+            request=visit.request,
         )
         if service.action_log.is_on and operation.right is not None:
-            acts = [a if result == DONE else Act(a.act, a.queue, 0, result) for a in call.acts]
-            if not acts:
-                queue, name = (unquote(named[n]) if n in named else None for n in _NAMES)
-                acts = [Act(operation.name, queue, count_of(content), result, name)]
-            who, token = caller.name or caller.token or "", caller.token or ""
-            service.action_log.write(
-                acts,
-                who=who,
-                token=token,
-                client=client,
-                namespace=caller.namespace,
-                request=request,
-            )
+            _log_acts(call, result, content)
 
 
-async def _admit(call: Call) -> None:
-    """Authenticate the caller, and refuse what it has no right to."""
-    admission, needed = call.service.admission, call.operation.right
-    if needed is not None:
-        call.visit.caller = await admission.caller(call.token, call.client)
-        if needed:
-            call.caller.need(needed)
-        call.visit.admit()
+async def _let_in(admission: Admission, request: ApiRequest, visit: Visit) -> None:
+    """Authenticate the caller, and refuse what it has no right to, or what exceeds its limits."""
+    right = request.operation.right
+    if right is not None:
+        visit.caller = await admission.caller(request.token, request.client)
+        if right:
+            visit.caller.need(right)
+        visit.admit()
     if not admission.asks:
-        refuse_pages(call)
+        refuse_pages(request)
 
 
-async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
+async def _send(reply: Answer, visit: Visit, response: Response) -> None:
+    """Encode and send an answer."""
+    content = reply.content
+    data = content if isinstance(content, bytes) else msgspec.json.encode(content)
+    visit.carried(len(data))
+    await response.send_whole(reply.status, data, {"content-type": reply.kind, **reply.headers})
+
+
+async def _refuse(response: Response, problem: Problem) -> tuple[int, str]:
     """Send a problem; return its status and name."""
-    status, data, headers = as_json(problem)
-    if call.streams:  # the status was sent already: only the end can be sent
-        await call.send({"type": "http.response.body"})
+    if response.streams:  # the status was sent already: only the end can be sent
+        await response.end_stream()
     else:
-        await send_whole(call.send, status, data, {**headers, **call.mark})
-    return status, problem.kind.name
+        await response.send_whole(*as_json(problem))
+    return problem.kind.status, problem.kind.name
+
+
+def _log_acts(call: ApiCall, result: str, content: object) -> None:
+    """Write what a call has done to the action log."""
+    request, caller = call.request, call.visit.caller
+    acts = call.acts
+    if result != DONE:
+        acts = [Act(act.act, act.queue, 0, result) for act in acts]
+    if not acts:
+        names = request.names
+        queue, name = (unquote(names[part]) if part in names else None for part in _NAMES)
+        acts = [Act(request.operation.name, queue, count_of(content), result, name)]
+    call.service.action_log.write(
+        acts,
+        who=caller.name or caller.token or "",
+        token=caller.token or "",
+        client=request.client,
+        namespace=caller.namespace,
+        request=call.visit.request,
+    )
 
 
 class Pages(Protocol):
@@ -208,9 +234,7 @@ class ServerApp:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"bide serves only HTTP, not {scope['type']!r}")
-        request = new_request_id()
-        scope = {**scope, "extensions": {**(scope.get("extensions") or {}), REQUEST: request}}
-        send = completing(send, request)
+        response = Response(send, new_request_id())
         # Not decoded: an id may contain an encoded slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
@@ -218,32 +242,33 @@ class ServerApp:
             path = path.removeprefix(quote(root))
         if len(path) + len(scope["query_string"]) > MAX_URL:
             long = Problem("malformed", f"the URL is longer than {MAX_URL:,} bytes")
-            await refuse_unrouted(self.service, scope, path, send, long)
+            await refuse_unrouted(self.service, scope, path, response, long)
             return
         is_page = f"{path}/".startswith(f"{DASHBOARD}/")
         if (operations := self._paths.get(_shape(path))) is not None:
-            await answer(self.service, operations, scope, path, receive, send)
+            await answer(self.service, operations, scope, path, receive, response)
         elif self._pages is not None and is_page:
-            await self._show(self._pages, scope, path, receive, send)
+            await self._show(self._pages, scope, path, receive, response)
         else:
             detail = "there is nothing at this path; /docs lists the operations"
             if self._pages is None and (is_page or path == "/"):
                 detail += "; the dashboard is off: bide serve --dashboard"
-            await refuse_unrouted(self.service, scope, path, send, Problem("not-found", detail))
+            unknown = Problem("not-found", detail)
+            await refuse_unrouted(self.service, scope, path, response, unknown)
 
     async def _show(
-        self, pages: "Pages", scope: Scope, path: str, receive: Receive, send: Send
+        self, pages: "Pages", scope: Scope, path: str, receive: Receive, response: Response
     ) -> None:
         """Let the dashboard answer a request, and log the request."""
         began, status = time.perf_counter(), 499
         root = scope.get("root_path", "") + DASHBOARD
         address = self.service.addresses.of(scope)
-        visit = visit_of(self.service, scope, address)
+        visit = self.service.gate.visit(scope, network_of(address), response.request)
         try:
             reply = await pages.answer({**scope, "root_path": root}, receive, visit)
             if reply is not None:
                 status = reply.status
-                await send_whole(send, *reply[:3])
+                await response.send_whole(*reply[:3])
         finally:
             visit.close()
         took = time.perf_counter() - began
@@ -272,11 +297,10 @@ class ServerApp:
 
 
 async def refuse_unrouted(
-    service: Service, scope: Scope, path: str, send: Send, problem: Problem
+    service: Service, scope: Scope, path: str, response: Response, problem: Problem
 ) -> None:
     """Refuse a request that has no operation, and log it."""
     address = service.addresses.of(scope)
-    request = scope["extensions"][REQUEST]
     log_request(
         scope["method"],
         path,
@@ -285,9 +309,9 @@ async def refuse_unrouted(
         operation="",
         client=address,
         caller=OPEN,
-        request=request,
+        request=response.request,
     )
-    await send_whole(send, *as_json(problem))
+    await response.send_whole(*as_json(problem))
 
 
 _NAMES = ("queue", "name")

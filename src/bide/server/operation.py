@@ -47,6 +47,8 @@ class Operation(NamedTuple):
     """The type of the content by status; `None`: no content."""
     takes: Any = None
     """The type of the request's body."""
+    decodes_body: bool = False
+    """Whether the handler gets the decoded body."""
     takes_bytes: bool = False
     """Whether a body of any other content type is accepted as bytes."""
     query: Any = None
@@ -64,9 +66,10 @@ class Operation(NamedTuple):
 class Routes:
     """Operations, each declared by a decorator of the function that answers it: the handler.
 
-    A handler takes a `Call` and, if it has parameters of these names, the decoded body (`asked`)
-    and the decoded query (`query`). Their types, and that of the result, describe the operation. It
-    returns an `Answer`, the content of an answer with status 200, or `None` if it has answered.
+    A handler takes an `ApiCall` and, if it has parameters of these names, the decoded body
+    (`asked`) and the decoded query (`query`). Their types, and that of the result, describe the
+    operation. It returns an `Answer`, the content of an answer with status 200, or `None` if it has
+    answered.
 
     Args:
         tag: the heading in the description.
@@ -90,6 +93,7 @@ class Routes:
         def declare(handle: Handle) -> Handle:
             hints = get_type_hints(handle)
             types = {"takes": hints.get("asked"), "query": hints.get("query"), **more}
+            types["decodes_body"] = "asked" in hints
             self.operations.append(
                 Operation(
                     name,

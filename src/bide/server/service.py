@@ -33,7 +33,7 @@ from bide.server.limits.open_calls import Claimers, EventFanout, LongCalls
 from bide.server.limits.quotas import Quotas
 from bide.server.limits.reply_budget import room_for
 from bide.server.limits.request_bodies import LargeBodies
-from bide.server.limits.slow_reads import Sent, SlowReads, Turns, is_slow, within_budget
+from bide.server.limits.slow_reads import Part, Sent, SlowReads, Turns, within_budget
 from bide.server.logs import ActionLog
 from bide.server.problem import ClientText, Problem
 from bide.server.settings import Settings
@@ -152,41 +152,48 @@ class Service:
             batch: the commands.
             visit: the request.
         """
-        in_order = not all(sent.command.only_reads for sent in batch)
-        room = sum(room_for(sent.command, self.gate.largest) for sent in batch)
+        room, only_reads = 0, True
+        for sent in batch:
+            room += room_for(sent.command, self.gate.largest)
+            only_reads = only_reads and sent.command.only_reads
         if room:
             await visit.hold(min(room, MAX_BYTES))
 
-        async def execute(part: Sequence[Sent]) -> list[Reply | BaseException]:
-            if not in_order:
+        async def execute(part: Part) -> list[Reply | BaseException]:
+            if only_reads:
                 visit.check()
-            if len(part) == 1 and is_slow(part[0].command):
-                try:
-                    with visit.slowly():
-                        return [await self.slow_reads.read(part[0].command, self)]
-                except Problem as problem:
-                    return [StoreBusy(str(problem))]
-                except BideError as error:
-                    return [error]
-            while self._under_way + len(part) > MOST_UNDER_WAY:
+            if part.slow:
+                return [await self._slow_read(part.sent[0].command, visit)]
+            count = len(part.sent)
+            while self._under_way + count > MOST_UNDER_WAY:
                 self._less.clear()
                 await self._less.wait()
-            self._under_way += len(part)
+            self._under_way += count
             try:
-                if len(part) == 1:
-                    return [await self._alone(part[0], in_order=in_order)]
+                if count == 1:
+                    return [await self._alone(part.sent[0], in_order=not only_reads)]
                 return await asyncio.gather(
                     *[
-                        self.lane.acall(command, self, identity=identity, in_order=in_order)
-                        for command, identity in part
+                        self.lane.acall(command, self, identity=identity, in_order=not only_reads)
+                        for command, identity in part.sent
                     ],
                     return_exceptions=True,
                 )
             finally:
-                self._under_way -= len(part)
+                self._under_way -= count
                 self._less.set()
 
-        return await within_budget(batch, execute, self.clock.now())
+        return await within_budget(batch, execute, self.clock)
+
+    async def _slow_read(self, command: Command, visit: Visit) -> Reply | BideError:
+        """Execute a slow read; return its reply or its error."""
+        try:
+            with visit.slowly():
+                return await self.slow_reads.read(command, self)
+        except Problem as problem:
+            return StoreBusy(str(problem))
+        except BideError as error:
+            return error
 
     async def _alone(self, sent: Sent, *, in_order: bool) -> Reply | Exception:
         """Execute one command without a task of its own; return its reply or its error."""

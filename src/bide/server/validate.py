@@ -17,6 +17,7 @@ from bide.model.command_parts import check_origin
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_actor, check_name, check_queue
+from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.undoing import Bulk, Undo
@@ -30,8 +31,8 @@ _STEP = 256
 """Values of a list that are checked before other requests get a turn."""
 
 
-async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause) -> None:
-    """Check that a command can be carried out.
+async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause) -> str:
+    """Check that a command can be carried out; return the name of its queue in the store.
 
     `check_item` checks the messages of a Put, and `check_edit` the new values of an edit.
 
@@ -39,13 +40,19 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
         InvalidArgument: one of its values is not valid.
         AccessDenied: the caller lacks a right for it, or for its queue.
     """
-    rights = rights_of(command)
+    internal = internal_queue(command.queue)
+    rights = rights_of(command, internal)
     caller.need(*rights)
-    if not isinstance(command, cmd.Queues):
-        check_queue(caller.full(command.queue, heartbeat=rights == ("consume",)))
-        check_heartbeat(command, caller)
+    if isinstance(command, cmd.Queues):
+        queue = caller.prefix(command.queue)
+    else:
+        caller.need_queue(command.queue, internal, heartbeat=rights == ("consume",))
+        queue = check_queue(caller.prefix(command.queue))
+        if internal is InternalQueue.WORKERS:
+            check_heartbeat(command, caller)
     await check_values(command, pause)
-    versions, if_version = (getattr(command, name, None) for name in ("versions", "if_version"))
+    versions = getattr(command, "versions", None)
+    if_version = getattr(command, "if_version", None)
     if versions or if_version is not None:  # a version would confirm a guessed body
         caller.need("bodies")
     if versions:
@@ -61,7 +68,9 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
         check_origin(origin, command.weight)
     match command:
         case cmd.Put() if command.on_conflict != "replace":
-            if if_version is not None or any(item.latest is not None for item in command.items):
+            if if_version is not None or [
+                item for item in command.items if item.latest is not None
+            ]:
                 raise InvalidArgument(
                     'latest and if_version are for replacing: on_conflict must be "replace"'
                 )
@@ -79,6 +88,7 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
             )
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
+    return queue
 
 
 async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:

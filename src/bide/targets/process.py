@@ -4,7 +4,6 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import mask
@@ -12,15 +11,13 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.commands import Queues
+from bide.observing.families import Metric
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import AddressGate
 from bide.targets.http.stats import push_metrics
 from bide.targets.pusher import Pusher
 from bide.tasks import first_of
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 PATIENCE = 5.0
 """Seconds for the event loop to answer a scrape."""
@@ -87,10 +84,10 @@ async def push(
 def _metrics_server(lane: Lane, pusher: Pusher, host: str, port: int) -> MetricsServer:
     loop = asyncio.get_running_loop()
 
-    async def gather() -> "list[Metric]":
+    async def gather() -> list[Metric]:
         return list(push_metrics(pusher.known, pusher.sent, SYSTEM_CLOCK.now()))
 
-    def more() -> "list[Metric]":  # in a thread of Prometheus
+    def more() -> list[Metric]:  # in a thread of Prometheus
         return asyncio.run_coroutine_threadsafe(gather(), loop).result(PATIENCE)
 
     return MetricsServer(registry_of(lambda: counts_of(lane, {}), more=more), port, host)

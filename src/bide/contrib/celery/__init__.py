@@ -4,8 +4,9 @@
 they are due. `Celery` replaces it: tasks keep their form and run in `bide worker`.
 """
 
-from bide.contrib.celery.app import AsyncResult, Celery
+from bide.contrib.celery.app import Celery
 from bide.contrib.celery.delays import install
+from bide.contrib.celery.result import AsyncResult
 from bide.contrib.celery.task import MaxRetriesExceeded, Task
 
 __all__ = ["AsyncResult", "Celery", "MaxRetriesExceeded", "Task", "install"]

@@ -4,26 +4,23 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NoReturn, overload
 
 from bide.consuming.handler import make_handler
+from bide.contrib.celery.arguments import written
+from bide.contrib.celery.result import AsyncResult, TaskQueues
 from bide.contrib.celery.task import (
     NO_CANVAS,
     Task,
     TaskOptions,
     check_aware,
     delay_of,
-    revived,
     unsupported_option,
-    written,
 )
 from bide.model.backoff import Backoff
-from bide.model.errors import InvalidArgument, NotAcked, NotEnded, NotRemembered, Unsupported
+from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
-from bide.model.replies import Outcome
 from bide.model.times import Duration, to_datetime
-from bide.queue.sync import Queue
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.registrations import SYNC_CONCURRENCY
@@ -91,8 +88,7 @@ class Celery(App):
         self._default = queue
         self._lease = lease
         self._concurrency = concurrency
-        self._queues = {queue: None}
-        self._queue = cache(lambda name: Queue(name, self._url, result_ttl=result_ttl))
+        self._queues = TaskQueues(queue, self._url, result_ttl)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
@@ -143,7 +139,7 @@ class Celery(App):
             if name in self.tasks:
                 raise InvalidArgument(f"a task is named {name} already; give it another name=")
             task = self.tasks[name] = Task(self, function, name, settings)
-            self._queues.setdefault(settings.queue or self._default, None)
+            self._queues.add(settings.queue or self._default)
             self._register()
             return task
 
@@ -164,7 +160,7 @@ class Celery(App):
         headers: Mapping[str, str] | None = None,
         attempts: int | None = None,
         **unknown: Any,
-    ) -> "AsyncResult":
+    ) -> AsyncResult:
         """Put a message that calls a task, here or in a program with another app.
 
         Args:
@@ -202,12 +198,12 @@ class Celery(App):
             known.check_arguments(args or (), kwargs or {})
         if attempts is None:
             attempts = ATTEMPTS if known is None else known.attempts
-        if name_of_queue not in self._queues:
+        if name_of_queue not in self._queues.names:
             raise InvalidArgument(
                 f"queue={name_of_queue!r} belongs to no task, so no worker of this app would look "
                 f"there; name it in @app.task(queue={name_of_queue!r})"
             )
-        outcome = self._queue(name_of_queue).put(
+        outcome = self._queues.open(name_of_queue).put(
             {"args": written(list(args or ())), "kwargs": written(dict(kwargs or {}))},
             delay=delay_of(countdown) if eta is None else None,
             at=eta,
@@ -217,19 +213,19 @@ class Celery(App):
             attempts=min(attempts, MAX_ATTEMPTS),
             headers={**(headers or {}), JOB: name},
         )
-        return AsyncResult(outcome.id, self, name_of_queue)
+        return AsyncResult(outcome.id, self._queues, name_of_queue)
 
     def now(self) -> datetime:
         """Return the time by the clock of the app's queues, which tests replace."""
-        return to_datetime(self._queue(self._default)._clock.now())
+        return to_datetime(self._queues.open(self._default)._clock.now())
 
-    def AsyncResult(self, id: str) -> "AsyncResult":
+    def AsyncResult(self, id: str) -> AsyncResult:
         """Return the handle of a task that was sent."""
-        return AsyncResult(id, self)
+        return AsyncResult(id, self._queues)
 
     def _register(self) -> None:
         """Let each queue know each task: any task may be sent to any of them."""
-        for queue in self._queues:
+        for queue in self._queues.names:
             known = self._queue_handlers.get(queue)
             for name, task in self.tasks.items():
                 if known is None or name not in known.handlers:
@@ -263,90 +259,3 @@ def _after_due(
             "it counts from now"
         )
     return end - due
-
-
-PART = 60.0
-"""Seconds of one wait for a result, when there is no limit."""
-
-
-class AsyncResult:
-    """The handle of a task: revoke it, or get its result.
-
-    Made by `apply_async`, `delay` and `Celery.AsyncResult`. Results are there if the app was given
-    a `result_ttl`.
-    """
-
-    def __init__(self, id: str, app: "Celery", queue: str | None = None) -> None:
-        self.id = id
-        self._app = app
-        self._queue = queue
-
-    def __repr__(self) -> str:
-        return f"<AsyncResult {self.id}>"
-
-    def revoke(self) -> Outcome:
-        """Remove the task unless a worker has it.
-
-        Returns:
-            The outcome: true if it is gone for good, else it says where it is.
-        """
-        return self._home().cancel(self.id)
-
-    def get(self, timeout: Duration | None = None) -> Any:
-        """Wait for the end of the task, and return what its function returned.
-
-        Args:
-            timeout: how long to wait; by default without limit.
-
-        Raises:
-            NotEnded: it has not ended in time.
-            NotAcked: it has failed, expired, or was revoked; the error says why.
-            NotRemembered: nothing is known of it: the app has no `result_ttl`, or it has passed.
-        """
-        queue = self._home()
-        while timeout is None:
-            try:
-                return revived(queue.result(self.id, wait=PART))
-            except NotEnded:
-                continue
-        return revived(queue.result(self.id, wait=timeout))
-
-    @property
-    def state(self) -> str:
-        """The state in Celery's words: PENDING (or not known), SUCCESS, FAILURE or REVOKED."""
-        try:
-            self._home().result(self.id)
-        except NotAcked as error:
-            failed = error.end is None or error.end.how == "dead"
-            return "FAILURE" if failed else "REVOKED"
-        except (NotEnded, NotRemembered):
-            return "PENDING"
-        return "SUCCESS"
-
-    status = state
-
-    def ready(self) -> bool:
-        """Tell whether the task has ended."""
-        return self.state != "PENDING"
-
-    def successful(self) -> bool:
-        """Tell whether the function has returned."""
-        return self.state == "SUCCESS"
-
-    def failed(self) -> bool:
-        """Tell whether the task is a dead letter."""
-        return self.state == "FAILURE"
-
-    def _home(self) -> Queue:
-        """Return the queue of the task; of one that was sent elsewhere, the one that knows it."""
-        if self._queue is None:
-            names = list(self._app._queues)
-            known = (
-                name
-                for name in names
-                if self._app._queue(name).get(self.id) or self._app._queue(name).history(self.id)
-            )
-            self._queue = next(known, None)
-            if self._queue is None:
-                return self._app._queue(names[0])
-        return self._app._queue(self._queue)

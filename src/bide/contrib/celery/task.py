@@ -1,25 +1,19 @@
 """A task as Celery's programs write it, with a message of bide behind it."""
 
 import inspect
-import json
 import random
-import uuid
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-from bide.consuming.outcomes import Bury, Discard, Retry, Signal
-from bide.importing.source import iso_seconds
+from bide.consuming.outcomes import Discard, Retry, Signal
+from bide.contrib.celery.arguments import call_of, written
+from bide.contrib.celery.result import AsyncResult
 from bide.model.errors import InvalidArgument, Unsupported, WrongContext
 from bide.model.message import MAX_ATTEMPTS
 from bide.queue.delivery import Delivery
-
-if TYPE_CHECKING:
-    from bide.contrib.celery.app import AsyncResult, Celery
 
 NO_CANVAS = "bide has no canvas; let a task send the next one when it ends"
 
@@ -67,7 +61,7 @@ class TaskOptions(NamedTuple):
     ignore_result: bool = False
 
 
-class Request(NamedTuple):
+class TaskRequest(NamedTuple):
     """What a task knows about its run: `self.request`."""
 
     id: str
@@ -79,6 +73,24 @@ class Request(NamedTuple):
     delivery: Delivery
 
 
+class SendsTasks(Protocol):
+    """What a task needs of its app."""
+
+    def send_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> AsyncResult:
+        """Put a message that calls a task."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the time by the clock of the app's queues."""
+        ...
+
+
 class Task:
     """A function that messages call: `delay` and `apply_async` put one.
 
@@ -86,7 +98,7 @@ class Task:
     """
 
     def __init__(
-        self, app: "Celery", function: Callable[..., Any], name: str, options: TaskOptions
+        self, app: SendsTasks, function: Callable[..., Any], name: str, options: TaskOptions
     ) -> None:
         self.app = app
         self.run = function
@@ -96,7 +108,7 @@ class Task:
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
-        self._request: ContextVar[Request] = ContextVar("request")
+        self._request: ContextVar[TaskRequest] = ContextVar("request")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function here and now."""
@@ -116,7 +128,7 @@ class Task:
         return MAX_ATTEMPTS if self.max_retries is None else self.max_retries + 1
 
     @property
-    def request(self) -> Request:
+    def request(self) -> TaskRequest:
         """What is known about this run.
 
         Raises:
@@ -130,13 +142,13 @@ class Task:
             )
         return running
 
-    def delay(self, *args: Any, **kwargs: Any) -> "AsyncResult":
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Put a message that calls the function with these arguments, due at once."""
         return self.apply_async(args, kwargs)
 
     def apply_async(
         self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> "AsyncResult":
+    ) -> AsyncResult:
         """Put a message that calls the function; see `Celery.send_task`."""
         own = self.options
         defaults = {"queue": own.queue, "priority": own.priority, "expires": own.expires}
@@ -211,7 +223,7 @@ class Task:
             end = datetime.fromtimestamp(call.expires, UTC)
             raise Discard(f"it expired at {end:%Y-%m-%d %H:%M:%S} UTC, before it was run")
         retries = max(0, delivery.attempt - 1)
-        request = Request(delivery.id, self.name, call.args, call.kwargs, retries, delivery)
+        request = TaskRequest(delivery.id, self.name, call.args, call.kwargs, retries, delivery)
         with self._running(request):
             try:
                 result = self(*call.args, **call.kwargs)
@@ -224,7 +236,7 @@ class Task:
                 self.retry(exc=error, countdown=self._pause(retries))
 
     @contextmanager
-    def _running(self, request: Request) -> Iterator[None]:
+    def _running(self, request: TaskRequest) -> Iterator[None]:
         token = self._request.set(request)
         try:
             yield
@@ -268,92 +280,3 @@ def unsupported_option(name: str) -> Unsupported:
 
 def _reason(error: BaseException | None) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"
-
-
-_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),  # it is a date, too
-    "date": (date, date.isoformat, date.fromisoformat),
-    "time": (time, time.isoformat, time.fromisoformat),
-    "decimal": (Decimal, str, Decimal),
-    "uuid": (uuid.UUID, lambda value: {"hex": value.hex}, lambda value: uuid.UUID(value["hex"])),
-    "base64": (bytes, lambda value: b64encode(value).decode(), b64decode),
-    "bytes": (bytes, bytes.decode, str.encode),
-}
-"""How Celery's JSON writes and reads values that JSON does not have."""
-
-
-def written(value: Any) -> Any:
-    """Return a value with what JSON does not have in the form of Celery.
-
-    Example:
-        >>> written([date(2030, 1, 1)])
-        [{'__type__': 'date', '__value__': '2030-01-01'}]
-    """
-    if isinstance(value, dict):
-        return {key: written(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [written(part) for part in value]
-    for name, (kind, write, _) in _TYPES.items():
-        if isinstance(value, kind):
-            return {"__type__": name, "__value__": write(value)}
-    return value
-
-
-def revived(value: Any) -> Any:
-    """Return a value as it was before `written`, or before Celery has written it.
-
-    Raises:
-        ValueError: a part of it is of a type that is not known, or not as it is written.
-
-    Example:
-        >>> revived(written({"paid": Decimal("4.50")}))
-        {'paid': Decimal('4.50')}
-    """
-    if isinstance(value, list):
-        return [revived(part) for part in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() != {"__type__", "__value__"}:
-        return {key: revived(part) for key, part in value.items()}
-    if value["__type__"] not in _TYPES:
-        raise ValueError(f"a value of the type {value['__type__']}")
-    _, _, read = _TYPES[value["__type__"]]
-    return read(value["__value__"])
-
-
-class Call(NamedTuple):
-    """The arguments of a call."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    expires: float | None = None
-    """When Celery would no longer run it, in Unix seconds."""
-
-
-def call_of(body: Any) -> Call:
-    """Return the arguments, from a body of this kit or of a task that Celery made.
-
-    Raises:
-        Bury: the body is none of these, or the task is part of a canvas.
-
-    Example:
-        >>> call_of({"args": [42], "kwargs": {}})
-        Call(args=[42], kwargs={}, expires=None)
-        >>> call_of({"task": "shop.expire", "text": '[[42], {}, {"chain": null}]'}).args
-        [42]
-    """
-    try:
-        if "task" not in body:
-            return Call(list(revived(body["args"])), dict(revived(body["kwargs"])))
-        if body.get("content_type", "application/json") != "application/json":
-            raise Bury(f"its arguments are {body['content_type']}, not JSON; Celery can run it")
-        args, kwargs, embed = json.loads(body["text"])
-        canvas = [name for name, value in embed.items() if value]
-        end = body.get("headers", {}).get("expires")
-        expires = None if end is None else iso_seconds(end)
-        args, kwargs = revived(args), revived(kwargs)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise Bury(f"its body is no call of a task ({error!r})") from error
-    if canvas:
-        raise Bury(f"it is part of a canvas ({', '.join(canvas)}); Celery can run it")
-    return Call(args, kwargs, expires)

@@ -60,7 +60,15 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     queue.lease(taken, command.holder, until)
     behind = limited and queue.is_behind()
     messages = [record.claimed(row.name, command.holder, until) for record in taken]
-    return Claimed(messages, row.token, now, None, died, row.result_ttl > 0, freed, behind)
+    return Claimed(
+        messages,
+        row.token,
+        now,
+        died=died,
+        results=row.result_ttl > 0,
+        freed=freed,
+        behind=behind,
+    )
 
 
 def _end_lapsed(queue: StoredQueue, reach: int) -> list[Died]:

@@ -1,13 +1,14 @@
 """A batch of commands in progress: what the server reports besides the replies."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.arrays import ascii_json, integers
-from bide.engines.postgres.connection import PostgresCaller
+from bide.engines.postgres.connection import Argument, PostgresCaller
 
 LAST = 60.0
 """Seconds after which a claim looks everywhere again, since the server's clock may have been set
@@ -22,7 +23,7 @@ ended, else 0."""
 
 NEVER = 1 << 62
 
-NO_IDENTITY: tuple[None, None, None] = (None, None, None)
+NO_IDENTITY: Mapping[str, Argument] = {"sender": None, "number": None, "place": None}
 
 
 class Floors:
@@ -71,7 +72,7 @@ class PostgresBatch:
     floors: Floors = field(default_factory=Floors)
     waiter: str | None = None
     """The name under which this process sleeps, if it does."""
-    identity: tuple[str, int, str] | tuple[None, None, None] = NO_IDENTITY
+    identity: Mapping[str, Argument] = field(default_factory=lambda: NO_IDENTITY)
     """The sender, number and place of the only command, if its function remembers its answer; of
     several puts that are joined, the places with their numbers of messages: "0:1,1:5"."""
     escapes: bool = False

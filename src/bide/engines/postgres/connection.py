@@ -22,6 +22,9 @@ from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.bounded_connection import LONG, BoundedConnection
 from bide.engines.waiting import watch
 
+Argument = bytes | str | int | None
+"""An argument of a function; an array is bytes already, and an integer a bigint."""
+
 _FORMATS = [[Format.BINARY] * count for count in range(32)]
 
 _BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -70,20 +73,25 @@ class PostgresCaller:
         self._wait_for_input = watch(connection.fileno(), seconds=connection.timeout)
         self._wait_long = watch(connection.fileno(), seconds=LONG * connection.timeout)
         self._transformer = Transformer(connection)
-        self._texts: dict[str, bytes] = {}
-        """Statements by function, under whose name they are prepared."""
+        self._statements: dict[tuple[str, ...], tuple[bytes, bytes]] = {}
+        """Statements by function and names of arguments: the name when prepared, and the text."""
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
 
-    def __call__(self, function: str, *arguments: bytes | str | int | None) -> list[Any]:
+    def __call__(self, function: str, *arguments: Argument, **named: Argument) -> list[Any]:
         """Call one function, and return its rows with named columns.
+
+        Args:
+            function: its name.
+            arguments: its first arguments.
+            named: others, by the names of the function's parameters without `p_`.
 
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        self.start(function, *arguments)
+        self.start(function, *arguments, **named)
         return self._rows_of(function, self._answer(self._wait_for_input))
 
-    def patiently(self, function: str, *arguments: bytes | str | int | None) -> list[Any]:
+    def patiently(self, function: str, *arguments: Argument) -> list[Any]:
         """Call a function that reads all of a queue, which may take long. Raises as a call."""
         self.start(function, *arguments)
         return self._rows_of(function, self._answer(self._wait_long))
@@ -96,8 +104,8 @@ class PostgresCaller:
         self._transformer.set_pgresult(got, format=Format.BINARY)
         return self._transformer.load_rows(0, got.ntuples, make)
 
-    def start(self, function: str, *arguments: bytes | str | int | None) -> None:
-        """Call a function without waiting for it.
+    def start(self, function: str, *arguments: Argument, **named: Argument) -> None:
+        """Call a function without waiting for it. The arguments are those of a call.
 
         In a transaction it is sent with the next call, which raises if the server refuses this one.
         Outside, call `settle` for the result, before any other use of the connection.
@@ -105,20 +113,17 @@ class PostgresCaller:
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
-        values = [_binary(argument) for argument in arguments]
+        values = [_binary(argument) for argument in (*arguments, *named.values())]
         sender = self.connection.pgconn
         try:
-            if (text := self._texts.get(function)) is None:
-                text = self._text(function, len(values))
-                if self._prepares:
-                    self._unanswered += 1
-                    sender.send_prepare(function.encode(), text)
-                    self._answer(self._wait_for_input)
-                self._texts[function] = text
+            statement = self._statements.get((function, *named))
+            if statement is None:
+                statement = self._prepare(function, len(arguments), tuple(named))
+            name, text = statement
             self._unanswered += 1
             formats = _FORMATS[len(values)]
             if self._prepares:
-                sender.send_query_prepared(function.encode(), values, formats, Format.BINARY)
+                sender.send_query_prepared(name, values, formats, Format.BINARY)
             else:
                 sender.send_query_params(text, values, None, formats, Format.BINARY)
             if not self._in_transaction:
@@ -126,6 +131,20 @@ class PostgresCaller:
         except BaseException:
             self.connection.close()
             raise
+
+    def _prepare(self, function: str, count: int, names: tuple[str, ...]) -> tuple[bytes, bytes]:
+        """Return the statement of a call with `count` arguments and named ones, prepared."""
+        name = b"%s:%d" % (function.encode(), len(self._statements))
+        marks = [b"$%d" % number for number in range(1, count + 1)]
+        marks += [b"p_%s => $%d" % (p.encode(), n) for n, p in enumerate(names, count + 1)]
+        qualified = sql.Identifier(self._schema, function).as_bytes(self.connection)
+        text = _STATEMENTS.get(function, b"SELECT * FROM %s(%s)") % (qualified, b", ".join(marks))
+        if self._prepares:
+            self._unanswered += 1
+            self.connection.pgconn.send_prepare(name, text)
+            self._answer(self._wait_for_input)
+        self._statements[function, *names] = name, text
+        return name, text
 
     def settle(self) -> None:
         """Wait for the calls of `start`, if there are any.
@@ -192,11 +211,6 @@ class PostgresCaller:
             return True
         return bool(self._has_input())
 
-    def _text(self, function: str, count: int) -> bytes:
-        name = sql.Identifier(self._schema, function).as_bytes(self.connection)
-        marks = b", ".join(b"$%d" % number for number in range(1, count + 1))
-        return _STATEMENTS.get(function, b"SELECT * FROM %s(%s)") % (name, marks)
-
     def _answer(self, wait: Callable[[], object]) -> PGresult:
         """Wait for the results of what was sent, and return the last. A signal interrupts that.
 
@@ -239,8 +253,8 @@ class PostgresCaller:
         return sender.get_result()
 
 
-def _binary(argument: bytes | str | int | None) -> bytes | None:
-    """Return the binary form of an argument; an array is bytes already, an integer a bigint."""
+def _binary(argument: Argument) -> bytes | None:
+    """Return the binary form of an argument."""
     if isinstance(argument, str):  # or of a derived type, such as `StrEnum`
         return argument.encode()
     if isinstance(argument, int):

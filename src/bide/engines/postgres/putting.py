@@ -36,17 +36,17 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
         "_put_one",
         command.queue,
         batch.now,
-        item.id,
-        item.json,
-        item.data,
-        item.at,
-        item.delay,
-        item.priority,
-        item.attempts,
-        item.expires,
-        item.group,
-        None if item.headers is None else batch.json(item.headers),
-        *batch.identity,
+        id=item.id,
+        is_json=item.json,
+        data=item.data,
+        at=item.at,
+        delay=item.delay,
+        priority=item.priority,
+        attempts=item.attempts,
+        expires=item.expires,
+        group=item.group,
+        headers=None if item.headers is None else batch.json(item.headers),
+        **batch.identity,
     )
     if moment is None:
         return None
@@ -81,7 +81,14 @@ def _put(
             return [o for item in items for o in _put(batch, queue, command, [item])]
     hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
     rows = batch.call(
-        "_put", queue, batch.now, mode, hopeful, only, *_columns(batch, items), *batch.identity
+        "_put",
+        queue,
+        batch.now,
+        mode=mode,
+        hopeful=hopeful,
+        only_seqs=only,
+        **_columns(batch, items),
+        **batch.identity,
     )
     batch.positions[queue], batch.moments[queue] = int.from_bytes(rows[-1].lsn), rows[-1].due
     return put_outcomes(items, rows)
@@ -92,30 +99,30 @@ def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -
     return None if values.count(default) == len(values) else array(values)
 
 
-def _columns(batch: PostgresBatch, items: Sequence[Item]) -> list[bytes | None]:
+def _columns(batch: PostgresBatch, items: Sequence[Item]) -> dict[str, bytes | None]:
     """Return items as the arguments of a put; nothing for a field that no item has."""
     delays = [i.delay for i in items]
 
     def objects(values: Sequence[Any]) -> bytes:
         return texts([None if value is None else batch.json(value) for value in values])
 
-    return [
-        texts([i.id for i in items]),
-        some([i.json for i in items], True, booleans),
-        byteas([i.data for i in items]),
-        some([i.at for i in items], None, integers),
-        integers(delays[:1] if len(set(delays)) == 1 else delays),
-        some([i.priority for i in items], 0, integers),
-        some([i.attempts for i in items], ATTEMPTS, integers),
-        some([i.expires for i in items], None, integers),
-        some([i.group for i in items], None, texts),
-        some([i.headers for i in items], None, objects),
-        some([i.latest for i in items], None, integers),
-        some([i.attempt for i in items], 0, integers),
-        some([i.failures or None for i in items], None, objects),
-        some([i.died for i in items], None, integers),
-        some([i.created for i in items], None, integers),
-    ]
+    return {
+        "ids": texts([i.id for i in items]),
+        "is_json": some([i.json for i in items], True, booleans),
+        "data": byteas([i.data for i in items]),
+        "at": some([i.at for i in items], None, integers),
+        "delay": integers(delays[:1] if len(set(delays)) == 1 else delays),
+        "priority": some([i.priority for i in items], 0, integers),
+        "attempts": some([i.attempts for i in items], ATTEMPTS, integers),
+        "expires": some([i.expires for i in items], None, integers),
+        "group": some([i.group for i in items], None, texts),
+        "headers": some([i.headers for i in items], None, objects),
+        "latest": some([i.latest for i in items], None, integers),
+        "attempt": some([i.attempt for i in items], 0, integers),
+        "failures": some([i.failures or None for i in items], None, objects),
+        "died": some([i.died for i in items], None, integers),
+        "created": some([i.created for i in items], None, integers),
+    }
 
 
 def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:

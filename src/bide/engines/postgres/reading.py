@@ -9,7 +9,7 @@ import msgspec
 
 from bide.engines.cursor import Budget
 from bide.engines.postgres.arrays import integers, texts
-from bide.engines.postgres.batch import NEVER, NO_IDENTITY, PostgresBatch
+from bide.engines.postgres.batch import NEVER, PostgresBatch
 from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
@@ -70,18 +70,14 @@ def _message(queue: str, row: Any, now: int) -> Message:
     ended = row.rank if code > 2 else None
     successor = _successor(row.id, row.successor) if row.successor else None
     attempt = row.attempt + (code == 2)
-    return _of_row(queue, row, STATES[code], attempt, row.holder, until, ended, successor)
+    message = _of_row(queue, row, STATES[code], attempt, row.holder, until)
+    if ended is None and successor is None:
+        return message
+    return msgspec.structs.replace(message, ended=ended, successor=successor)
 
 
 def _of_row(
-    queue: str,
-    row: Any,
-    state: State,
-    attempt: int,
-    holder: str | None,
-    until: int | None,
-    ended: int | None = None,
-    successor: Item | None = None,
+    queue: str, row: Any, state: State, attempt: int, holder: str | None, until: int | None
 ) -> Message:
     return Message(
         row.id,
@@ -90,19 +86,17 @@ def _of_row(
         row.is_json,
         row.due,
         row.priority,
-        attempt,
-        row.attempts,
-        state,
-        row.expires,
-        row.group,
-        _headers(row.headers) if row.headers else None,
-        _failures(row.failures) if row.failures else (),
-        holder,
-        until,
-        ended,
-        row.planned,
-        row.created or None,
-        successor,
+        attempt=attempt,
+        attempts=row.attempts,
+        state=state,
+        expires=row.expires,
+        group=row.group,
+        headers=_headers(row.headers) if row.headers else None,
+        failures=_failures(row.failures) if row.failures else (),
+        holder=holder,
+        until=until,
+        planned=row.planned,
+        created=row.created or None,
         asked=row.asked,
     )
 
@@ -128,16 +122,15 @@ _as_successor = msgspec.json.Decoder(_Successor).decode
 def _successor(id: str, text: str) -> Item:
     read = _as_successor(text)
     return Item(
-        id,
-        bytes.fromhex(read.data[2:]),
-        read.is_json,
-        read.due,
-        0,
-        read.priority,
-        read.expires,
-        read.attempts,
-        read.group,
-        _headers(read.headers) if read.headers else None,
+        id=id,
+        data=bytes.fromhex(read.data[2:]),
+        json=read.is_json,
+        at=read.due,
+        priority=read.priority,
+        expires=read.expires,
+        attempts=read.attempts,
+        group=read.group,
+        headers=_headers(read.headers) if read.headers else None,
         created=read.created,
     )
 
@@ -170,14 +163,14 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
         "_claim",
         queue,
         batch.now,
-        command.count,
-        command.lease,
-        command.holder,
-        command.max_bytes,
-        command.count if command.slots is None else command.slots,
-        floor,
-        batch.waiter,
-        *batch.identity,
+        count=command.count,
+        lease=command.lease,
+        holder=command.holder,
+        max_bytes=command.max_bytes,
+        slots=command.count if command.slots is None else command.slots,
+        floor=floor,
+        process=batch.waiter,
+        **batch.identity,
     )
     if floor is None:
         floors.looked(queue, begin)
@@ -212,7 +205,15 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
         _bury(batch, command, damaged, end.token)
     if not messages:
         return Claimed([], 0, moment, 0, died, behind=behind)
-    return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
+    return Claimed(
+        messages,
+        end.token,
+        moment,
+        died=died,
+        results=bool(end.expires),
+        freed=freed,
+        behind=behind,
+    )
 
 
 def held(batch: PostgresBatch, command: cmd.Claim, token: int, until: int) -> list[Message]:
@@ -238,18 +239,9 @@ def _bury(batch: PostgresBatch, command: cmd.Claim, ids: list[str], token: int) 
         "bury",
         command.queue,
         batch.now,
-        texts(ids),
-        integers([token] * len(ids)),
-        None,
-        0,
-        None,
-        reason,
-        False,
-        None,
-        None,
-        None,
-        None,
-        *NO_IDENTITY,
+        ids=texts(ids),
+        tokens=integers([token] * len(ids)),
+        reason=reason,
     )
 
 
@@ -295,14 +287,14 @@ def history(batch: PostgresBatch, command: cmd.History) -> Reply:
     (((state, rows),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
     ends = [
         End(
-            ENDINGS[how],
-            moment,
-            by,
-            due,
-            attempt,
-            since,
-            msgspec.convert(failures or [], tuple[Failure, ...]),
-            None if result is None else result.encode(),
+            how=ENDINGS[how],
+            moment=moment,
+            by=by,
+            due=due,
+            attempt=attempt,
+            since=since,
+            failures=msgspec.convert(failures or [], tuple[Failure, ...]),
+            result=None if result is None else result.encode(),
         )
         for how, moment, by, due, attempt, since, failures, result in rows
     ]

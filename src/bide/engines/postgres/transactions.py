@@ -1,6 +1,6 @@
 """Carrying out a batch in one transaction: with few round trips, and each command once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
 from operator import itemgetter
@@ -12,6 +12,7 @@ from bide.engines.postgres.answers import SENT_BEFORE, Remembered
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NO_IDENTITY, PostgresBatch
 from bide.engines.postgres.calls import is_one_call, remembers, replies
+from bide.engines.postgres.connection import Argument
 from bide.engines.postgres.putting import only_puts, put_one
 from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Claim, Command, Put
@@ -67,13 +68,13 @@ def _enroll(
 
 def _together(
     commands: Sequence[Command], identities: Sequence[Identity | None]
-) -> tuple[str, int, str] | None:
+) -> Mapping[str, Argument] | None:
     """Return the identity of commands of one batch that are one call which remembers its answer."""
     first = identities[0]
     if first is None or first.repeated:
         return None
     if len(commands) == 1:
-        return (first.sender, first.number, str(first.place)) if remembers(commands[0]) else None
+        return _named(first, str(first.place)) if remembers(commands[0]) else None
     if not only_puts(commands):
         return None
     places: list[str] = []
@@ -81,11 +82,15 @@ def _together(
         if identity is None or (identity.sender, identity.number) != (first.sender, first.number):
             return None
         places.append(f"{identity.place}:{command.weight}")
-    return first.sender, first.number, ",".join(places)
+    return _named(first, ",".join(places))
+
+
+def _named(identity: Identity, places: str) -> Mapping[str, Argument]:
+    return {"sender": identity.sender, "number": identity.number, "place": places}
 
 
 def _transact_together(
-    batch: PostgresBatch, commands: Sequence[Command], identity: tuple[str, int, str]
+    batch: PostgresBatch, commands: Sequence[Command], identity: Mapping[str, Argument]
 ) -> list[Answer]:
     """Carry out commands in one call, which also remembers its answer.
 

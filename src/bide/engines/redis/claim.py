@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bide.engines.redis.calls import Round, ScriptCall, Step
 from bide.engines.redis.constants import SLICE
-from bide.engines.redis.layout import DAMAGED, read_record
+from bide.engines.redis.layout import DAMAGED, claimed_message
 from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue
 from bide.logs import logger
@@ -77,7 +77,7 @@ class _Claiming:
             id = id_.decode()
             self.room -= len(id_) + len(record)
             try:
-                message = read_record(queue, id, record, self.now, holder=holder, until=until)
+                message = claimed_message(queue, id, record, holder, until)
             except DAMAGED:
                 self._damaged.append(id)
             else:
@@ -108,7 +108,13 @@ class _Claiming:
             held.sort(key=lambda each: (ready_rank(each[0].due, each[0].priority), each[1]))
         messages = [message for message, _, _ in held]
         return Claimed(
-            messages, self.token, self.now, None, self.died, self.results, freed, self.behind
+            messages,
+            self.token,
+            self.now,
+            died=self.died,
+            results=self.results,
+            freed=freed,
+            behind=self.behind,
         )
 
 

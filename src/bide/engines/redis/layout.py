@@ -223,12 +223,93 @@ def as_message(
 ) -> Message:
     """Return the message that a record describes, a dead letter if it cannot be read.
 
-    The arguments are those of `read_record`.
+    The arguments are those of `read_record`, and the lease as Redis stores it, if there is one.
     """
     try:
-        return read_record(queue, id, record, now, ready=ready, lease=lease)
+        message = read_record(queue, id, record, now, ready=ready)
+        return message if lease is None else _held(message, lease)
     except DAMAGED:
         return unreadable(queue, id, record, now)
+
+
+def read_record(queue: str, id: str, record: bytes, now: int, *, ready: bool = False) -> Message:
+    """Return the message that a record describes, as no worker holds it.
+
+    Args:
+        queue: its queue.
+        id: its id.
+        record: as Redis stores it.
+        now: Unix milliseconds, to tell ready messages from delayed ones.
+        ready: it is among the ready ones, whatever its due time.
+
+    Raises:
+        Exception: one of `DAMAGED`: the record cannot be read.
+    """
+    read = _decode_record(record)
+    state: State = "ready" if ready or read.due <= now else "delayed"
+    return Message(
+        id,
+        queue,
+        read.data,
+        read.json,
+        read.due,
+        read.priority,
+        attempt=read.attempt,
+        attempts=read.attempts,
+        state=read.state or state,
+        expires=read.expires,
+        group=read.group or None,
+        headers=_headers(read),
+        failures=read.failures,
+        ended=read.ended,
+        planned=read.planned,
+        created=read.created or None,
+        asked=read.asked,
+    )
+
+
+def _held(message: Message, lease: bytes) -> Message:
+    held = decode_lease(lease)
+    successor: Item | None = None
+    if held.successor is not None:
+        successor = _as_successor(message.id, held.successor)
+    return msgspec.structs.replace(
+        message,
+        attempt=message.attempt + 1,
+        state="leased",
+        holder=held.holder,
+        until=held.until,
+        successor=successor,
+    )
+
+
+def claimed_message(queue: str, id: str, record: bytes, holder: str, until: int) -> Message:
+    """Return the message that a worker gets, who holds it until a time.
+
+    Raises:
+        Exception: one of `DAMAGED`: the record cannot be read.
+    """
+    read = _decode_record(record)
+    return Message(
+        id,
+        queue,
+        read.data,
+        read.json,
+        read.due,
+        read.priority,
+        attempt=read.attempt + 1,
+        attempts=read.attempts,
+        state="leased",
+        expires=read.expires,
+        group=read.group or None,
+        headers=_headers(read),
+        failures=read.failures,
+        holder=holder,
+        until=until,
+        planned=read.planned,
+        created=read.created or None,
+        asked=read.asked,
+    )
 
 
 def as_outcome(queue: str, id: str, done: bool, *rest: Any) -> Outcome | StoreCorrupt:
@@ -242,84 +323,20 @@ def as_outcome(queue: str, id: str, done: bool, *rest: Any) -> Outcome | StoreCo
     )
 
 
-def read_record(
-    queue: str,
-    id: str,
-    record: bytes,
-    now: int,
-    *,
-    ready: bool = False,
-    lease: bytes | None = None,
-    holder: str | None = None,
-    until: int | None = None,
-) -> Message:
-    """Return the message that a record describes.
-
-    Args:
-        queue: its queue.
-        id: its id.
-        record: as Redis stores it.
-        now: Unix milliseconds, to tell ready messages from delayed ones.
-        ready: it is among the ready ones, whatever its due time.
-        lease: the lease as Redis stores it, which says the next two.
-        holder: the worker that holds it; `None` without one.
-        until: when its lease lapses.
-
-    Raises:
-        Exception: one of `DAMAGED`: the record cannot be read.
-    """
-    read = _decode_record(record)
-    successor: Item | None = None
-    if lease is not None:
-        held = decode_lease(lease)
-        holder, until = held.holder, held.until
-        if held.successor is not None:
-            successor = _as_successor(id, held.successor)
-    state: State | None = read.state
-    if holder is not None:
-        state = "leased"
-    elif state is None:
-        state = "ready" if ready or read.due <= now else "delayed"
-    return Message(
-        id,
-        queue,
-        read.data,
-        read.json,
-        read.due,
-        read.priority,
-        read.attempt + (holder is not None),
-        read.attempts,
-        state,
-        read.expires,
-        read.group or None,
-        _headers(read),
-        read.failures,
-        holder,
-        until,
-        read.ended,
-        read.planned,
-        read.created or None,
-        successor,
-        None,
-        read.asked,
-    )
-
-
 def _headers(record: StoredRecord) -> dict[str, str] | None:
     return _decode_headers(record.headers) if record.headers else None
 
 
 def _as_successor(id: str, record: StoredRecord) -> Item:
     return Item(
-        id,
-        record.data,
-        record.json,
-        record.due,
-        0,
-        record.priority,
-        record.expires,
-        record.attempts,
-        record.group or None,
-        _headers(record),
+        id=id,
+        data=record.data,
+        json=record.json,
+        at=record.due,
+        priority=record.priority,
+        expires=record.expires,
+        attempts=record.attempts,
+        group=record.group or None,
+        headers=_headers(record),
         created=record.created or None,
     )

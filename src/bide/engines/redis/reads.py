@@ -114,20 +114,20 @@ def explain(command: Explain, shards: int) -> Step:
         replies.Explained(
             now,
             pauses,
-            seen.state,
-            seen.due,
-            seen.planned,
-            seen.priority,
-            seen.attempt,
-            seen.attempts,
-            seen.failures[-1] if seen.failures else None,
-            ahead,
-            seen.holder,
-            since,
-            extended,
-            seen.until,
-            seen.ended,
-            None if seen.successor is None else seen.successor.at,
+            state=seen.state,
+            due=seen.due,
+            planned=seen.planned,
+            priority=seen.priority,
+            attempt=seen.attempt,
+            attempts=seen.attempts,
+            failure=seen.failures[-1] if seen.failures else None,
+            ahead=ahead,
+            holder=seen.holder,
+            since=since,
+            extended=extended,
+            until=seen.until,
+            ended=seen.ended,
+            successor=None if seen.successor is None else seen.successor.at,
             limited=replies.Limited(*limited) if limited else None,
         )
     ]
@@ -144,14 +144,14 @@ def history(command: History, shards: int) -> Step:
         remembered = _decode_ends(text or b"\x90")
         ends = [
             End(
-                how,
-                moment,
-                None if by is False else by,
-                due,
-                attempt,
-                since or None,
-                failures,
-                result.encode() if result and moment > now - result_ttl else None,
+                how=how,
+                moment=moment,
+                by=None if by is False else by,
+                due=due,
+                attempt=attempt,
+                since=since or None,
+                failures=failures,
+                result=result.encode() if result and moment > now - result_ttl else None,
             )
             for moment, how, due, attempt, since, by, failures, result in remembered
             if moment > now - max(history, result_ttl)

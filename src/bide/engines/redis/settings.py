@@ -18,7 +18,7 @@ _SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
 _OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db")
 
 
-class RedisSettings(msgspec.Struct, frozen=True):
+class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the server is, and how to talk to it."""
 
     shown: str
@@ -115,7 +115,15 @@ def read_url(parts: SplitResult) -> RedisSettings:
     reconnect = _seconds(chosen, "reconnect", f"{timeout}")
     wait_replicas = _count(chosen.get("wait_replicas", "0"), "wait_replicas")
     return RedisSettings(
-        shown, kind, arguments, timeout, reconnect, wait_replicas, sentinels, shards, cluster
+        shown=shown,
+        kind=kind,
+        arguments=arguments,
+        timeout=timeout,
+        reconnect=reconnect,
+        wait_replicas=wait_replicas,
+        sentinels=sentinels,
+        shards=shards,
+        cluster=cluster,
     )
 
 

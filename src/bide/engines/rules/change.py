@@ -112,7 +112,16 @@ def end_of(
         return ()
     failures = record.failures if facts.history else ()
     kept = result if facts.result_ttl else None
-    end = End(how, facts.now, by, record.due, record.attempt, record.since, failures, kept)
+    end = End(
+        how=how,
+        moment=facts.now,
+        by=by,
+        due=record.due,
+        attempt=record.attempt,
+        since=record.since,
+        failures=failures,
+        result=kept,
+    )
     return (end,)
 
 

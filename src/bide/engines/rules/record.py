@@ -11,6 +11,7 @@ from bide.model.replies import Outcome
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A message as a store has it, and its state. It never changes: a change is another record."""
 
+    # The first six are given by position, the others by name: see `Message`.
     seq: int
     id: str
     data: bytes
@@ -49,13 +50,13 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             item.json,
             due,
             item.priority,
-            item.attempt,
-            item.attempts,
-            item.expires,
-            item.group,
-            item.headers,
-            item.failures,
-            created,
+            attempt=item.attempt,
+            attempts=item.attempts,
+            expires=item.expires,
+            group=item.group,
+            headers=item.headers,
+            failures=item.failures,
+            created=created,
             rank=rank,
             state="delayed" if item.died is None else "dead",
             ended=item.died,
@@ -92,19 +93,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             self.json,
             self.due,
             self.priority,
-            self.attempt + 1,
-            self.attempts,
-            "leased",
-            self.expires,
-            self.group,
-            self.headers,
-            self.failures,
-            holder,
-            until,
-            None,
-            self.planned,
-            self.created,
-            self.successor,
+            attempt=self.attempt + 1,
+            attempts=self.attempts,
+            state="leased",
+            expires=self.expires,
+            group=self.group,
+            headers=self.headers,
+            failures=self.failures,
+            holder=holder,
+            until=until,
+            planned=self.planned,
+            created=self.created,
             asked=self.asked,
         )
 
@@ -112,28 +111,33 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """Return the record as a message."""
         state = self.seen(now)
         assert state is not None
-        leased = state == "leased"
-        return Message(
+        message = Message(
             self.id,
             queue,
             self.data,
             self.json,
             self.due,
             self.priority,
-            self.attempt + leased,
-            self.attempts,
-            state,
-            self.expires,
-            self.group,
-            self.headers,
-            self.failures,
-            self.holder,
-            self.until,
-            self.ended,
-            self.planned,
-            self.created,
-            self.successor,
+            attempt=self.attempt,
+            attempts=self.attempts,
+            state=state,
+            expires=self.expires,
+            group=self.group,
+            headers=self.headers,
+            failures=self.failures,
+            ended=self.ended,
+            planned=self.planned,
+            created=self.created,
             asked=self.asked,
+        )
+        if state != "leased":
+            return message
+        return msgspec.structs.replace(
+            message,
+            attempt=self.attempt + 1,
+            holder=self.holder,
+            until=self.until,
+            successor=self.successor,
         )
 
 

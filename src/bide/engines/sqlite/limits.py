@@ -5,7 +5,6 @@ See `bide.engines.memory.lines` for the rules and their reasons.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,11 +12,9 @@ from bide.engines.limiter import Group, Limiter, key_of
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.tables import SQL, LimitRow, empty
+from bide.engines.sqlite.transaction import Transaction
 from bide.model.rank import EVERYTHING, PROMOTE
 from bide.model.times import CREDIT, LIMITS
-
-if TYPE_CHECKING:
-    from bide.engines.sqlite.session import Session
 
 NONE, TURNS, RESTING, IDLE = range(4)
 
@@ -32,15 +29,15 @@ class SqliteLines(Limiter):
     """The limits of a queue in one transaction, and if it has any the lines of its groups.
 
     Args:
-        session: of the transaction.
+        transaction: in which the queue is read and changed.
         queue: its row.
     """
 
-    def __init__(self, session: "Session", queue: QueueRow) -> None:
-        self._run, self._run_many, self._queue = session.run, session.run_many, queue
+    def __init__(self, transaction: Transaction, queue: QueueRow) -> None:
+        self._run, self._run_many, self._queue = transaction.run, transaction.run_many, queue
         row = self._run(SQL.load_limit, (queue.id,)).fetchone() if queue.limited else None
         self.row = LimitRow(*row) if row else LimitRow(queue=queue.id)
-        super().__init__(self.row, int(session.exactly * 1000))
+        super().__init__(self.row, int(transaction.exactly * 1000))
         self.running = queue.leased
         self._groups: dict[str, GroupRow] = {}
         self._saved = row

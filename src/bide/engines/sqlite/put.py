@@ -4,7 +4,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bide.engines.execution.changing import PART, WHOLE_PART
 from bide.engines.rules.decide import decide_put
@@ -15,9 +15,6 @@ from bide.engines.sqlite.tables import DEAD, SQL, plain_row_of, row_of
 from bide.model.commands import Command, Put
 from bide.model.message import Item, State
 from bide.model.replies import Outcome, Outcomes, Reply
-
-if TYPE_CHECKING:
-    from bide.engines.sqlite.session import Session
 
 
 def together(command: Command) -> bool | None:
@@ -70,28 +67,32 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
     return Outcomes([Outcome(item.id, True, state, due)], due)
 
 
-def put_all(session: "Session", puts: Sequence[Put], *, stores_new: bool) -> list[Reply]:
-    """Execute consecutive puts that have the same key, those of each queue together."""
+def put_all(
+    make: Callable[[str], SqliteQueue], puts: Sequence[Put], *, stores_new: bool
+) -> list[Reply]:
+    """Execute consecutive puts that have the same key, those of each queue together.
+
+    Args:
+        make: returns the queue of a name, made if it did not exist.
+        puts: to be executed.
+        stores_new: their key.
+    """
     queues: dict[str, list[Put]] = defaultdict(list)
     for command in puts:
         queues[command.queue].append(command)
     replies = {
-        name: iter(_put_into(session.make(name), session, commands, stores_new))
-        for name, commands in queues.items()
+        name: iter(_put_into(make(name), commands, stores_new)) for name, commands in queues.items()
     }
     return [next(replies[command.queue]) for command in puts]
 
 
-def _put_into(
-    queue: SqliteQueue, session: "Session", commands: Sequence[Put], stores_new: bool
-) -> list[Reply]:
+def _put_into(queue: SqliteQueue, commands: Sequence[Put], stores_new: bool) -> list[Reply]:
     """Store the new messages with one statement, then the others in the order of the puts."""
     items = [item for command in commands for item in command.items]
     base = queue.number(SQL.last_seq)
     outcomes: dict[int, Outcome] = {}
     if stores_new:
         outcomes = _store_new(queue, items, base)
-        session.has_uncounted = True
     if len(outcomes) < len(items):
         _put_others(queue, commands, base, outcomes)
     in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]

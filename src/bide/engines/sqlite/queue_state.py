@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bide.engines.execution.changing import PART
 from bide.engines.limiter import key_of
@@ -22,6 +22,7 @@ from bide.engines.sqlite.tables import (
     record_of,
     row_of,
 )
+from bide.engines.sqlite.transaction import Transaction
 from bide.model.command_parts import Origin, Where
 from bide.model.ended import ENDINGS, End, end_of
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
@@ -34,9 +35,6 @@ from bide.model.rank import (
     rank_when_ready,
 )
 from bide.model.replies import PAUSES
-
-if TYPE_CHECKING:
-    from bide.engines.sqlite.session import Session
 
 _CONTENT = (
     "data",
@@ -62,13 +60,13 @@ class SqliteQueue(QueueReader):
     """One queue: its row, and those of its messages that a command names.
 
     Args:
-        session: of the transaction.
+        transaction: in which it is read and changed.
         name: of the queue.
     """
 
-    def __init__(self, session: "Session", name: str) -> None:
-        super().__init__(session, name)
-        self._ends = session.ends
+    def __init__(self, transaction: Transaction, name: str) -> None:
+        super().__init__(transaction, name)
+        self._ends = transaction.ends
         self._returned = False
 
     def save_row(self) -> None:

@@ -4,7 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bide.engines.constants import COUNTED_SINGLY
 from bide.engines.cursor import (
@@ -32,6 +32,7 @@ from bide.engines.sqlite.tables import (
     bounds_of,
     shown,
 )
+from bide.engines.sqlite.transaction import Transaction
 from bide.model.commands import Scan
 from bide.model.ended import ENDINGS, KEPT_ENDS, End
 from bide.model.errors import InvalidArgument
@@ -41,9 +42,6 @@ from bide.model.message import STATES, State, stored_size
 from bide.model.rank import EVERYTHING, STRIPE, delayed_reach
 from bide.model.replies import AHEAD, FLOW, Flow, Pause, Sizes
 from bide.model.times import HOUR_MS
-
-if TYPE_CHECKING:
-    from bide.engines.sqlite.session import Session
 
 _BY_ID = "id:"
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
@@ -62,15 +60,15 @@ class QueueReader:
     """One queue: its row, and what reads of it without a change.
 
     Args:
-        session: of the transaction.
+        transaction: in which it is read.
         name: of the queue.
     """
 
-    def __init__(self, session: "Session", name: str) -> None:
-        self.name, self.now = name, session.now
-        self.run: Callable[..., sqlite3.Cursor] = session.run
-        self.run_many: Callable[..., sqlite3.Cursor] = session.run_many
-        self._session = session
+    def __init__(self, transaction: Transaction, name: str) -> None:
+        self.name, self.now = name, transaction.now
+        self.run: Callable[..., sqlite3.Cursor] = transaction.run
+        self.run_many: Callable[..., sqlite3.Cursor] = transaction.run_many
+        self._transaction = transaction
         self._row: QueueRow | None = None
         self._lines: SqliteLines | None = None
         self.values_before: tuple[Any, ...] = ()
@@ -92,19 +90,19 @@ class QueueReader:
             self.values_before = row.values()
             return row
         row, self.values_before = QueueRow(*values[:-1]), values[2:-1] + _NOTHING_HAPPENED
-        if single_puts := self._session.single_puts(row.id, are_there=bool(values[-1])):
+        if single_puts := self._transaction.single_puts(row.id, are_there=bool(values[-1])):
             self.changed_hours = single_puts
             row.put += sum(single_puts.values())
             row.delayed += sum(single_puts.values())
         if row.limited:  # they begin with the counts before any change
-            self._lines = SqliteLines(self._session, row)
+            self._lines = SqliteLines(self._transaction, row)
         return row
 
     @property
     def lines(self) -> SqliteLines:
         """The limits of the queue; those of a queue without limits allow everything."""
         if self._lines is None:
-            self._lines = SqliteLines(self._session, self.row)
+            self._lines = SqliteLines(self._transaction, self.row)
         return self._lines
 
     @property
@@ -322,14 +320,14 @@ class QueueReader:
         }
         return [
             End(
-                ENDINGS[how],
-                moment,
-                by,
-                due,
-                attempt,
-                since,
-                as_failures(failures) if failures else (),
-                None if result is None else result.encode(),
+                how=ENDINGS[how],
+                moment=moment,
+                by=by,
+                due=due,
+                attempt=attempt,
+                since=since,
+                failures=as_failures(failures) if failures else (),
+                result=None if result is None else result.encode(),
             )
             for how, moment, by, due, attempt, since, failures, result in self.run(SQL.ends, bounds)
         ]

@@ -1,4 +1,4 @@
-"""One transaction: the queues of its commands, and what it has to count."""
+"""The commands of one transaction: executed, with the queues that they name."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from bide.engines.sqlite.put import put_all, put_one, together
 from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.senders import Senders
 from bide.engines.sqlite.tables import SQL, empty, json_text
+from bide.engines.sqlite.transaction import Transaction
 from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Ack, Command, Lease, Put
 from bide.model.ended import end_of
@@ -18,7 +19,7 @@ from bide.model.errors import OutcomeUnknown
 from bide.model.replies import Outcome, Outcomes, Reply, expect
 
 
-class Session:
+class Session(Transaction):
     """Executes commands in an open transaction; `save` has to follow.
 
     Args:
@@ -27,16 +28,8 @@ class Session:
     """
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
-        self.run = connection.execute
-        self.run_many = connection.executemany
-        self.now = int(now)
-        self.exactly = now
-        self.ends: list[str] = []
-        """The ends of messages that other processes may wait for."""
-        self.has_uncounted = False
-        """Whether there are messages with a higher number than the store has counted up to."""
+        super().__init__(connection, now)
         self._queues: dict[str, SqliteQueue] = {}
-        self._single_puts: dict[int, dict[int, int]] | None = None
         self._senders: Senders | None = None
 
     def carry_out(
@@ -92,7 +85,7 @@ class Session:
         replies: list[Reply] = []
         for stores_new, run in groupby(commands, together):
             if stores_new is not None:
-                replies += put_all(self, cast("list[Put]", [*run]), stores_new=stores_new)
+                replies += self._put_all(cast("list[Put]", [*run]), stores_new=stores_new)
             else:
                 replies += [execute(self, command) for command in run]
         return replies
@@ -131,21 +124,6 @@ class Session:
         """Return the names of the queues, sorted."""
         return [name for (name,) in self.run(SQL.queue_names, {"prefix": prefix})]
 
-    def single_puts(self, queue: int, *, are_there: bool) -> dict[int, int]:
-        """Return the messages that no counter of a queue knows of yet: how many, by hour.
-
-        Args:
-            queue: its id.
-            are_there: whether there are some, in any queue.
-        """
-        if self._single_puts is None:
-            self._single_puts = {}
-            if are_there:
-                self.has_uncounted = True
-                for id, hour, count in self.run(SQL.uncounted):
-                    self._single_puts.setdefault(id, {})[hour] = count
-        return self._single_puts.pop(queue, {})
-
     def save(self) -> None:
         """Write back what has changed in the rows of queues, with what single puts have added."""
         if self._senders is not None:
@@ -175,8 +153,13 @@ class Session:
 
     def put(self, command: Put) -> Outcomes:
         """Store messages."""
-        (reply,) = put_all(self, [command], stores_new=bool(together(command)))
+        (reply,) = self._put_all([command], stores_new=bool(together(command)))
         return expect(Outcomes, reply)
+
+    def _put_all(self, puts: Sequence[Put], *, stores_new: bool) -> list[Reply]:
+        """Execute consecutive puts together."""
+        self.has_uncounted = self.has_uncounted or stores_new
+        return put_all(self.make, puts, stores_new=stores_new)
 
     def ack(self, command: Ack) -> Outcomes:
         """Delete messages, or keep them if the queue does."""

@@ -170,7 +170,7 @@ SELECT m.id FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: lapsed_whole
-SELECT {message}, 2, l.until, {lease}
+SELECT {message}, 2, l.until, {lease}, NULL, NULL
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 

@@ -25,12 +25,6 @@ DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 _MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
 """The columns `{message}`: with them begins each row of a message, then comes its state."""
 
-_PLACED = len(_MESSAGE) + 2
-"""How many columns a row has at least: those of the message, its state and its rank."""
-
-_REST = Record.__struct_defaults__[-(len(Record.__struct_fields__) - _PLACED) :]
-"""The other fields of a record, where a row does not have them: the lease, end and successor."""
-
 _as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 as_item = msgspec.json.Decoder(Item).decode
@@ -45,7 +39,7 @@ class LimitRow(Limits, gc=False):
 
 
 def record_of(row: tuple[Any, ...]) -> Record:
-    """Return the record of a row: the fields of `Record`, in their order.
+    """Return the record of a row: the fields of `Record`, in their order, or those up to the rank.
 
     Raises:
         Exception: one of `DAMAGED`: another program has written to the row.
@@ -76,7 +70,7 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
     """Return the record of a row with the columns of text decoded.
 
     Args:
-        row: the fields of a record, in their order; the last ones may be missing.
+        row: the fields of a record, in their order; those after the rank may be missing.
         ranked: compute the rank of a message that waits, which the row does not have.
         checked: raise if a number or a text has another type.
     """
@@ -98,14 +92,8 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         asked,
         code,
         rank,
-        token,
-        holder,
-        until,
-        since,
-        extended,
-        ended,
-        successor,
-    ) = row + _REST[len(row) - _PLACED :]
+        *lease,
+    ) = row
     if checked:
         id.encode()
         if group is not None:
@@ -115,31 +103,37 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         rank = delayed_rank(due, priority)
     elif ranked and code == READY:
         rank = ready_rank(due, priority)
-    return Record(
+    record = Record(
         seq,
         id,
         data.encode() if isinstance(data, str) else data,
         bool(json),
         due,
         priority,
-        attempt,
-        attempts,
-        expires,
-        group,
-        None if headers is None else _as_headers(headers),
-        as_failures(failures) if failures else (),
-        created or None,
-        planned,
-        asked,
-        STATES[code],
-        rank,
-        token,
-        holder,
-        until,
-        since,
-        extended,
-        ended,
-        None if successor is None else as_item(successor),
+        attempt=attempt,
+        attempts=attempts,
+        expires=expires,
+        group=group,
+        headers=None if headers is None else _as_headers(headers),
+        failures=as_failures(failures) if failures else (),
+        created=created or None,
+        planned=planned,
+        asked=asked,
+        state=STATES[code],
+        rank=rank,
+    )
+    if not lease or code < LEASED:
+        return record
+    token, holder, until, since, extended, ended, successor = lease
+    return msgspec.structs.replace(
+        record,
+        token=token,
+        holder=holder,
+        until=until,
+        since=since,
+        extended=extended,
+        ended=ended,
+        successor=None if successor is None else as_item(successor),
     )
 
 
@@ -150,19 +144,19 @@ def shown(row: tuple[Any, ...], now: int) -> Record:
     except DAMAGED:
         fields = Record(*row)
         return Record(
-            fields.seq,
-            shown_id(fields),
-            stored(row),
-            False,
-            now,
-            0,
-            0,
-            ATTEMPTS,
-            None,
-            None,
-            None,
-            (Failure(0, now, "", UNREADABLE),),
-            None,
+            seq=fields.seq,
+            id=shown_id(fields),
+            data=stored(row),
+            json=False,
+            due=now,
+            priority=0,
+            attempt=0,
+            attempts=ATTEMPTS,
+            expires=None,
+            group=None,
+            headers=None,
+            failures=(Failure(0, now, "", UNREADABLE),),
+            created=None,
             state="dead",
             rank=fields.rank,
             ended=now,

@@ -1,32 +1,17 @@
-"""Admit requests by their tokens, and refuse requests of foreign web pages.
+"""Admit requests by their tokens."""
 
-Without tokens, every program that can reach the server may do anything. A browser is such a
-program, and it runs pages of other sites. Four signs reveal such a page: the `Origin` of its
-requests, `Sec-Fetch-Site`, a `Host` name of another site that resolves to this machine (DNS
-rebinding), and a content type that needs no preflight.
-"""
-
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from bide.clock import Clock, sleep
-from bide.engines.registry import is_this_machine
 from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.access.oidc import Expired, Oidc, Rejected
 from bide.server.access.rights import OPEN, Caller
 from bide.server.access.tokens import Tokens
-from bide.server.operation import JSON, MSGPACK
 from bide.server.problem import Problem
 from bide.server.settings import Settings
 from bide.server.shared_state import LoginThrottle
-
-if TYPE_CHECKING:
-    from bide.server.call import Call
 
 LOOK = 1.0
 """Seconds for which a process assumes that no token was created."""
@@ -162,96 +147,3 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
             f"host={settings.host!r} can be reached from other machines, and requests need no "
             f"token; make one with bide token create{off}, or listen on 127.0.0.1"
         )
-
-
-_SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-"""Content types that a page may send to another site without a preflight (Fetch, 2.2.2)."""
-
-
-def refuse_pages(call: "Call") -> None:
-    """Refuse a request that a page of another site may have sent.
-
-    Raises:
-        Problem: the request shows signs of such a page, or its body has a content type that a page
-            could send without a preflight.
-    """
-    refuse_foreign_hosts(call.scope, call.header("host"))
-    origin = call.header("origin")
-    if origin is not None and not _is_local_page(origin):
-        raise Problem(
-            "cross-origin",
-            f"origin={origin!r} is not a page of this machine, and a server without tokens answers "
-            "no other pages; make a token: bide token create",
-            field="origin",
-        )
-    if call.header("sec-fetch-site") == "cross-site":
-        raise Problem(
-            "cross-origin",
-            "a page of another site sent this (sec-fetch-site: cross-site), and a server without "
-            "tokens does not answer such pages; make a token: bide token create",
-            field="sec-fetch-site",
-        )
-    kind = call.content_type
-    ours = kind in (JSON, MSGPACK) or kind.endswith("+json")
-    if call.has_body and not ours and not (call.operation.takes_bytes and kind not in _SAFELISTED):
-        raise Problem(
-            "unsupported-type" if call.operation.takes_bytes else "malformed",
-            f"content-type is {kind or 'missing'!r}; a server without tokens accepts {JSON}, so "
-            f"that no web page can write to it: send content-type: {JSON} (curl --json)",
-            field="content-type",
-        )
-
-
-def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
-    """Refuse a request for the host name of another site (DNS rebinding).
-
-    Raises:
-        Problem: the host is not this machine.
-    """
-    server = scope.get("server")
-    if server is not None and server[1] is not None and host is not None and not _is_local(host):
-        raise Problem(
-            "cross-origin",
-            f"host={host!r} is not this machine, and a server without tokens serves only this "
-            "machine; use 127.0.0.1, or make a token: bide token create",
-            field="host",
-        )
-
-
-def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None) -> None:
-    """Refuse a form of another site that the browser has sent with the user's cookies.
-
-    Browsers send the origin of a form in `Sec-Fetch-Site` (not over plain HTTP, except to this
-    machine) and in `Origin`. A program that sends neither has no user's cookies.
-
-    Args:
-        host: the header `Host`.
-        origin: the header `Origin`.
-        site: the header `Sec-Fetch-Site`.
-
-    Raises:
-        Problem: it comes from another site.
-    """
-    if site is not None:
-        good, sign, field = site in ("same-origin", "none"), f"{site=}", "sec-fetch-site"
-    else:
-        good = origin is None or origin.partition("://")[2] == host
-        sign, field = f"{origin=}, {host=}", "origin"
-    if not good:
-        detail = f"a page of another site sent this form ({sign})"
-        raise Problem("cross-origin", detail, field=field)
-
-
-@lru_cache(maxsize=256)
-def _is_local_page(origin: str) -> bool:
-    scheme, colon, host = origin.partition("://")
-    return bool(colon) and scheme in ("http", "https") and _is_local(host)
-
-
-@lru_cache(maxsize=256)
-def _is_local(host: str) -> bool:
-    """Tell whether a host, with or without a port, is this machine."""
-    try:
-        return is_this_machine(urlsplit(f"//{host}").hostname)
-    except ValueError:
-        return False

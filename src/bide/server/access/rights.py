@@ -11,7 +11,7 @@ import msgspec
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import split_name
-from bide.model.internal_queues import SERVER_NAMESPACE, InternalQueue
+from bide.model.internal_queues import SERVER_NAMESPACE, InternalQueue, internal_queue
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
 from bide.model.undoing import Bulk, Undo
 
@@ -69,12 +69,20 @@ RIGHT_OF_VERB: dict[str, Right] = {
 """The right for a bulk change, and for taking it back."""
 
 
-def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
+def rights_of(
+    command: cmd.Command | Bulk | Undo, internal: InternalQueue | None
+) -> tuple[Right, ...]:
     """Return the rights that a command needs.
 
+    Args:
+        command: the command.
+        internal: the internal queue that it is for.
+
     Example:
-        >>> rights_of(cmd.Put("orders", [])), rights_of(cmd.Put("orders", [], "replace"))
-        (('put',), ('put', 'change'))
+        >>> rights_of(cmd.Put("orders", [], "replace"), None)
+        ('put', 'change')
+        >>> rights_of(cmd.Put("bide:workers", [], "replace"), InternalQueue.WORKERS)
+        ('consume',)
     """
     match command:
         case Bulk():
@@ -89,10 +97,9 @@ def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
             return ("admin",)  # else a producer could blame a worker for what it never did
         case cmd.Bury() if command.ids:
             return ("admin",)
-    # A supervisor looks for requests; only an admin makes one.
-    if InternalQueue.STOPS.matches(command.queue):
+    if internal is InternalQueue.STOPS:  # a supervisor looks for requests; an admin makes them
         return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)
-    if InternalQueue.WORKERS.matches(command.queue) and not command.only_reads:
+    if internal is InternalQueue.WORKERS and not command.only_reads:
         return ("consume",)  # a worker's heartbeat
     if isinstance(command, cmd.Put) and command.on_conflict == "replace":
         return ("put", "change")
@@ -136,33 +143,44 @@ class Caller(msgspec.Struct, frozen=True):
 
     def sees(self, queue: str) -> bool:
         """Tell whether the rights are for a queue, by its name within the namespace."""
-        return self.of_all_queues or (len(queue) <= MAX_NAME and _matches(self.queues, queue))
+        return "*" in self.queues or (len(queue) <= MAX_NAME and _matches(self.queues, queue))
 
-    def full(self, queue: str, *, heartbeat: bool = False) -> str:
-        """Return the name of a queue in the store.
-
-        A caller without a namespace names the namespace of a queue: shop/orders.
+    def need_queue(
+        self, queue: str, internal: InternalQueue | None, *, heartbeat: bool = False
+    ) -> None:
+        """Refuse a queue that the rights are not for.
 
         Args:
             queue: the caller's name of the queue.
+            internal: the internal queue that it is.
             heartbeat: whether the command is part of a heartbeat, which every worker may send: it
                 writes to a register of workers, or reads requests to stop.
+
+        Raises:
+            AccessDenied: naming the queue.
+        """
+        its_own = internal is InternalQueue.WORKERS or internal is InternalQueue.STOPS
+        if not (heartbeat and its_own) and not self.sees(queue):
+            raise AccessDenied(
+                f"the token is for the queues {', '.join(self.queues)}, and "
+                f"queue={queue[:MAX_NAME]!r} is none of them"
+            )
+        if internal is InternalQueue.UNDO:  # undo trusts these records
+            raise AccessDenied(
+                f"queue={queue!r} contains the undo records of bide, which no caller reads or "
+                "writes; undo takes a change back"
+            )
+
+    def full(self, queue: str) -> str:
+        """Return the name of a queue in the store.
+
+        A caller without a namespace names the namespace of a queue: shop/orders.
 
         Raises:
             InvalidArgument: the queue is internal to the server.
             AccessDenied: the rights are not for this queue.
         """
-        own = InternalQueue.WORKERS.matches(queue) or InternalQueue.STOPS.matches(queue)
-        if not (heartbeat and own) and not self.sees(queue):
-            raise AccessDenied(
-                f"the token is for the queues {', '.join(self.queues)}, and "
-                f"queue={queue[:MAX_NAME]!r} is none of them"
-            )
-        if InternalQueue.UNDO.matches(queue):  # undo trusts these records
-            raise AccessDenied(
-                f"queue={queue!r} contains the undo records of bide, which no caller reads or "
-                "writes; undo takes a change back"
-            )
+        self.need_queue(queue, internal_queue(queue))
         return self.prefix(queue)
 
     def prefix(self, queue: str) -> str:

@@ -60,7 +60,7 @@ class ClientAddress:
         """
         client = scope.get("client")
         peer = _plain(client[0]) or client[0] if client else ""
-        if not self.trusts(peer):
+        if not (self._unix or self._networks) or not self.trusts(peer):
             return peer
         headers: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
         for name, value in scope["headers"]:

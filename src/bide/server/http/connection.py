@@ -48,7 +48,6 @@ class Connection(ResponseOutput):
         self._handshake = handshake
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
-        self._incoming: Exchange | None = None
         self._unparsed = memoryview(b"")
         self._discarded = 0
         self._reading = True
@@ -130,24 +129,14 @@ class Connection(ResponseOutput):
         """Wait no longer for a request."""
         self._stop_timer()
 
-    def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> None:
+    def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> Exchange:
         """Start the request, or queue it."""
-        exchange = self._incoming = Exchange(self, scope, keep=keep, expects=expects)
+        exchange = Exchange(self, scope, keep=keep, expects=expects)
         if self._current is None and not self.write_paused:
             self._start(exchange)
         else:
             self._queue.append(exchange)
-
-    def body_part(self, data: bytes) -> None:
-        """Pass a part of the body to the request."""
-        if self._incoming is not None:
-            self._incoming.feed(data)
-
-    def body_complete(self) -> None:
-        """Pass the end of the body to the request."""
-        if self._incoming is not None:
-            self._incoming.feed_end()
-            self._incoming = None
+        return exchange
 
     def tunnel_begins(self) -> None:
         """Read no more: the data after a CONNECT is not HTTP."""
@@ -168,15 +157,6 @@ class Connection(ResponseOutput):
                 self._refuse(parser.refusal)
             elif not has_room:
                 self._refuse(CROWDED)
-        self._set_reading()
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether requests, or a large part of a body, wait for the application."""
-        current = self._current
-        return bool(self._queue) or (current is not None and len(current.body) >= SLICE)
-
-    def _set_reading(self) -> None:
         reading = not (self._unparsed or self._is_full)
         if reading != self._reading and not self.transport.is_closing():
             self._reading = reading
@@ -184,6 +164,12 @@ class Connection(ResponseOutput):
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether requests, or a large part of a body, wait for the application."""
+        current = self._current
+        return bool(self._queue) or (current is not None and len(current.body) >= SLICE)
 
     def _resume_reading(self) -> None:
         if not self._reading:
@@ -203,7 +189,9 @@ class Connection(ResponseOutput):
         if current is None:
             self._send_refusal(refusal)
             self._linger()
-        elif current is self._incoming:  # its body is malformed: the application cannot continue
+        elif (
+            current is self._parser.incoming
+        ):  # its body is malformed: the application cannot continue
             if not current.started:
                 self._send_refusal(refusal)
             current.lose()
@@ -230,7 +218,7 @@ class Connection(ResponseOutput):
             self._start(self._queue.popleft())
             self._parse()
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
         """Note that the task of a request has ended."""
         if self._lost and exchange is self._current:
             self.table.leave(self)

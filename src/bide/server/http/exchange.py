@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class Carrier(Protocol):
     def took_body(self) -> None:
         """Continue to read: the application has taken the received part of the body."""
 
-    def ended(self, exchange: "Exchange") -> None:
+    def ended(self, exchange: "Exchange", task: asyncio.Task[None]) -> None:
         """Note that the task of a request has ended."""
 
     def finished(self, exchange: "Exchange") -> None:
@@ -87,7 +87,7 @@ class Exchange:
     def start(self, app: App) -> None:
         """Let the application answer."""
         self._task = self._connection.loop.create_task(self._run(app))
-        self._task.add_done_callback(lambda _: self._connection.ended(self))
+        self._task.add_done_callback(partial(self._connection.ended, self))
 
     async def _run(self, app: App) -> None:
         try:

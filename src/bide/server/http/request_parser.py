@@ -32,26 +32,30 @@ _ONCE = frozenset(
 """Header fields that may occur once: proxies may use another one of two than this server."""
 
 
+class BodySink(Protocol):
+    """Gets the body of one request."""
+
+    def feed(self, data: bytes) -> None:
+        """Add a part of the body."""
+
+    def feed_end(self) -> None:
+        """Note the end of the body."""
+
+
 class RequestSink(Protocol):
     """Gets the requests of a connection."""
 
     def head_begins(self) -> None:
         """Note that the head of a request begins."""
 
-    def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> None:
-        """Take a request whose body follows.
+    def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> BodySink:
+        """Take a request; return what gets its body.
 
         Args:
             scope: ASGI's description of it.
             keep: whether the client may send another one on the connection.
             expects: whether the client waits for `100 Continue` before it sends the body.
         """
-
-    def body_part(self, data: bytes) -> None:
-        """Take a part of the body."""
-
-    def body_complete(self) -> None:
-        """Note the end of the body."""
 
     def tunnel_begins(self) -> None:
         """Note that what follows is not HTTP."""
@@ -71,6 +75,10 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self.refusal: Refusal | None = None
         """Why the request cannot be answered; nothing after it is parsed."""
+        self.incoming: BodySink | None = None
+        """The request whose body is not complete."""
+        self.head_size = 0
+        """How many bytes of an unfinished head were parsed."""
         self._begin_head()
 
     def _begin_head(self) -> None:
@@ -81,45 +89,43 @@ class RequestParser:
         self._values: dict[bytes, bytes] = {}
         self._field_count = 0
         self._size = 0
+        self._upgrades = False
+        """Whether the request asks for another protocol, which the server does not have."""
         self._fed = 0
         """Bytes since the last part of a body, or the last request, which llhttp keeps."""
-
-    @property
-    def head_size(self) -> int:
-        """How many bytes of an unfinished head were parsed."""
-        return self._fed if self.in_head else 0
 
     def feed(self, data: memoryview) -> None:
         """Parse up to `SLICE` bytes."""
         remaining: bytes | memoryview = data
-        try:
-            while remaining:
-                remaining = self._feed(remaining)
-        except httptools.HttpParserError as error:
-            self._refuse((400, f"this is not HTTP/1.1: {error}"))
+        while remaining:
+            try:
+                self._parser.feed_data(remaining)
+                remaining = b""
+            except httptools.HttpParserUpgrade as upgrade:
+                remaining = self._without_upgrade(remaining[upgrade.args[0] :])
+            except httptools.HttpParserError as error:
+                self._refuse((400, f"this is not HTTP/1.1: {error}"))
+                remaining = b""
         # This counts the head, the trailers, and the framing of chunks.
         self._fed += len(data)
         if self._fed > MAX_HEAD + SLICE:
             self._refuse(TOO_LARGE)
+        self.head_size = self._fed if self.in_head else 0
 
-    def _feed(self, data: bytes | memoryview) -> bytes:
-        """Parse data; return data to parse next: only for a request to upgrade.
+    def _without_upgrade(self, data: bytes | memoryview) -> bytes:
+        """Return a request to upgrade as one that asks for no upgrade; nothing after a CONNECT.
 
-        The server has no other protocol, so it ignores the upgrade. llhttp treats the body of such
-        a request as the other protocol, so it gets the request again without the upgrade.
+        llhttp treats the body of such a request as the other protocol.
+
+        Args:
+            data: the data after the head.
         """
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self.refusal is None and self._asks_to_upgrade():
-                head = self._head_without_upgrade()
-                self._parser = httptools.HttpRequestParser(self)
-                return head + data[upgrade.args[0] :]
+        if self.refusal is not None or not self._upgrades:
             self._sink.tunnel_begins()
-        return b""
-
-    def _asks_to_upgrade(self) -> bool:
-        return self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
+            return b""
+        head = self._head_without_upgrade()
+        self._parser = httptools.HttpRequestParser(self)
+        return head + data
 
     def _head_without_upgrade(self) -> bytes:
         parser = self._parser
@@ -174,7 +180,8 @@ class RequestParser:
             self._refuse((400, "HTTP/1.1 needs a host header field"))
         elif coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             self._refuse((400, "transfer-encoding can only be chunked, and only in HTTP/1.1"))
-        if self.refusal is not None or self._asks_to_upgrade():
+        self._upgrades = parser.should_upgrade() and parser.get_method() != b"CONNECT"
+        if self.refusal is not None or self._upgrades:
             return
         url = self._url
         if url.startswith((b"http://", b"https://")):  # the form that a proxy sends
@@ -192,16 +199,18 @@ class RequestParser:
             "extensions": {},
         }
         expects = version == "1.1" and values.get(b"expect", b"").lower() == b"100-continue"
-        self._sink.head_complete(scope, keep=parser.should_keep_alive(), expects=expects)
+        keep = parser.should_keep_alive()
+        self.incoming = self._sink.head_complete(scope, keep=keep, expects=expects)
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
         self._fed = 0
-        if self.refusal is None:
-            self._sink.body_part(body)
+        if self.refusal is None and self.incoming is not None:
+            self.incoming.feed(body)
 
     def on_message_complete(self) -> None:
         """Pass the end of the body on."""
         self._fed = 0
-        if self.refusal is None:
-            self._sink.body_complete()
+        if self.refusal is None and self.incoming is not None:
+            self.incoming.feed_end()
+            self.incoming = None

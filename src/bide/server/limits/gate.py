@@ -31,9 +31,6 @@ from bide.server.limits.reply_budget import (
 from bide.server.limits.request_bodies import ClientGone
 from bide.server.limits.slow_reads import SlowReads, is_slow
 
-REQUEST = "bide.request"
-"""The extension in the scope of a request with its id, which its answer and both logs have."""
-
 _numbers = itertools.count()
 _process = secrets.token_hex(4)
 
@@ -75,16 +72,19 @@ class Gate:
         """By namespace: held while a reply is read that may take more than it may transfer in a
         second."""
 
-    def visit(self, scope: Mapping[str, Any], network: str) -> "Visit":
+    def visit(
+        self, scope: Mapping[str, Any], network: str, request: str, *, counts: bool = True
+    ) -> "Visit":
         """Return the visit of a request; it ends with `Visit.close`.
 
         Args:
             scope: the ASGI scope of the request.
             network: the client's address or network; "" if it is not known.
+            request: the id of the request.
+            counts: whether its bytes count as transferred.
         """
-        known = scope.get("extensions") or {}
-        client, request = known.get(CLIENT), known.get(REQUEST)
-        return Visit(self, network, client or Present(), request or new_request_id())
+        client = (scope.get("extensions") or {}).get(CLIENT)
+        return Visit(self, network, client or Present(), request, counts)
 
 
 @dataclass(eq=False)
@@ -96,12 +96,14 @@ class Visit:
         network: the client's address or network.
         client: tells when the client has gone.
         request: the id of the request.
+        counts: whether its bytes count as transferred.
     """
 
     gate: Gate
     network: str
     client: Client
     request: str
+    counts: bool
     caller: Caller = field(default=OPEN, init=False)
     """Who sends the request; it has not been let in yet."""
     _held: int = field(default=0, init=False)
@@ -114,10 +116,8 @@ class Visit:
     """Whether it was admitted to read replies that may take more than a second's bytes."""
     _slow: bool = field(default=False, init=False)
     _closed: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self._reading = asyncio.Lock()
-        """Held while a reply of any size is read: a visit reads one at a time."""
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """Held while a reply of any size is read: a visit reads one at a time."""
 
     def admit(self) -> None:
         """Let the caller in, unless its namespace has transferred too many bytes.
@@ -130,7 +130,7 @@ class Visit:
 
     def carried(self, size: int) -> None:
         """Count bytes of the request or its answer."""
-        if self.gate.quotas is not None:
+        if self.gate.quotas is not None and self.counts:
             sent = min(size, self._charged)
             self._charged -= sent
             self.gate.quotas.carried(self.caller.namespace, size - sent)
@@ -207,7 +207,7 @@ class Visit:
         if self.client.gone:
             self.carried(self._held)
         self._closed = True
-        if not self._reading.locked():
+        if self._held and not self._reading.locked():
             self.let_go()
 
     def _waits_for_turn(self, room: int) -> bool:

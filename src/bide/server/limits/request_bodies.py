@@ -169,49 +169,60 @@ class ClientGone(Exception):
     """The client has closed the connection."""
 
 
-async def read_body(
-    receive: Receive,
-    length: str | None,
-    limit: int,
-    seconds: float,
-    grow: Callable[[int, int], None],
-) -> bytes:
-    """Return the body of a request.
+class RequestBody:
+    """The body of one request; its memory is counted until `free`.
 
     Args:
-        receive: returns the parts of the body.
-        length: the header `content-length`.
-        limit: the maximum size in bytes.
-        seconds: how long the whole body may take.
-        grow: called with the size before and after each part.
-
-    Raises:
-        Problem: it is larger than `limit`, or does not arrive in time.
-        ClientGone: the client closed the connection before the end of the body.
+        receive: returns the parts of the body, and that the client has gone.
+        bodies: limits the memory of all bodies.
     """
-    if length is not None and length.isdecimal() and int(length) > limit:
-        raise _too_large(limit)
-    parts: list[bytes] = []
-    size, more = 0, True
-    try:
-        async with asyncio.timeout(seconds):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > limit:
-                    raise _too_large(limit)
-                grow(size - len(parts[-1]), size)
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise Problem(
-            "timeout",
-            "the body did not arrive in time; send as many bytes as content-length says",
-            headers={"connection": "close"},
-        ) from None
-    return b"".join(parts)
+
+    def __init__(self, receive: Receive, bodies: LargeBodies) -> None:
+        self.receive = receive
+        self._bodies = bodies
+        self.received = 0
+        """How many bytes have come."""
+
+    async def read(self, length: str | None, most: int, seconds: float) -> bytes:
+        """Return the body.
+
+        Args:
+            length: the header `content-length`.
+            most: the maximum size in bytes.
+            seconds: how long the whole body may take.
+
+        Raises:
+            Problem: it is larger than `most`, or does not arrive in time.
+            ClientGone: the client closed the connection before the end of the body.
+        """
+        if length is not None and length.isdecimal() and int(length) > most:
+            raise _too_large(most)
+        parts: list[bytes] = []
+        more = True
+        try:
+            async with asyncio.timeout(seconds):
+                while more:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    parts.append(message.get("body", b""))
+                    size = self.received + len(parts[-1])
+                    if size > most:
+                        raise _too_large(most)
+                    self._bodies.grow(self.received, size)
+                    self.received = size
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise Problem(
+                "timeout",
+                "the body did not arrive in time; send as many bytes as content-length says",
+                headers={"connection": "close"},
+            ) from None
+        return b"".join(parts)
+
+    def free(self) -> None:
+        """Count the memory of the body no longer."""
+        self._bodies.grow(self.received, 0)
 
 
 def _too_large(limit: int) -> Problem:

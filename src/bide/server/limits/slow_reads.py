@@ -7,13 +7,13 @@ scans: all replies of a batch share one budget of bytes, or each could have the 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 
+from bide.clock import Clock
 from bide.engines.cursor import BEGIN
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
@@ -109,16 +109,38 @@ class Sent(NamedTuple):
     command: cmd.Command
     identity: Identity | None = None
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the reply may be large."""
-        return isinstance(self.command, _LARGE)
+
+class Part(NamedTuple):
+    """Commands of a batch that are executed at once; a slow read alone."""
+
+    sent: Sequence[Sent]
+    slow: bool = False
+    large: int = 0
+    """How many of them may have large replies."""
+
+
+def parts_of(batch: Sequence[Sent]) -> list[Part]:
+    """Return the parts of a batch, in order."""
+    parts: list[Part] = []
+    sent_together: list[Sent] = []
+    large = 0
+    for sent in batch:
+        slow, is_large = is_slow(sent.command), isinstance(sent.command, _LARGE)
+        if sent_together and (slow or large + is_large > AT_ONCE):
+            parts.append(Part(sent_together, False, large))
+            sent_together, large = [], 0
+        if slow:
+            parts.append(Part([sent], True, int(is_large)))
+        else:
+            sent_together.append(sent)
+            large += is_large
+    if sent_together:
+        parts.append(Part(sent_together, False, large))
+    return parts
 
 
 async def within_budget(
-    batch: Sequence[Sent],
-    execute: Callable[[Sequence[Sent]], Awaitable[list[Answer]]],
-    now: int,
+    batch: Sequence[Sent], execute: Callable[[Part], Awaitable[list[Answer]]], clock: Clock
 ) -> list[Answer]:
     """Execute commands in order, with at most `MAX_BYTES` for all replies together.
 
@@ -127,36 +149,26 @@ async def within_budget(
     """
     room = cmd.MAX_BYTES
     answers: list[Answer] = []
-    for part in _parts(batch):
-        large = sum(sent.is_large for sent in part)
-        if room <= 0 and large:
-            replies = iter(await execute([sent for sent in part if not sent.is_large]))
-            answers += [
-                _put_off(sent.command, now) if sent.is_large else next(replies) for sent in part
-            ]
+    for part in parts_of(batch):
+        if not part.large:
+            answers += await execute(part)
+        elif room > 0:
+            share = room // part.large
+            replies = await execute(
+                part._replace(sent=[_bounded(sent, share) for sent in part.sent])
+            )
+            room -= sum(len(_encode(reply)) for reply in replies if isinstance(reply, Reply))
+            answers += replies
         else:
-            bounded = [_bounded(sent, room // large) for sent in part] if large else part
-            all_replies = await execute(bounded)
-            if large:
-                room -= sum(
-                    len(_encode(answer)) for answer in all_replies if isinstance(answer, Reply)
-                )
-            answers += all_replies
+            small = [sent for sent in part.sent if not isinstance(sent.command, _LARGE)]
+            remaining = iter(await execute(Part(small)) if small else ())
+            answers += [
+                _put_off(sent.command, clock.now())
+                if isinstance(sent.command, _LARGE)
+                else next(remaining)
+                for sent in part.sent
+            ]
     return answers
-
-
-def _parts(batch: Sequence[Sent]) -> Iterator[list[Sent]]:
-    """Yield the commands that are executed at once; a slow read alone."""
-    for slow, group in groupby(batch, lambda sent: is_slow(sent.command)):
-        part: list[Sent] = []
-        large = 0
-        for sent in group:
-            large += sent.is_large
-            if part and (slow or large > AT_ONCE):
-                yield part
-                part, large = [], int(sent.is_large)
-            part.append(sent)
-        yield part
 
 
 def _bounded(sent: Sent, share: int) -> Sent:

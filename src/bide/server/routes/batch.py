@@ -1,6 +1,6 @@
 """The batch endpoint: it takes the commands of stores, for the `http://` engine of bide."""
 
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
 from bide.server.access.senders import sender_of
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.decoding import Given, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.limits.slow_reads import Sent
@@ -49,7 +49,7 @@ class About(msgspec.Struct):
 
 
 @route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=RequestBatch, problems=(501, 507))
-async def batch(call: Call) -> Answer:
+async def batch(call: ApiCall) -> Answer:
     """Execute commands.
 
     Each command needs the right of its own route. Accepts application/msgpack as well as
@@ -61,31 +61,26 @@ async def batch(call: Call) -> Answer:
     answer comes, send the batch again with `repeated`: nothing is executed twice, and a command
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
-    binary = call.content_type == MSGPACK
-    given = await (_unpacked(call) if binary else call.read(RequestBatch))
-    call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
-    pause = call.service.large_bodies.pauses()
-    commands = [await _own(call, command, pause) for command in given.commands]
-    check_count("messages", sum(command.weight for command in commands), MAX_BATCH_MESSAGES)
-    service = call.service
-    answers: list[Any] = []
-    with await service.quotas.admit(call.caller, commands) as admitted:
-        sent = map(Sent, admitted.commands, _identities(call, given))
-        for composed, group in groupby(
-            sent, lambda sent_command: isinstance(sent_command.command, (Bulk, Undo))
-        ):
-            if composed:
-                answers += [
-                    await _composed(call, sent_command.command, given) for sent_command in group
-                ]
-            else:
-                answers += await service.batch(list(group), call.visit)
-    pairs, pause = zip(commands, answers, strict=True), call.service.large_bodies.pauses()
-    replies = [
-        await _shown(call, await _completed(call, command, reply), pause)
-        for command, reply in pairs
-    ]
-    for act, reply in zip(call.acts, replies, strict=True):
+    service, bodies = call.service, call.service.large_bodies
+    binary = call.request.content_type == MSGPACK
+    pause = bodies.pauses()
+    given = await (_unpacked(call, pause) if binary else call.request.read(RequestBatch))
+    if service.action_log.is_on:
+        call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
+    commands = []
+    weight = 0
+    for command in given.commands:
+        commands.append(await _own(call, command, pause))
+        weight += commands[-1].weight
+    check_count("messages", weight, MAX_BATCH_MESSAGES)
+    with await service.quotas.admit(call.visit.caller, commands) as admitted:
+        answers = await _execute(call, given, admitted.commands)
+    replies = []
+    pause = bodies.pauses()
+    for command, answer in zip(commands, answers, strict=True):
+        reply = await _completed(call, command, answer)
+        replies.append(await _shown(call, reply, pause))
+    for act, reply in zip(call.acts, replies, strict=False):  # without the log, there are no acts
         act.messages = count_of(reply)
         if isinstance(reply, FailedReply):
             act.result = kind_of(reply.error)
@@ -95,7 +90,25 @@ async def batch(call: Call) -> Answer:
     return Answer(200, content)
 
 
-async def _completed(call: Call, command: Any, reply: Any) -> Any:
+async def _execute(call: ApiCall, given: RequestBatch, commands: Sequence[Any]) -> list[Any]:
+    """Execute commands in order; return a reply or an error for each."""
+    identities = _identities(call, given)
+    answers: list[Any] = []
+    together: list[Sent] = []
+    for command, identity in zip(commands, identities, strict=True):
+        if isinstance(command, (Bulk, Undo)):
+            if together:
+                answers += await call.service.batch(together, call.visit)
+                together = []
+            answers.append(await _composed(call, command, given))
+        else:
+            together.append(Sent(command, identity))
+    if together:
+        answers += await call.service.batch(together, call.visit)
+    return answers
+
+
+async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
     """Return a reply with the additions of the server, or the error of this command."""
     service = call.service
     try:
@@ -111,7 +124,7 @@ async def _completed(call: Call, command: Any, reply: Any) -> Any:
     return reply
 
 
-def _identities(call: Call, given: RequestBatch) -> list[Identity | None]:
+def _identities(call: ApiCall, given: RequestBatch) -> list[Identity | None]:
     """Return the identity of each command for the store; reads have none.
 
     Raises:
@@ -127,14 +140,14 @@ def _identities(call: Call, given: RequestBatch) -> list[Identity | None]:
         raise invalid(
             "places", f"places are {len(places)} and commands {len(commands)}; name one for each"
         )
-    sender = sender_of(call.caller, given.client)
+    sender = sender_of(call.visit.caller, given.client)
     return [
         None if command.only_reads else Identity(sender, given.number, place, given.repeated)
         for command, place in zip(commands, places, strict=True)
     ]
 
 
-async def _composed(call: Call, command: Any, given: RequestBatch) -> Part | Undone | BideError:
+async def _composed(call: ApiCall, command: Any, given: RequestBatch) -> Part | Undone | BideError:
     if given.repeated:  # it is made of commands of the server's own
         return OutcomeUnknown(
             "the connection was lost during a bulk change, which may have been carried out or not; "
@@ -148,43 +161,43 @@ async def _composed(call: Call, command: Any, given: RequestBatch) -> Part | Und
         return error
 
 
-async def _unpacked(call: Call) -> RequestBatch:
-    data = await call.bytes()
+async def _unpacked(call: ApiCall, pause: Pause) -> RequestBatch:
+    data = await call.request.bytes()
     await call.service.large_bodies.turn(len(data))
     try:
-        return await unpack(data, call.service.large_bodies.pauses())
+        return await unpack(data, pause)
     except UNREADABLE as error:
         raise of_decoding(error, RequestBatch) from None
 
 
-async def _own(call: Call, command: Given, pause: Pause) -> Any:
+async def _own(call: ApiCall, command: Given, pause: Pause) -> Any:
     """Check a command and return it for the store.
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
     """
-    await validate.check(command, call.caller, pause)
+    service, caller = call.service, call.visit.caller
+    queue = await validate.check(command, caller, pause)
     for item in command.items if isinstance(command, cmd.Put) else ():
-        await call.service.large_bodies.turn(len(item.data))
-        validate.check_item(item, call.service.settings.max_body)
+        await service.large_bodies.turn(len(item.data))
+        validate.check_item(item, service.settings.max_body)
         await pause()
     if isinstance(command, cmd.Edit):
-        await call.service.large_bodies.turn(len(command.data or b""))
-        validate.check_edit(command, call.service.settings.max_body)
-    queue = call.caller.prefix(command.queue)
+        await service.large_bodies.turn(len(command.data or b""))
+        validate.check_edit(command, service.settings.max_body)
     changes: dict[str, Any] = {"queue": queue, "actor": None}
-    token = call.caller.name or call.caller.token or ""
+    token = caller.name or caller.token or ""
     if not command.only_reads and command.actor is not None:
         changes["actor"] = actor_of(command.actor, through=token)
     elif not command.only_reads and token:
         changes["actor"] = actor_of(token)
     if leases := getattr(command, "leases", None):
-        changes["leases"] = await call.service.settled_by(call.caller, queue, leases)
+        changes["leases"] = await service.settled_by(caller, queue, leases)
     return msgspec.structs.replace(command, **changes)
 
 
-async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
+async def _shown(call: ApiCall, reply: Any, pause: Pause) -> Any:
     """Return a reply with the caller's names of queues, and without bodies it may not see."""
-    caller = call.caller
+    caller = call.visit.caller
     hides = not caller.may("bodies")
     match reply:
         case BideError():
@@ -216,7 +229,7 @@ async def _shown(call: Call, reply: Any, pause: Pause) -> Any:
 
 
 @route("about", "GET", "/v1", "")
-async def about(call: Call) -> About:
+async def about(call: ApiCall) -> About:
     """Describe the server."""
     from importlib.metadata import version
 

@@ -13,7 +13,7 @@ from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.dry_run import look_at_dead
 from bide.queue.steps import unheld
 from bide.server import wire
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
 from bide.server.routes import given, undoing
@@ -55,7 +55,7 @@ class RuleQuery(CancelQuery, kw_only=True):
     headers=_IF_MATCH,
     problems=(404, 409, 412, 507),
 )
-async def edit(call: Call) -> Answer:
+async def edit(call: ApiCall) -> Answer:
     """Change fields of a message.
 
     Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
@@ -66,7 +66,7 @@ async def edit(call: Call) -> Answer:
     options: dict[str, Any] = {name: getattr(asked, name) for name in EDITED}
     options["headers"] = given.headers_of(asked.headers) if bytes(asked.headers) else UNSET
     command = call.arguments.edit(
-        [check_name(call.part("id"))],
+        [check_name(call.request.part("id"))],
         await given.body_of(call, asked),
         asked.delay,
         wire.moment(asked.at, "at"),
@@ -102,19 +102,19 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
     headers=_IF_MATCH,
     problems=(404, 409, 412),
 )
-async def cancel(call: Call) -> Answer:
+async def cancel(call: ApiCall) -> Answer:
     """Cancel a message.
 
     200: it is cancelled for good. 409 names the holder of the message, or how it has ended.
     """
-    command = call.arguments.cancel([check_name(call.part("id"))], None)
+    command = call.arguments.cancel([check_name(call.request.part("id"))], None)
     _, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     return given.changed(outcome, conditional=command.if_version is not None)
 
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
-async def reschedule_where(call: Call, asked: given.Moved, query: RuleQuery) -> undoing.MovedOut:
+async def reschedule_where(call: ApiCall, asked: given.Moved, query: RuleQuery) -> undoing.MovedOut:
     """Reschedule a group.
 
     One request moves up to 1,000 messages; repeat with the `cursor` while there is one.
@@ -138,7 +138,7 @@ async def reschedule_where(call: Call, asked: given.Moved, query: RuleQuery) -> 
 
 
 @route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(507,))
-async def cancel_where(call: Call, query: CancelQuery) -> undoing.UndoableOut:
+async def cancel_where(call: ApiCall, query: CancelQuery) -> undoing.UndoableOut:
     """Cancel a group or a range of time.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
@@ -151,9 +151,9 @@ async def cancel_where(call: Call, query: CancelQuery) -> undoing.UndoableOut:
     return undoing.UndoableOut(count=affected.count, more=affected.more)
 
 
-async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
+async def _only_if(call: ApiCall, command: Conditional) -> tuple[Message | None, Conditional]:
     """Return the message that the caller saw, and the command with its version as the condition."""
-    match = call.header("if-match")
+    match = call.request.header("if-match")
     if match is None or match.strip() == "*":
         return None, command
     message = await given.chosen(call, match)
@@ -171,14 +171,14 @@ class DeadQuery(wire.Request):
 
 
 @dead_letters("listDead", "GET", f"{QUEUE}/dead", "read")
-async def list_dead(call: Call, query: DeadQuery) -> wire.Messages:
+async def list_dead(call: ApiCall, query: DeadQuery) -> wire.Messages:
     """List dead letters."""
     scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
     return await call.page(scan)
 
 
 @dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(507,))
-async def revive(call: Call, asked: undoing.UndoableRevive) -> undoing.RevivedOut:
+async def revive(call: ApiCall, asked: undoing.UndoableRevive) -> undoing.RevivedOut:
     """Deliver dead letters again."""
     ids = asked.ids
     bulk = call.arguments.revive_bulk(ids, asked.delay)

@@ -15,7 +15,7 @@ from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.operation import MESSAGE, QUEUE, Answer, Handle, Routes
 from bide.server.problem import Problem
 from bide.server.routes.given import changed
@@ -24,13 +24,15 @@ route = Routes("deliveries")
 
 
 @route("claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut})
-async def claim(call: Call, asked: wire.Deliver) -> Answer:
+async def claim(call: ApiCall, asked: wire.Deliver) -> Answer:
     """Claim due messages.
 
     With `wait` the server answers as soon as a message is due. If the client closes the
     connection meanwhile, it has claimed nothing.
     """
-    holder = check_name(asked.holder or call.caller.token or call.client or "local", "holder")
+    holder = check_name(
+        asked.holder or call.caller.token or call.request.client or "local", "holder"
+    )
     command = call.arguments.claim(asked.count, asked.lease, holder)
     wait = milliseconds(asked.wait, "wait") / 1000
     if not wait:
@@ -47,14 +49,14 @@ async def claim(call: Call, asked: wire.Deliver) -> Answer:
     if call.service.admission.asks:
         reply = await call.service.lease_secrets.signed(command.queue, reply)
     messages = [
-        wire.shown(message, call.queue, lease.text)
+        wire.shown(message, call.request.queue, lease.text)
         for message, lease in zip(reply.messages, reply.leases, strict=True)
     ]
     following = None if reply.next is None else ceil(reply.next)
     return Answer(200, wire.ClaimedOut(messages, reply.now, following))
 
 
-async def _give_back(call: Call, reply: Claimed) -> None:
+async def _give_back(call: ApiCall, reply: Claimed) -> None:
     if reply.messages:
         await call.ask(Outcomes, call.arguments.release(reply.leases))
 
@@ -65,7 +67,7 @@ def _settles(name: str) -> Callable[[Handle], Handle]:
 
 
 @_settles("ack")
-async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
+async def ack(call: ApiCall, asked: wire.AckRequest) -> wire.OutcomesOut:
     """Acknowledge messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
@@ -82,7 +84,7 @@ async def ack(call: Call, asked: wire.AckRequest) -> wire.OutcomesOut:
 
 
 @_settles("retry")
-async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
+async def retry(call: ApiCall, asked: wire.RetryRequest) -> wire.OutcomesOut:
     """Retry messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
@@ -91,7 +93,7 @@ async def retry(call: Call, asked: wire.RetryRequest) -> wire.OutcomesOut:
 
 
 @_settles("extend")
-async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
+async def extend(call: ApiCall, asked: wire.ExtendRequest) -> wire.OutcomesOut:
     """Extend the leases of messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
@@ -100,7 +102,7 @@ async def extend(call: Call, asked: wire.ExtendRequest) -> wire.OutcomesOut:
 
 
 @_settles("bury")
-async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
+async def bury(call: ApiCall, asked: wire.BuryRequest) -> wire.OutcomesOut:
     """Make messages dead letters.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
@@ -109,7 +111,7 @@ async def bury(call: Call, asked: wire.BuryRequest) -> wire.OutcomesOut:
 
 
 @_settles("release")
-async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
+async def release(call: ApiCall, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
     """Return messages without counting an attempt.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
@@ -118,19 +120,19 @@ async def release(call: Call, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
 
 
 @route("endLease", "POST", f"{MESSAGE}/release", "admin", {200: Outcome}, problems=(404, 409))
-async def end_lease(call: Call, asked: wire.EndLeaseRequest) -> Answer:
+async def end_lease(call: ApiCall, asked: wire.EndLeaseRequest) -> Answer:
     """End the lease of a message.
 
     For example when a worker hangs. Counts as a failed attempt: the message is ready again at
     once, or dead when its attempts are used up. Its holder can no longer settle it.
     """
-    command = call.arguments.end_lease(call.part("id"), asked.reason)
+    command = call.arguments.end_lease(call.request.part("id"), asked.reason)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     return changed(outcome, why="there was no lease to end")
 
 
 async def _settle(
-    call: Call, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
+    call: ApiCall, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
 ) -> wire.OutcomesOut:
     """Settle the messages of a request, by a command built from their leases."""
     leases = [Lease.of(check_name(lease.id), str(lease.token)) for lease in asked.leases]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bide.model.errors import Unsupported
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.openapi import Description, policy, static
 from bide.server.operation import Answer, Operation, Routes
 
@@ -16,12 +16,12 @@ def documentation_of(operations: Sequence[Operation]) -> Routes:
     route = Routes("service")
 
     @route("openapi", "GET", "/openapi.json", None, {200: bytes})
-    async def openapi(call: Call) -> Answer:
+    async def openapi(call: ApiCall) -> Answer:
         """Get this description."""
         return Answer(200, description.document)
 
     @route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind=HTML)
-    async def docs(call: Call) -> Answer:
+    async def docs(call: ApiCall) -> Answer:
         """Show this description as a page with forms."""
         try:
             return Answer(200, description.page, {"content-security-policy": policy()}, HTML)
@@ -32,7 +32,7 @@ def documentation_of(operations: Sequence[Operation]) -> Routes:
             ) from None
 
     @route("docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind=SCRIPT)
-    async def docs_script(call: Call) -> Answer:
+    async def docs_script(call: ApiCall) -> Answer:
         """Get the script of that page."""
         safe = {"x-content-type-options": "nosniff"}
         return Answer(200, static("try.js").encode(), safe, SCRIPT)

@@ -13,7 +13,7 @@ from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.observing.sample import Sample, Worker, take_sample
 from bide.server import wire
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import ClientGone, unless_gone
 from bide.server.operation import Routes
 from bide.server.problem import Problem, invalid, of_bide
@@ -55,7 +55,7 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
 
 
 @route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND)
-async def events(call: Call, query: EventsQuery) -> None:
+async def events(call: ApiCall, query: EventsQuery) -> None:
     """Stream events.
 
     Server-sent events: `hint` (a message of `queue` can be claimed in `wake_in` milliseconds);
@@ -71,11 +71,11 @@ async def events(call: Call, query: EventsQuery) -> None:
     if every:
         call.caller.need("read")
     with call.counted(call.service.streams):
-        await call.begin_stream(KIND)
+        await call.response.begin_stream(KIND)
         stream = _Stream(call, every, query)
         try:
-            refused = call.service.admission.until_refused(call.token)
-            await unless_gone(call.receive, stream.run(), refused)
+            refused = call.service.admission.until_refused(call.request.token)
+            await unless_gone(call.request.body.receive, stream.run(), refused)
         except Problem as problem:
             await stream.end(problem)
         except ClientGone:
@@ -86,7 +86,7 @@ async def events(call: Call, query: EventsQuery) -> None:
 class _Stream:
     """An event stream of one client."""
 
-    def __init__(self, call: Call, every: float, query: EventsQuery) -> None:
+    def __init__(self, call: ApiCall, every: float, query: EventsQuery) -> None:
         self._call = call
         self._every = every
         self._query = query
@@ -124,7 +124,7 @@ class _Stream:
         if problem is not None:
             await self._send(_event("problem", problem.document))
         self.ended = True
-        await self._call.send({"type": "http.response.body", "body": b""})
+        await self._call.response.end_stream()
 
     async def _look_or_report(self) -> None:
         """Look, or send a problem if the store is away; all streams share its error."""
@@ -232,8 +232,8 @@ class _Stream:
     async def _send(self, text: str) -> None:
         if text:
             data = text.encode()
-            self._call.carried(len(data))
-            await self._call.send({"type": "http.response.body", "body": data, "more_body": True})
+            self._call.visit.carried(len(data))
+            await self._call.response.send_part(data)
             self._sent = asyncio.get_running_loop().time()
 
 

@@ -10,11 +10,12 @@ from bide.model.message import Attempts, Group, Item, Message, NewMessage, Prior
 from bide.model.options import options_of
 from bide.model.replies import Outcome
 from bide.server import wire
-from bide.server.call import Call, decode
+from bide.server.call import ApiCall
 from bide.server.limits.decoding import check_headers, split
 from bide.server.limits.request_bodies import ESCAPED, LARGE, check_body, check_fields
 from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid, within
+from bide.server.request import decode
 
 HEADER_TYPE = "content-type"
 """The header of a message with the type of its bytes."""
@@ -61,16 +62,16 @@ class Changed(Moved, kw_only=True):
     """Text that travels beside the body; null: none."""
 
 
-async def item_of(call: Call, query: PutQuery, id: str | None) -> Item:
+async def item_of(call: ApiCall, query: PutQuery, id: str | None) -> Item:
     """Return the message of a put."""
-    if call.content_type in ("", JSON):
+    if call.request.content_type in ("", JSON):
         given = await one_of(call, wire.Given)
         check_fields(bytes(given.headers).count(b":"))
         if id is not None:
             if given.id not in (None, id):
                 raise invalid("id", "id differs from the one in the path")
             given.id = id
-    elif call.content_type == FORM:
+    elif call.request.content_type == FORM:
         raise Problem(
             "unsupported-type",
             f"content-type is {FORM}, the default of curl -d and many libraries; send "
@@ -78,9 +79,9 @@ async def item_of(call: Call, query: PutQuery, id: str | None) -> Item:
             field=HEADER_TYPE,
         )
     else:
-        kind = msgspec.json.encode({HEADER_TYPE: call.header("content-type")})
-        given = wire.Given(raw=await call.bytes(), id=id, headers=msgspec.Raw(kind))
-    if call.scope["query_string"]:
+        kind = msgspec.json.encode({HEADER_TYPE: call.request.header("content-type")})
+        given = wire.Given(raw=await call.request.bytes(), id=id, headers=msgspec.Raw(kind))
+    if call.request.scope["query_string"]:
         _add(given, query)
     return await to_item(call, given)
 
@@ -97,25 +98,25 @@ def _add(given: wire.Given, query: PutQuery) -> None:
         setattr(given, name, wire.span(value) if name in ("delay", "expires", "latest") else value)
 
 
-async def one_of(call: Call, kind: type[T]) -> T:
+async def one_of(call: ApiCall, kind: type[T]) -> T:
     """Decode a request with the body of one message.
 
     Raises:
         Problem: it does not fit.
         InvalidArgument: it is larger than the largest message.
     """
-    data = await call.text()
+    data = await call.request.text()
     check_body(data, call.service.settings.max_body, MAX_HEADERS)
     return decode(data, kind)
 
 
-async def many_of(call: Call) -> wire.PutMany:
+async def many_of(call: ApiCall) -> wire.PutMany:
     """Decode a request of many messages; of a large request, decode them one by one.
 
     Raises:
         Problem: it does not fit.
     """
-    data = await call.text()
+    data = await call.request.text()
     if len(data) <= LARGE:
         return decode(data, wire.PutMany)
     pause, most = call.service.large_bodies.pauses(), call.service.settings.max_body
@@ -130,7 +131,7 @@ async def many_of(call: Call) -> wire.PutMany:
     return many
 
 
-async def to_item(call: Call, given: wire.Given) -> Item:
+async def to_item(call: ApiCall, given: wire.Given) -> Item:
     """Convert a message of a request for the store."""
     body = await body_of(call, given)
     if body is UNSET:
@@ -148,7 +149,7 @@ async def to_item(call: Call, given: wire.Given) -> Item:
     return call.arguments.item(message, decoded=True)
 
 
-async def body_of(call: Call, given: wire.Given | Changed) -> Any:
+async def body_of(call: ApiCall, given: wire.Given | Changed) -> Any:
     """Return the body in a request, `UNSET` if there is none.
 
     Large bodies are decoded one at a time, so that memory stays small and other requests go on.
@@ -188,13 +189,13 @@ def tag_of(version: str) -> str:
     return f'"{version}"'
 
 
-def wants_fresh(call: Call) -> bool:
+def wants_fresh(call: ApiCall) -> bool:
     """Tell whether a put must replace nothing: `if-none-match: *`.
 
     Raises:
         Problem: the header has another value.
     """
-    header = call.header("if-none-match")
+    header = call.request.header("if-none-match")
     if header not in (None, "*"):
         raise invalid("if-none-match", "if-none-match can only be *")
     return header is not None
@@ -206,7 +207,7 @@ def is_named(header: str | None, tag: str) -> bool:
     return "*" in named or tag in named
 
 
-async def chosen(call: Call, header: str) -> Message:
+async def chosen(call: ApiCall, header: str) -> Message:
     """Return the message in the path if an if-match names it.
 
     Args:

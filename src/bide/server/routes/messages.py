@@ -18,7 +18,7 @@ from bide.observing.explanation import Explanation, Reason
 from bide.queue.arguments import check_latest
 from bide.queue.results import must_be_new
 from bide.server import wire
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import ANY, JSON, MESSAGE, QUEUE, Answer, Routes
 from bide.server.problem import Problem, invalid, within
@@ -51,15 +51,15 @@ class ListQuery(wire.Selection):
     },
     problems=(409, 412, 415, 507),
 )
-async def put_named(call: Call, query: given.PutQuery) -> Answer:
+async def put_named(call: ApiCall, query: given.PutQuery) -> Answer:
     """Store a message under your own id.
 
     A repeated request changes nothing: 201 means that the message was stored, 200 that it
     existed. A body of another content type than JSON is stored unchanged; then the options are in
     the query.
     """
-    item = await given.item_of(call, query, check_name(call.part("id")))
-    fresh, match = given.wants_fresh(call), call.header("if-match")
+    item = await given.item_of(call, query, check_name(call.request.part("id")))
+    fresh, match = given.wants_fresh(call), call.request.header("if-match")
     if match is not None:
         return await _replace(call, item, query.on_conflict, match)
     (outcome,) = await _put(call, [item], query.on_conflict)
@@ -78,16 +78,16 @@ async def put_named(call: Call, query: given.PutQuery) -> Answer:
     takes_bytes=True,
     problems=(409, 415, 507),
 )
-async def put_one(call: Call, query: given.PutQuery) -> Answer:
+async def put_one(call: ApiCall, query: given.PutQuery) -> Answer:
     """Store a message."""
     item = await given.item_of(call, query, None)
     (outcome,) = await _put(call, [item], query.on_conflict)
     return _stored(call, query.on_conflict, outcome, item)
 
 
-async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
+async def _replace(call: ApiCall, item: Item, on_conflict: str, match: str) -> Answer:
     """Replace a message if it still has a version that the caller names."""
-    if on_conflict == "raise" or call.header("if-none-match") is not None:
+    if on_conflict == "raise" or call.request.header("if-none-match") is not None:
         raise invalid(
             "if-match",
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
@@ -99,7 +99,7 @@ async def _replace(call: Call, item: Item, on_conflict: str, match: str) -> Answ
 
 
 @route("putMany", "POST", f"{QUEUE}/put", "put", takes=wire.PutMany, problems=(507,))
-async def put_many(call: Call) -> wire.OutcomesOut:
+async def put_many(call: ApiCall) -> wire.OutcomesOut:
     """Store many messages at once.
 
     All are stored in one transaction, or none.
@@ -123,7 +123,7 @@ async def put_many(call: Call) -> wire.OutcomesOut:
     problems=(404,),
     headers={"if-none-match": "The etag that you have."},
 )
-async def get(call: Call) -> Answer:
+async def get(call: ApiCall) -> Answer:
     """Get a message."""
     message, etag, known = await _look(call)
     return Answer(304, b"", etag) if known else Answer(200, call.shown(message), etag)
@@ -139,7 +139,7 @@ async def get(call: Call) -> Answer:
     kind=ANY,
     headers={"if-none-match": "The etag that you have."},
 )
-async def get_body(call: Call) -> Answer:
+async def get_body(call: ApiCall) -> Answer:
     """Get the body of a message."""
     message, etag, known = await _look(call)
     if known:
@@ -152,14 +152,14 @@ async def get_body(call: Call) -> Answer:
 
 
 @route("listMessages", "GET", f"{QUEUE}/messages", "read")
-async def list_messages(call: Call, query: ListQuery) -> wire.Messages:
+async def list_messages(call: ApiCall, query: ListQuery) -> wire.Messages:
     """List messages."""
     scan = call.arguments.scan(query.state, *query.rule, query.limit)
     return await call.page(msgspec.structs.replace(scan, cursor=query.cursor))
 
 
 async def _put(
-    call: Call, items: list[Item], on_conflict: str, version: str | None = None
+    call: ApiCall, items: list[Item], on_conflict: str, version: str | None = None
 ) -> list[Outcome]:
     check_latest(items, on_conflict, version)
     if on_conflict == "replace":
@@ -169,29 +169,29 @@ async def _put(
     return (await call.ask(Outcomes, command)).outcomes
 
 
-def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answer:
+def _stored(call: ApiCall, on_conflict: str, outcome: Outcome, item: Item) -> Answer:
     if on_conflict == "raise":
         must_be_new(outcome)
-    root = quote(call.scope.get("root_path", ""))
-    messages = f"{root}/v1/queues/{call.named['queue']}/messages/"
+    root = quote(call.request.scope.get("root_path", ""))
+    messages = f"{root}/v1/queues/{call.request.names['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
     if outcome.done and outcome.due is not None and outcome.successor is None:
         headers["etag"] = given.tag_of(version_of(item, outcome.due))
     return Answer(201 if outcome.done else 200, outcome, headers)
 
 
-async def _look(call: Call) -> tuple[Message, dict[str, str], bool]:
+async def _look(call: ApiCall) -> tuple[Message, dict[str, str], bool]:
     """Return the message in the path, its etag, and whether the caller has it already.
 
     Without the right to see bodies there is no etag: a guessed body could be compared with it.
     """
     message = await call.find()
     if message is None:
-        raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
+        raise Problem("not-found", f"there is no message {call.request.part('id')!r} in this queue")
     if not call.caller.may("bodies"):
         return message, {}, False
     tag = given.tag_of(message.version)
-    return message, {"etag": tag}, given.is_named(call.header("if-none-match"), tag)
+    return message, {"etag": tag}, given.is_named(call.request.header("if-none-match"), tag)
 
 
 class EndOut(msgspec.Struct, omit_defaults=True):
@@ -250,13 +250,13 @@ class ResultQuery(wire.Request):
 
 
 @route("history", "GET", f"{MESSAGE}/history", "read", problems=(404,))
-async def history(call: Call) -> HistoryOut:
+async def history(call: ApiCall) -> HistoryOut:
     """Show how messages with an id have ended.
 
     Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. The queue
     remembers it for its `history` time.
     """
-    command = call.arguments.history(call.part("id"))
+    command = call.arguments.history(call.request.part("id"))
     reply = await call.ask(Ends, command)
     if reply.state is None and not reply.ends:
         raise _unknown(call)
@@ -273,14 +273,14 @@ async def history(call: Call) -> HistoryOut:
     {200: ResultOut, 202: ResultOut},
     problems=(404,),
 )
-async def result(call: Call, query: ResultQuery) -> Answer:
+async def result(call: ApiCall, query: ResultQuery) -> Answer:
     """Show how a message ended, and its result.
 
     200 once it has ended, as `how` says. 202 while it has not; with `wait` the server answers as
     soon as it ends. The queue remembers results for its `result_ttl`.
     """
     wait = milliseconds(wire.span(query.wait), "wait") / 1000
-    command = call.arguments.history(call.part("id"), watch=wait > 0)
+    command = call.arguments.history(call.request.part("id"), watch=wait > 0)
     if not wait:
         return _ended(call, await call.ask(Ends, command))
     try:
@@ -290,8 +290,8 @@ async def result(call: Call, query: ResultQuery) -> Answer:
     return _ended(call, expect(Ends, reply))
 
 
-def _ended(call: Call, reply: Ends) -> Answer:
-    id = call.part("id")
+def _ended(call: ApiCall, reply: Ends) -> Answer:
+    id = call.request.part("id")
     if reply.state in PENDING:
         return Answer(202, ResultOut(id, None, reply.state))
     if not reply.ends:
@@ -302,11 +302,11 @@ def _ended(call: Call, reply: Ends) -> Answer:
     return Answer(200, ResultOut(id, end.how, None, end.by, error, value))
 
 
-def _unknown(call: Call) -> Problem:
+def _unknown(call: ApiCall) -> Problem:
     return Problem(
         "not-found",
-        f"there is no message {call.part('id')!r} in this queue, and none is remembered; a queue "
-        "remembers ended messages for as long as its `history` and `result_ttl` say",
+        f"there is no message {call.request.part('id')!r} in this queue, and none is remembered; a "
+        "queue remembers ended messages for as long as its `history` and `result_ttl` say",
     )
 
 
@@ -330,18 +330,20 @@ class ExplanationOut(msgspec.Struct):
 
 
 @route("explain", "GET", f"{MESSAGE}/explanation", "read", problems=(404,))
-async def explain(call: Call, query: ExplainQuery) -> ExplanationOut:
+async def explain(call: ApiCall, query: ExplainQuery) -> ExplanationOut:
     """Explain why a message waits, or how it ended.
 
     When it is due, who holds it, or why no worker has claimed it: the queue is paused, no worker
     serves it, all are busy, others go first. The cost does not depend on the number of pending
     messages.
     """
-    queue, id = call.arguments.queue, check_name(call.part("id"))
+    queue, id = call.arguments.queue, check_name(call.request.part("id"))
     facts = await call.ask(Explained, Explain(queue, id))
     whole = await call.service.explained(call.visit, queue, id, facts)
-    explanation = Explanation(id, call.queue, whole)
+    explanation = Explanation(id, call.request.queue, whole)
     if facts.state is None and explanation.facts.end is None:
         raise Problem("not-found", explanation.sentence)
     sentence = explanation.in_language(query.language)
-    return ExplanationOut(id, call.queue, sentence, list(explanation.reasons), explanation.facts)
+    return ExplanationOut(
+        id, call.request.queue, sentence, list(explanation.reasons), explanation.facts
+    )

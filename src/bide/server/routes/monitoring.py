@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -12,11 +11,12 @@ from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
-from bide.observing.metrics import THREADS, Family, claim_metrics, registry_of
+from bide.observing.families import THREADS, Family, Metric, claim_metrics
+from bide.observing.metrics import registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.usage import Usage
 from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
@@ -75,7 +75,7 @@ class Health(msgspec.Struct, omit_defaults=True):
 
 
 @workers("listWorkers", "GET", "/v1/workers", "read")
-async def workers_of(call: Call) -> Workers:
+async def workers_of(call: ApiCall) -> Workers:
     """List worker processes.
 
     Those that serve queues of the token, with the messages that they handle.
@@ -93,7 +93,7 @@ async def workers_of(call: Call) -> Workers:
     {202: Requested},
     problems=(404, 409),
 )
-async def stop(call: Call, asked: wire.Empty) -> Answer:
+async def stop(call: ApiCall, asked: wire.Empty) -> Answer:
     """Replace a worker process.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
@@ -101,7 +101,7 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
     """
     if not call.caller.of_all_queues:
         raise AccessDenied("a process may serve any queue: this needs a token for all queues")
-    holder = check_name(call.part("holder"), "holder")
+    holder = check_name(call.request.part("holder"), "holder")
     workers = [worker for worker in (await workers_of(call)).workers if worker.holder == holder]
     if not workers:
         raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
@@ -114,13 +114,13 @@ async def stop(call: Call, asked: wire.Empty) -> Answer:
 
 
 @route("healthz", "GET", "/healthz", None)
-async def healthz(call: Call) -> Health:
+async def healthz(call: ApiCall) -> Health:
     """Check whether the process answers."""
     return Health("ok")
 
 
 @route("readyz", "GET", "/readyz", None, {200: Health, 503: Health})
-async def readyz(call: Call) -> Answer:
+async def readyz(call: ApiCall) -> Answer:
     """Check whether the store answers as well.
 
     `degraded` says that waiting claims are not notified of messages of other processes, and poll
@@ -134,7 +134,7 @@ async def readyz(call: Call) -> Answer:
 
 
 @route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
-async def metrics(call: Call) -> Answer:
+async def metrics(call: ApiCall) -> Answer:
     """Get metrics for Prometheus.
 
     Those of the token's namespace, from all processes of the server together.
@@ -145,13 +145,13 @@ async def metrics(call: Call) -> Answer:
 
 
 @route("usage", "GET", "/v1/usage", "read")
-async def usage(call: Call) -> Usage:
+async def usage(call: ApiCall) -> Usage:
     """Show how much the namespace uses of its quotas."""
     with call.visit.slowly():
         return await call.service.quotas.usage(call.caller)
 
 
-async def _exposition(call: Call) -> bytes:
+async def _exposition(call: ApiCall) -> bytes:
     """Return the metrics of a caller's queues, and of all processes of the server together.
 
     Raises:
@@ -160,7 +160,7 @@ async def _exposition(call: Call) -> bytes:
     service, caller = call.service, call.caller
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
-    usage: list[Figures] = []
+    usage: list[Metric] = []
     known: Mapping[str, Known] = {}
     try:
         names = await call.names()
@@ -188,10 +188,10 @@ async def _exposition(call: Call) -> bytes:
     }
     requests = _of_requests(stats) if _sees_all(caller) else ()
     metrics = [
-        *(family.of(by_label) for family, by_label in usage),
+        *usage,
         *claim_metrics(stats.tallies),
         *push_metrics(subscriptions, stats.sent, now),
-        *(family.of(by_label) for family, by_label in requests),
+        *requests,
     ]
     registry = registry_of(read, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
@@ -200,28 +200,24 @@ async def _exposition(call: Call) -> bytes:
     return await asyncio.to_thread(generate_latest, registry)
 
 
-Figures = tuple[Family, Mapping[str, Any]]
-"""A metric, and its figures by its first label."""
-
-
-def _of_usage(usage: Usage) -> Iterator[Figures]:
+def _of_usage(usage: Usage) -> Iterator[Metric]:
     """Yield the figures of quotas."""
     for field, (of_use, of_quota) in QUOTAS.items():
-        yield of_use, {"": getattr(usage, field)}
+        yield of_use.of({"": getattr(usage, field)})
         if (most := getattr(usage, f"max_{field}")) is not None:
-            yield of_quota, {"": most}
+            yield of_quota.of({"": most})
 
 
-def _of_requests(stats: ServerStats) -> Iterator[Figures]:
+def _of_requests(stats: ServerStats) -> Iterator[Metric]:
     """Yield the figures of requests, and of the processes that answer them."""
     requests: dict[str, dict[str, int]] = {}
     for (operation, status), count in sorted(stats.requests.items()):
         requests.setdefault(operation, {})[str(status)] = count
-    yield REQUESTS, requests
-    yield SECONDS, dict(sorted(stats.seconds.items()))
-    yield WAITING, {"": stats.waiting}
-    yield PROCESSES, {"": stats.processes}
-    yield THREADS, stats.threads
+    yield REQUESTS.of(requests)
+    yield SECONDS.of(dict(sorted(stats.seconds.items())))
+    yield WAITING.of({"": stats.waiting})
+    yield PROCESSES.of({"": stats.processes})
+    yield THREADS.of(stats.threads)
 
 
 def _sees_all(caller: Caller) -> bool:

@@ -13,7 +13,7 @@ from bide.queue.dry_run import purge_part
 from bide.queue.results import Audit, deleted
 from bide.queue.search import PAGE_BYTES, Query, query_of, search_steps
 from bide.server import wire
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.operation import QUEUE, Answer, Routes
 from bide.server.problem import Problem
 from bide.server.routes.undoing import UndoableOut, UndoablePurge, change
@@ -97,7 +97,7 @@ class ForecastQuery(wire.Request):
 
 
 @route("listQueues", "GET", "/v1/queues", "read")
-async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
+async def list_queues(call: ApiCall, query: PrefixQuery) -> QueueNames:
     """List the queues.
 
     Those that bide uses itself, such as `bide:move`, are listed only with the prefix `bide:`.
@@ -106,7 +106,7 @@ async def list_queues(call: Call, query: PrefixQuery) -> QueueNames:
 
 
 @route("counts", "GET", QUEUE, "read")
-async def counts(call: Call) -> CountsOut:
+async def counts(call: ApiCall) -> CountsOut:
     """Count the messages in each state.
 
     Also how the others have ended since the queue was created.
@@ -115,26 +115,26 @@ async def counts(call: Call) -> CountsOut:
 
 
 @route("configure", "PATCH", QUEUE, "admin", problems=(507,))
-async def configure(call: Call, asked: ConfigureRequest) -> SettingsOut:
+async def configure(call: ApiCall, asked: ConfigureRequest) -> SettingsOut:
     """Pause or resume a queue, limit it, or set how long it remembers messages."""
     command = call.arguments.settings(**msgspec.structs.asdict(asked))
     return SettingsOut.of(await call.ask(Settings, command))
 
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
-async def pause(call: Call, asked: wire.Empty) -> SettingsOut:
+async def pause(call: ApiCall, asked: wire.Empty) -> SettingsOut:
     """Stop all claims."""
     return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=True)))
 
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
-async def resume(call: Call, asked: wire.Empty) -> SettingsOut:
+async def resume(call: ApiCall, asked: wire.Empty) -> SettingsOut:
     """Allow claims again."""
     return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=False)))
 
 
 @route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(507,))
-async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
+async def purge(call: ApiCall, asked: UndoablePurge) -> UndoableOut:
     """Delete messages of a state.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
@@ -152,19 +152,19 @@ async def purge(call: Call, asked: UndoablePurge) -> UndoableOut:
 
 
 @route("deleteQueue", "DELETE", QUEUE, "admin", {204: None}, problems=(404, 409))
-async def delete(call: Call) -> Answer:
+async def delete(call: ApiCall) -> Answer:
     """Delete an empty queue.
 
     Its settings and counters go too. A later put creates it again.
     """
     reply = await call.ask(Deleted, Delete(call.arguments.queue))
-    if not deleted(call.queue, reply):
-        raise Problem("not-found", f"there is no queue {call.queue!r}")
+    if not deleted(call.request.queue, reply):
+        raise Problem("not-found", f"there is no queue {call.request.queue!r}")
     return Answer(204)
 
 
 @route("forecast", "GET", f"{QUEUE}/forecast", "read")
-async def forecast(call: Call, query: ForecastQuery) -> ForecastOut:
+async def forecast(call: ApiCall, query: ForecastQuery) -> ForecastOut:
     """Count the messages that are due in each bucket of time."""
     command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
     reply = await call.ask(Forecasted, command)
@@ -172,10 +172,10 @@ async def forecast(call: Call, query: ForecastQuery) -> ForecastOut:
 
 
 @route("audit", "GET", f"{QUEUE}/audit", "read")
-async def audit(call: Call) -> AuditOut:
+async def audit(call: ApiCall) -> AuditOut:
     """Check that all messages are accounted for."""
     counts = await call.ask(Counts, Count(call.arguments.queue, recount=True))
-    checked = Audit.of(call.queue, counts)
+    checked = Audit.of(call.request.queue, counts)
     return AuditOut(bool(checked), checked.problems, CountsOut.of(counts))
 
 
@@ -216,7 +216,7 @@ class SearchOut(msgspec.Struct, omit_defaults=True):
 
 
 @route("search", "GET", "/v1/search", "read")
-async def search(call: Call, query: SearchQuery) -> SearchOut:
+async def search(call: ApiCall, query: SearchQuery) -> SearchOut:
     """Search the messages of all queues.
 
     The store has an index for groups, for due times of delayed messages and, if it orders ids,

@@ -11,7 +11,7 @@ from bide.model.identity import check_subscription, split_name
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.server import wire
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import unless_gone
 from bide.server.operation import Answer, Handle, Routes
 from bide.server.problem import Problem, invalid
@@ -44,7 +44,7 @@ def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
 
 
 @route("listSubscriptions", "GET", "/v1/subscriptions", "read")
-async def list_subscriptions(call: Call) -> about.Subscriptions:
+async def list_subscriptions(call: ApiCall) -> about.Subscriptions:
     """List the subscriptions.
 
     Also shows how their receivers answer. Only callers who may change a subscription see the path
@@ -69,7 +69,7 @@ async def list_subscriptions(call: Call) -> about.Subscriptions:
     problems=(412, 507),
     headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
 )
-async def put(call: Call, asked: about.SubscriptionIn) -> Answer:
+async def put(call: ApiCall, asked: about.SubscriptionIn) -> Answer:
     """Push a queue to a URL.
 
     Creates a subscription (201; only this answer has its `secret`), or replaces the one of
@@ -85,7 +85,7 @@ async def put(call: Call, asked: about.SubscriptionIn) -> Answer:
 
 
 @route("getSubscription", "GET", _ONE, "read", {200: about.SubscriptionOut}, problems=(404,))
-async def get(call: Call) -> Answer:
+async def get(call: ApiCall) -> Answer:
     """Show a subscription.
 
     Its settings, its circuit, the results of its requests, and the last error.
@@ -103,7 +103,7 @@ async def get(call: Call) -> Answer:
     headers=_IF_MATCH,
     problems=(404, 412, 507),
 )
-async def change(call: Call, asked: msgspec.Struct) -> Answer:
+async def change(call: ApiCall, asked: msgspec.Struct) -> Answer:
     """Change fields of a subscription.
 
     After the answer, new requests use the new values; requests under way are finished.
@@ -124,7 +124,7 @@ async def change(call: Call, asked: msgspec.Struct) -> Answer:
     headers=_IF_MATCH,
     problems=(404, 412),
 )
-async def delete(call: Call) -> Answer:
+async def delete(call: ApiCall) -> Answer:
     """Delete a subscription.
 
     Its messages stay in the queue.
@@ -135,7 +135,7 @@ async def delete(call: Call) -> Answer:
 
 
 @_changes("pauseSubscription", "pause")
-async def pause(call: Call, asked: about.PauseRequest) -> Answer:
+async def pause(call: ApiCall, asked: about.PauseRequest) -> Answer:
     """Send nothing more.
 
     The messages wait.
@@ -144,7 +144,7 @@ async def pause(call: Call, asked: about.PauseRequest) -> Answer:
 
 
 @_changes("resumeSubscription", "resume")
-async def resume(call: Call, asked: wire.Empty) -> Answer:
+async def resume(call: ApiCall, asked: wire.Empty) -> Answer:
     """Resume sending at once.
 
     Also closes an open circuit.
@@ -153,7 +153,7 @@ async def resume(call: Call, asked: wire.Empty) -> Answer:
 
 
 @_changes("rotateSecret", "rotate")
-async def rotate(call: Call, asked: about.RotateRequest) -> Answer:
+async def rotate(call: ApiCall, asked: about.RotateRequest) -> Answer:
     """Sign with a new secret.
 
     Only this answer shows the new `secret`. During `overlap`, each request has a signature of
@@ -165,37 +165,37 @@ async def rotate(call: Call, asked: about.RotateRequest) -> Answer:
 
 
 @route("pingReceiver", "POST", f"{_ONE}/ping", "admin", problems=(404,))
-async def ping(call: Call, asked: wire.Empty) -> about.PingOut:
+async def ping(call: ApiCall, asked: wire.Empty) -> about.PingOut:
     """Send a request without a message.
 
     It is signed as all others; returns the receiver's answer.
     """
     known = await _done(call, call.records.get(await _name(call)))
     work = call.service.pushing.pusher.ping(known)
-    reply = await unless_gone(call.receive, work, _stopping(call))
+    reply = await unless_gone(call.request.body.receive, work, _stopping(call))
     return about.PingOut(reply.good, reply.text)
 
 
-async def _stopping(call: Call) -> None:
+async def _stopping(call: ApiCall) -> None:
     await call.service.stopping.wait()
     raise Problem("stopping", "the server is stopping and does not wait for receivers; ask again")
 
 
-async def _name(call: Call) -> str:
+async def _name(call: ApiCall) -> str:
     """Return the name of the subscription in the path, with its namespace.
 
     Raises:
         InvalidArgument: the name is not valid.
         AccessDenied: the caller may not see its queue.
     """
-    own = check_subscription(_within(call, "name", call.part("name")))
+    own = check_subscription(_within(call, "name", call.request.part("name")))
     name = call.caller.prefix(own)
     if not call.caller.of_all_queues and (known := await call.records.get(name)) is not None:
         call.caller.full(_within(call, "queue", known.queue))
     return name
 
 
-def _within(call: Call, field: str, given: str) -> str:
+def _within(call: ApiCall, field: str, given: str) -> str:
     """Return the caller's name of what may be given with the namespace of the token.
 
     Raises:
@@ -214,7 +214,7 @@ def _within(call: Call, field: str, given: str) -> str:
     return own
 
 
-async def _checked(call: Call, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+async def _checked(call: ApiCall, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Check fields and return them for the store.
 
     Raises:
@@ -235,7 +235,7 @@ async def _checked(call: Call, name: str, fields: dict[str, Any]) -> dict[str, A
     return fields
 
 
-async def _find_room(call: Call, name: str, concurrency: int) -> None:
+async def _find_room(call: ApiCall, name: str, concurrency: int) -> None:
     """Check whether the quotas have room for a subscription.
 
     Raises:
@@ -267,20 +267,20 @@ async def _find_room(call: Call, name: str, concurrency: int) -> None:
             )
 
 
-def _tag(call: Call) -> str | None:
+def _tag(call: ApiCall) -> str | None:
     """Return the version in if-match, `None` for any version."""
-    tag = call.header("if-match")
+    tag = call.request.header("if-match")
     return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
 
 
 async def _changed(
-    call: Call, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
+    call: ApiCall, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
 ) -> T:
     """Change the subscription in the path; return the result."""
     return await _done(call, change(await _name(call), *given, _tag(call)))
 
 
-async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
+async def _done(call: ApiCall, work: Coroutine[Any, Any, T | None]) -> T:
     """Return the result of work with the subscription in the path.
 
     Raises:
@@ -297,15 +297,16 @@ async def _done(call: Call, work: Coroutine[Any, Any, T | None]) -> T:
             headers={} if error.now is None else {"etag": f'"{error.now.tag}"'},
         ) from None
     if not done:
+        name = call.request.part("name")
         raise Problem(
             "not-found",
-            f"there is no subscription {call.part('name')!r}; GET /v1/subscriptions lists them",
+            f"there is no subscription {name!r}; GET /v1/subscriptions lists them",
         )
     return done
 
 
 async def _answer(
-    call: Call, subscription: Subscription, secret: str | None = None, status: int = 200
+    call: ApiCall, subscription: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
     call.service.pushing.pusher.look()
     (out,) = await about.shown(call.records, [subscription], call.service.clock.now())
@@ -316,7 +317,7 @@ async def _answer(
     return Answer(status, out, headers)
 
 
-def _visible(call: Call, out: about.SubscriptionOut) -> about.SubscriptionOut:
+def _visible(call: ApiCall, out: about.SubscriptionOut) -> about.SubscriptionOut:
     """Return a subscription with the caller's names, and without secrets for readers."""
     out.name, out.queue = call.caller.name_of(out.name), call.caller.name_of(out.queue)
     if not call.caller.may("admin"):

@@ -14,7 +14,7 @@ from bide.model.undoing import Bulk, Part, Undo, Undone, Verb
 from bide.queue.results import cursor_to, place_of
 from bide.server import wire
 from bide.server.access.rights import RIGHT_OF_VERB
-from bide.server.call import Call
+from bide.server.call import ApiCall
 from bide.server.operation import QUEUE, Routes
 from bide.undoing.changes import steps_of
 from bide.undoing.steps import is_token, nothing
@@ -123,7 +123,7 @@ PARTS = 20
 """How many parts of a change one request undoes."""
 
 
-async def execute(call: Call, command: Bulk | Undo) -> Part | Undone:
+async def execute(call: ApiCall, command: Bulk | Undo) -> Part | Undone:
     """Execute a command that is made of several commands of the store.
 
     Messages that it restores count as put: they need room within the quotas. So do the undo records
@@ -147,7 +147,7 @@ async def execute(call: Call, command: Bulk | Undo) -> Part | Undone:
     return done
 
 
-async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
+async def change(call: ApiCall, bulk: Bulk, cursor: str | None) -> UndoableOut:
     """Make the first part of a change that can be undone, or the one at a cursor.
 
     Raises:
@@ -171,7 +171,7 @@ async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
 
 
 @route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 507))
-async def undo(call: Call, asked: UndoRequest) -> UndoneOut:
+async def undo(call: ApiCall, asked: UndoRequest) -> UndoneOut:
     """Undo a bulk change.
 
     One that was made with `undo`, up to ten minutes ago. Needs the right that the change

@@ -1,18 +1,14 @@
 """The figures of push and of intakes: numbers that add up over processes, and their metrics."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import msgspec
 
-from bide.observing.metrics import Family, by_outcome
+from bide.observing.families import Family, Metric, by_outcome
 from bide.observing.tally import Stats, Tally
 from bide.targets.http.receiver import Circuit, ReceiverAnswer, State
 from bide.targets.http.subscription import Subscription
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
 
 COUNTED = ("stored", "repeated", "renamed", "refused")
 
@@ -67,7 +63,7 @@ FAMILIES = (
 )
 
 
-def intake_metrics(taken: Mapping[str, IntakeStats]) -> "Iterator[Metric]":
+def intake_metrics(taken: Mapping[str, IntakeStats]) -> Iterator[Metric]:
     """Yield the metrics of intakes, by exchange."""
     for family in FAMILIES if taken else ():
         yield family.of(dict(sorted(taken.items())))
@@ -192,7 +188,7 @@ CIRCUIT = Family(
 PAUSED = Family("gauge", "bide_push_paused", "Whether nothing is sent.", "subscription")
 
 
-def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iterator[Metric]":
+def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> Iterator[Metric]:
     """Yield the metrics of subscriptions.
 
     Args:

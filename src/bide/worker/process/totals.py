@@ -3,18 +3,15 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.replies import Counts
-from bide.observing.metrics import counts_of, worker_metrics
+from bide.observing.families import Metric, worker_metrics
+from bide.observing.metrics import counts_of
 from bide.observing.tally import Tally, total
 from bide.threads import deaths
 from bide.worker.process.processes import Process
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 
 class Totals:
@@ -76,7 +73,7 @@ class Totals:
             return {}
         return counts_of(lane, self.tallies())
 
-    def metrics(self) -> "Iterator[Metric]":
+    def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the processes."""
         yield from worker_metrics(self.ready, self.restarts, self.tallies(), self.threads())
 

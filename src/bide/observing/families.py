@@ -1,0 +1,241 @@
+"""The metrics that there are: of a store's queues, and of the deliveries of workers.
+
+The counters of messages come from the store, which changes them in the same transaction: they cover
+all processes on all machines, and a killed process loses none. Only workers know lateness and
+duration; these are summed over the processes of a worker.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from bide.engines import losses
+from bide.logs import logger
+from bide.model.errors import StoreError
+from bide.model.replies import Counts
+from bide.observing.tally import OUTCOMES, Histogram, Tally
+
+_log = logger("bide.telemetry")
+
+
+class Family(NamedTuple):
+    """A metric: its type, its name (of a counter without `_total`) and its help text."""
+
+    type: Literal["counter", "gauge", "histogram"]
+    name: str
+    text: str
+    labels: str = ""
+    """The names of its labels; the first one names what has the figures, such as a queue."""
+    value: Callable[[Any], Any] = lambda value: value
+    """Returns the value from the figures, a `Histogram`, or values by the second label."""
+
+    def of(self, by_name: Mapping[str, Any]) -> "Metric":
+        """Return the metric with the values of all figures, by the first label."""
+        count = len(self.labels.split())
+        samples: list[tuple[list[str], tuple[Any, ...]]] = []
+        for name, figures in by_name.items():
+            value = self.value(figures)
+            parts = value if isinstance(value, Mapping) else {"": value}
+            for second, figure in parts.items():
+                values = (
+                    (figure.cumulative(), figure.sum)
+                    if isinstance(figure, Histogram)
+                    else (figure,)
+                )
+                samples.append(([name, second][:count], values))
+        return Metric(self, samples)
+
+
+class Metric(NamedTuple):
+    """A metric with what it was at one time."""
+
+    family: Family
+    samples: list[tuple[list[str], tuple[Any, ...]]]
+    """The values of the labels; with the number or, of a histogram, its buckets and the sum."""
+
+
+STORE_UP = Family("gauge", "bide_store_up", "Whether the store answers.")
+CHANGES_LOST = Family(
+    "counter",
+    "bide_store_changes_lost",
+    "Confirmed changes that the store no longer has, as far as this process knows.",
+    "queue",
+)
+OVERDUE = Family(
+    "gauge",
+    "bide_queue_oldest_overdue_seconds",
+    "For how long the oldest due message has waited; 0 if none is due.",
+    "queue",
+)
+QUEUES = (
+    Family(
+        "gauge",
+        "bide_queue_messages",
+        "Messages in the queue, by state.",
+        "queue state",
+        lambda counts: msgspec.structs.asdict(counts.sizes),
+    ),
+    Family(
+        "gauge",
+        "bide_queue_paused",
+        "Whether the queue is paused.",
+        "queue",
+        lambda counts: counts.paused,
+    ),
+)
+FLOWS = tuple(
+    Family("counter", f"bide_messages_{name}", text, "queue", attrgetter(f"flow.{name}"))
+    for name, text in (
+        ("put", "Messages stored."),
+        ("acked", "Messages done."),
+        ("cancelled", "Messages cancelled before a worker held them."),
+        ("expired", "Messages that were too late to be delivered."),
+        ("purged", "Messages deleted."),
+        ("died", "Messages that became dead letters."),
+        ("revived", "Dead letters that were returned to the queue."),
+        ("retried", "Failed attempts that were followed by another."),
+        ("lapsed", "Leases that ended before their message was settled."),
+    )
+)
+PROCESSES = Family("gauge", "bide_worker_processes", "Processes that are ready.")
+RESTARTS = Family("counter", "bide_worker_restarts", "Processes that died and were replaced.")
+THREADS = Family(
+    "counter",
+    "bide_thread_restarts",
+    "Threads and tasks of bide that died and were restarted.",
+    "thread",
+)
+
+
+def by_outcome(tally: Tally) -> dict[str, int]:
+    """Return the number of deliveries by outcome, zeros included."""
+    return dict.fromkeys(OUTCOMES, 0) | tally.outcomes
+
+
+DELIVERIES = (
+    Family(
+        "counter",
+        "bide_deliveries",
+        "Deliveries that ended, by outcome.",
+        "queue outcome",
+        by_outcome,
+    ),
+    Family(
+        "gauge",
+        "bide_deliveries_running",
+        "Handlers that are running.",
+        "queue",
+        lambda tally: tally.running,
+    ),
+    Family(
+        "gauge",
+        "bide_deliveries_waiting",
+        "Messages claimed ahead of a free handler.",
+        "queue",
+        lambda tally: tally.waiting,
+    ),
+    Family(
+        "histogram",
+        "bide_delivery_lateness_cause_seconds",
+        "How much of the lateness of a delivery has which cause.",
+        "queue cause",
+        lambda tally: tally.causes,
+    ),
+    Family(
+        "gauge",
+        "bide_deliveries_longest_seconds",
+        "For how long the handler has run that was started first.",
+        "queue",
+        lambda tally: tally.longest,
+    ),
+    Family(
+        "histogram",
+        "bide_delivery_duration_seconds",
+        "How long handlers ran.",
+        "queue",
+        lambda tally: tally.duration,
+    ),
+)
+CLAIMS = (
+    Family(
+        "counter",
+        "bide_claims",
+        "Claims that returned messages.",
+        "queue",
+        lambda tally: tally.claims,
+    ),
+    Family(
+        "counter",
+        "bide_messages_claimed",
+        "Messages that claims returned.",
+        "queue",
+        lambda tally: tally.claimed,
+    ),
+    Family(
+        "histogram",
+        "bide_delivery_lateness_seconds",
+        "From the due time of a message to the "
+        "start of its handler, or to the answer of a claim over HTTP.",
+        "queue",
+        lambda tally: tally.lateness,
+    ),
+)
+
+
+def store_metrics(
+    counts: Callable[[], Mapping[str, Counts]], now: Callable[[], float]
+) -> Iterator[Metric]:
+    """Yield the metrics of the store; if it does not answer, only that it is down.
+
+    Args:
+        counts: reads the queues.
+        now: returns Unix seconds.
+    """
+    try:
+        counts_by_queue = counts()
+    except StoreError as error:
+        _log.warning("the store could not be read for the metrics: %s", error)
+        yield STORE_UP.of({"": 0})
+        return
+    yield STORE_UP.of({"": 1})
+    yield CHANGES_LOST.of(losses.counted())
+    for family in (*QUEUES, *FLOWS):
+        yield family.of(counts_by_queue)
+    yield OVERDUE.of(
+        {
+            queue: 0.0
+            if counts_of_queue.oldest is None
+            else round(max(0.0, now() - counts_of_queue.oldest / 1000), 3)
+            for queue, counts_of_queue in counts_by_queue.items()
+        }
+    )
+
+
+def worker_metrics(
+    ready: int, restarts: int, tallies: Mapping[str, Tally], threads: Mapping[str, int]
+) -> Iterator[Metric]:
+    """Yield the metrics of the processes of a worker.
+
+    Args:
+        ready: how many are ready.
+        restarts: how many died and were replaced.
+        tallies: what they did, by queue.
+        threads: how often their threads and tasks died and were restarted, by name.
+    """
+    yield PROCESSES.of({"": ready})
+    yield RESTARTS.of({"": restarts})
+    yield THREADS.of(threads)
+    for family in (*DELIVERIES, *CLAIMS):
+        yield family.of(tallies)
+
+
+def claim_metrics(tallies: Mapping[str, Tally]) -> Iterator[Metric]:
+    """Yield the metrics of claims and their lateness, which workers and servers share.
+
+    Args:
+        tallies: by queue.
+    """
+    for family in CLAIMS:
+        yield family.of(tallies)

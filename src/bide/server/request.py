@@ -1,0 +1,196 @@
+"""A request to an operation as it came, and how its head, its query and its body are decoded."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from bide.engines.http.connection import MARK
+from bide.model.body import parse
+from bide.model.limits import MAX_QUERY
+from bide.server import wire
+from bide.server.limits.request_bodies import LargeBodies, RequestBody, check_json
+from bide.server.operation import JSON, Operation
+from bide.server.problem import UNREADABLE, Problem, invalid, of_decoding
+from bide.server.settings import Settings
+
+_MARK = re.compile(rb"[!-~]{1,64}")
+
+Scope = dict[str, Any]
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class ApiRequest:
+    """A request to an operation, as it came.
+
+    Args:
+        operation: the operation that is called.
+        scope: ASGI's description of the request.
+        path: its path, not decoded.
+        client: the client's address; "" on a Unix socket without a trusted proxy.
+        body: its body.
+        bodies: lets other requests go on between two that are decoded.
+        settings: the limits of a body.
+    """
+
+    operation: Operation
+    scope: Scope
+    path: str
+    client: str
+    body: RequestBody
+    bodies: LargeBodies
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        self.headers: dict[bytes, bytes] = dict(self.scope["headers"])
+        """The header fields by their names in lower case; of several with one name, the last."""
+
+    # The head.
+
+    def header(self, name: str) -> str | None:
+        """Return a header by its name in lower case."""
+        value = self.headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token, if there is one."""
+        kind, _, text = self.headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        return text.strip() if kind.lower() == "bearer" else None
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """The header field of the answer that names the request, if the client has named it."""
+        given = self.headers.get(MARK, b"")
+        return {MARK.decode(): given.decode()} if _MARK.fullmatch(given) else {}
+
+    @cached_property
+    def content_type(self) -> str:
+        """The content type without parameters, in lower case."""
+        given = self.headers.get(b"content-type", b"").decode("latin-1")
+        return given.partition(";")[0].strip().lower()
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the request announces a body."""
+        length = self.headers.get(b"content-length", b"0")
+        return length != b"0" or b"transfer-encoding" in self.headers
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The names in the path, not decoded."""
+        parts = zip(self.operation.path.split("/"), self.path.split("/"), strict=True)
+        return {name[1:-1]: part for name, part in parts if name.startswith("{")}
+
+    def part(self, name: str) -> str:
+        """Return a name in the path, decoded.
+
+        Raises:
+            Problem: it is not UTF-8.
+        """
+        try:
+            return unquote_to_bytes(self.names[name]).decode()
+        except UnicodeDecodeError:
+            raise invalid(name, f"{name} in the path is not UTF-8; encode it in UTF-8") from None
+
+    @property
+    def queue(self) -> str:
+        """The caller's name of the queue."""
+        return self.part("queue")
+
+    # The body and the query.
+
+    async def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the handler besides the call.
+
+        Raises:
+            Problem: the request's body or query does not fit.
+        """
+        operation = self.operation
+        arguments: dict[str, Any] = {}
+        if operation.decodes_body:
+            arguments["asked"] = await self.read(operation.takes)
+        if operation.query is not None:
+            arguments["query"] = self.query(operation.query)
+        elif self.scope["query_string"] and operation.method != "GET":
+            self.query(wire.Empty)  # to ignore a dry_run=true would do harm
+        return arguments
+
+    def query(self, kind: type[T]) -> T:
+        """Return the query's parameters as a struct.
+
+        Raises:
+            Problem: they do not fit.
+        """
+        try:
+            pairs = parse_qsl(
+                self.scope["query_string"].decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=MAX_QUERY,
+            )
+            return msgspec.convert(dict(pairs), kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise of_decoding(error, kind, "The query") from None
+        except ValueError as error:
+            raise Problem("malformed", f"the query cannot be read: {error}") from None
+
+    async def read(self, kind: type[T]) -> T:
+        """Return the request's body as a struct; without a body, its defaults.
+
+        Raises:
+            Problem: it does not fit.
+        """
+        check_json(data := await self.text())
+        return decode(data, kind)
+
+    async def text(self) -> bytes:
+        """Return the request's body as JSON text; "{}" without a body. Decode it at once.
+
+        Raises:
+            Problem: it has another content type.
+        """
+        data = await self.bytes()
+        await self.bodies.turn(len(data))
+        kind = self.content_type
+        if data and kind not in ("", JSON) and not kind.endswith("+json"):
+            raise Problem(
+                "malformed",
+                f"content-type is {kind!r}; this takes application/json",
+                field="content-type",
+            )
+        return data or b"{}"
+
+    async def bytes(self) -> bytes:
+        """Return the request's body.
+
+        Raises:
+            Problem: it is compressed, too large, or does not arrive in time.
+        """
+        if self.headers.get(b"content-encoding", b"") not in (b"", b"identity"):
+            coding = self.header("content-encoding")
+            raise Problem(
+                "malformed",
+                f"content-encoding is {coding!r}, and bodies are not decompressed; leave it out",
+                field="content-encoding",
+            )
+        settings = self.settings
+        length = self.header("content-length")
+        return await self.body.read(length, settings.max_request, settings.request_timeout)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode JSON to a type.
+
+    Raises:
+        Problem: it is not JSON, is nested too deeply, or does not fit.
+    """
+    try:
+        return parse(data) if kind is Any else msgspec.json.decode(data, type=kind)
+    except UNREADABLE as error:
+        raise of_decoding(error, kind, data=data) from None
