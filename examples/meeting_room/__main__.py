@@ -10,7 +10,7 @@ SECOND = timedelta(seconds=1)
 
 def main() -> None:
     """Run the example and print the results."""
-    with mailbox() as box, scene(SMTP=box.address, REMIND_AHEAD="7", REFUSE_AHEAD="7") as folder:
+    with mailbox() as box, scene(SMTP=box.address, REMIND_AHEAD="13", REFUSE_AHEAD="13") as folder:
         from examples.meeting_room.booking import (
             Meeting,
             Session,
@@ -25,7 +25,7 @@ def main() -> None:
                 return [meeting.state for meeting in session.query(Meeting).order_by(Meeting.id)]
 
         with database():
-            starts = datetime.now(UTC) + 8 * SECOND
+            starts = datetime.now(UTC) + 14 * SECOND  # longer than a worker takes to start
             ends = starts + 2 * SECOND
             ada = request("the attic", "ada@example.org", starts, ends)
             request("the attic", "ben@example.org", starts, ends)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bide.server.subscriptions.subscribe import subscribe, unsubscribe
     from bide.undoing.changes import Undoable
     from bide.worker.app.app import App, Job
+    from bide.worker.app.task import Task
     from bide.worker.periodic.tick import Tick, next_time
 else:
     _MODULES = {
@@ -49,6 +50,7 @@ else:
         "Retry": "bide.consuming.outcomes",
         "SearchPage": "bide.queue.search",
         "TakenOver": "bide.importing",
+        "Task": "bide.worker.app.task",
         "Tick": "bide.worker.periodic.tick",
         "Undoable": "bide.undoing.changes",
         "WorkerProcess": "bide.observing.workers",
@@ -106,6 +108,7 @@ __all__ = [
     "SearchPage",
     "Sizes",
     "TakenOver",
+    "Task",
     "Tick",
     "Undoable",
     "Undone",

@@ -89,8 +89,8 @@ BODIES: list[tuple[Any, str]] = [
     (DEEP, "nested too deeply"),
     ("x" * (1 << 20), "body takes 1,048,578 bytes, the limit is 1,048,576.*max_body="),
     (b"x" * ((1 << 20) + 1), "body takes 1,048,577 bytes"),
-    (NewMessage(NewMessage(1)), r"a NewMessage cannot be the body.*put\(message\)"),
-    (Tell(7), r"a Tell is a job.*put\(job.message\(\)\) puts it"),
+    (NewMessage(NewMessage(1)), r"a NewMessage has its own .* body of another.*put\(message\)"),
+    (Tell(7), r"Tell belongs to no queue yet; register it with @app.job\(queue\)"),
 ]
 
 

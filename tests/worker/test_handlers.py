@@ -86,30 +86,32 @@ def claimed(body: Any) -> Handling:
     ],
 )
 def test_a_body_is_decoded_into_its_type(kind: Any, body: Any, value: Any) -> None:
-    assert decoder(kind, "f")(claimed(body)) == value
+    assert decoder(kind, "f")(claimed(body).message) == value
 
 
 def test_a_model_of_pydantic_validates_by_itself() -> None:
-    assert decoder(Model, "f")(claimed({"id": 4})).id == 4
+    assert decoder(Model, "f")(claimed({"id": 4}).message).id == 4
     with pytest.raises(Unfit, match="no Model: 1 validation error"):
-        decoder(Model, "f")(claimed({"id": "x"}))
-    assert [one.id for one in decoder(list[Model], "f")(claimed([{"id": 4}, {"id": 5}]))] == [
+        decoder(Model, "f")(claimed({"id": "x"}).message)
+    assert [
+        one.id for one in decoder(list[Model], "f")(claimed([{"id": 4}, {"id": 5}]).message)
+    ] == [
         4,
         5,
     ]
     with pytest.raises(Unfit, match="1 validation error"):
-        decoder(list[Model], "f")(claimed([{"id": "x"}]))
+        decoder(list[Model], "f")(claimed([{"id": "x"}]).message)
 
 
 def test_a_dataclass_of_pydantic_validates_by_itself() -> None:
-    assert decoder(Checked, "f")(claimed({"id": 4})) == Checked(4)
+    assert decoder(Checked, "f")(claimed({"id": 4}).message) == Checked(4)
     with pytest.raises(Unfit, match="no Checked: 1 validation error"):
-        decoder(Checked, "f")(claimed({"id": -1}))
+        decoder(Checked, "f")(claimed({"id": -1}).message)
 
     class Special(Checked):
         pass
 
-    assert isinstance(decoder(Special, "f")(claimed({"id": 4})), Special)
+    assert isinstance(decoder(Special, "f")(claimed({"id": 4}).message), Special)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,9 @@ def test_constraints_of_an_annotation_hold(mark: Any) -> None:
     with pytest.raises(Unfit, match="the body is no "):
         made.call(claimed(5))
     several = decoder(dict[str, list[Annotated[int, mark]]], "f")
-    assert several(claimed({"a": [6]})) == {"a": [6]}
+    assert several(claimed({"a": [6]}).message) == {"a": [6]}
     with pytest.raises(Unfit):
-        several(claimed({"a": [6, 5]}))
+        several(claimed({"a": [6, 5]}).message)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_constraints_of_an_annotation_hold(mark: Any) -> None:
 )
 def test_a_body_that_does_not_fit_says_why(kind: Any, body: Any, why: str) -> None:
     with pytest.raises(Unfit, match=why):
-        decoder(kind, "f")(claimed(body))
+        decoder(kind, "f")(claimed(body).message)
 
 
 def test_a_type_that_no_body_can_be_is_refused_at_once() -> None:

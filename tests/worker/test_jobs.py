@@ -80,6 +80,19 @@ def test_what_a_job_says_can_be_put() -> None:
     assert found.body == {"meeting": 7, "starts": "2030-01-01T09:00:00Z"}
 
 
+def test_a_job_is_put_as_it_is() -> None:
+    app = bide.App("memory://jobs-put")
+    app.job("meetings")(Remind)
+    meetings = app.queue("meetings")
+    assert meetings.put(Remind(7)).id == "remind-7"
+    assert [outcome.done for outcome in meetings.put_many([Remind(7), Remind(8)])] == [False, True]
+    assert meetings.get("remind-8") is not None
+    with pytest.raises(bide.InvalidArgument, match="a Remind has its own id, due time and options"):
+        meetings.put(Remind(9), delay=5)
+    with pytest.raises(bide.InvalidArgument, match="cannot be the body of another message"):
+        meetings.put(bide.NewMessage(Remind(9)))
+
+
 def test_each_message_goes_to_its_job(scene: Scene) -> None:
     async def story() -> None:
         scene.app.job("meetings", "remind", concurrency=8)(Remind)
@@ -114,8 +127,9 @@ def test_a_job_that_is_not_known_here_is_tried_again(scene: Scene) -> None:
         await put(scene, bide.NewMessage(body={}, id="new"), {"bide-job": "Celebrate"})
         async with scene.at_work():
             await scene.delayed(1, "meetings")
-        error = (await scene.find("new", "meetings")).error or ""
-        assert error.startswith("the message is of the job 'Celebrate'; this worker knows")
+        message = await scene.find("new", "meetings")
+        assert message.error == "unknown work: the job 'Celebrate'; this worker knows Refuse"
+        assert message.attempt == 0
 
     scene.play(story())
 

@@ -20,6 +20,7 @@ from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.run import Run
 from bide.consuming.settling import Settling
 from bide.consuming.store_client import StoreClient
+from bide.consuming.unknown_work import settle_unknown
 from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict
 from bide.model.commands import Extend
 from bide.model.errors import StoreError
@@ -253,9 +254,8 @@ class Consumer(Claimer):
                 continue
             if handler is None:
                 self._crash_isolation.left(handling)
-                self._settling.add(
-                    handling, self.judge(handling, queue_handlers.no_such_job(message))
-                )
+                verdict = settle_unknown(handling, queue_handlers.unknown(message))
+                self._settling.add(handling, verdict)
             elif len(self.running) < queue_handlers.concurrency:
                 self._begin(handling, now)
             else:

@@ -24,9 +24,10 @@ def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Ou
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
     for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
-        if not detailed and handling.outcome in QUIET:
-            continue
         first = verdict.reason.partition("\n")[0]
+        explained = handling.outcome == "released" and first != ""
+        if not detailed and handling.outcome in QUIET and not explained:
+            continue
         level, text = {
             "lost": (logging.WARNING, f"handled, but its lease was over: {outcome}"),
             "dead": (logging.ERROR, f"it is dead now: {first}"),
@@ -35,7 +36,11 @@ def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Ou
                 f"failed, again in {format_duration(verdict.delay)}: {first}",
             ),
             "discarded": (logging.DEBUG, f"discarded: {first}"),
-            "released": (logging.DEBUG, "released"),
+            "released": (
+                (logging.WARNING, f"released, again in {format_duration(verdict.delay)}: {first}")
+                if explained
+                else (logging.DEBUG, "released")
+            ),
             "acked": (logging.DEBUG, f"done in {handling.took * 1000:.1f} ms"),
         }[handling.outcome]
         fields = _fields(handling, handling.outcome) | (

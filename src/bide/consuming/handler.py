@@ -4,6 +4,7 @@ import inspect
 import types
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -13,10 +14,11 @@ from bide.consuming.outcomes import Discard
 from bide.model.backoff import Backoff
 from bide.model.body import decoder_of
 from bide.model.errors import InvalidArgument, UnreadableBody
+from bide.model.message import Message
 from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import Held
 
-Decode = Callable[[Handling], Any]
+Decode = Callable[[Message], Any]
 
 
 class Unfit(Exception):
@@ -28,7 +30,7 @@ class NotAwaited(TypeError):
 
 
 def decoder(kind: Any, what: str) -> Decode:
-    """Return a function that decodes the body of a delivery into a type.
+    """Return a function that decodes the body of a message into a type.
 
     Args:
         kind: a dataclass, a `TypedDict`, a msgspec `Struct`, a pydantic model, or anything that
@@ -43,6 +45,29 @@ def decoder(kind: Any, what: str) -> Decode:
         return _any
     if kind is bytes:
         return _bytes
+    decode = json_decoder(kind, what)
+
+    def to_value(message: Message) -> Any:
+        if not message.json:
+            raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
+        try:
+            return decode(message.data)
+        except Exception as error:  # validation code of the user may raise anything
+            raise Unfit(f"the body is no {_name(kind)}: {error}") from error
+
+    return to_value
+
+
+def json_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
+    """Return a function that decodes JSON into a type, for `decoder` and for arguments of tasks.
+
+    Args:
+        kind: as for `decoder`; bytes are base64 in JSON.
+        what: the owner of the parameter, for the error.
+
+    Raises:
+        InvalidArgument: this type cannot be decoded.
+    """
     try:
         decode = decoder_of(kind)
         with suppress(TypeError):  # of a default value without a form in JSON, which does no harm
@@ -52,16 +77,7 @@ def decoder(kind: Any, what: str) -> Decode:
             f"{what} takes a {_name(kind)}, which no body can be decoded into ({error}); annotate "
             "it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
         ) from error
-
-    def to_value(handling: Handling) -> Any:
-        if not handling.message.json:
-            raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
-        try:
-            return decode(handling.message.data)
-        except Exception as error:  # validation code of the user may raise anything
-            raise Unfit(f"the body is no {_name(kind)}: {error}") from error
-
-    return to_value
+    return decode
 
 
 def _schema(kind: Any) -> dict[str, Any]:
@@ -71,15 +87,14 @@ def _schema(kind: Any) -> dict[str, Any]:
     return {"type": "object"}
 
 
-def _any(handling: Handling) -> Any:
+def _any(message: Message) -> Any:
     try:
-        return handling.message.body
+        return message.body
     except UnreadableBody as error:
         raise Unfit(str(error)) from error
 
 
-def _bytes(handling: Handling) -> bytes:
-    message = handling.message
+def _bytes(message: Message) -> bytes:
     if message.json:
         raise Unfit(f"the body is JSON, and the handler takes bytes: {message.data[:100]!r}")
     return message.data
@@ -108,7 +123,7 @@ def make_handler(
     warn_after: Duration | None = None,
     signatures: str = SIGNATURES,
     optional: bool = False,
-    decode: Decode | None = None,
+    given: Callable[[Handling], Any] | None = None,
 ) -> Handler:
     """Return the handler of a function.
 
@@ -121,19 +136,20 @@ def make_handler(
         warn_after: how long a delivery may take before a warning is logged.
         signatures: what the function may take, in words, for errors.
         optional: whether it may take nothing.
-        decode: decodes the body; by default by the annotation.
+        given: returns what it takes in place of the body.
 
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
     name, order, kind = _inspect(function, "a handler", signatures, body, optional)
-    is_async = _is_async(function)
-    body_of = decode or (decoder(kind, name) if "b" in order else lambda _: None)
+    is_async = is_coroutine_function(function)
+    decode = decoder(kind, name) if "b" in order and given is None else None
+    body_of = given or partial(_body_of, decode)
     asked = ""
 
     if still_wanted is not None:
         _, asked, _ = _inspect(still_wanted, f"still_wanted of {name}", WANTED)
-        if _is_async(still_wanted) != is_async:
+        if is_coroutine_function(still_wanted) != is_async:
             raise InvalidArgument(
                 f"still_wanted of {name} must be {'async' if is_async else 'a plain function'}, as "
                 "the handler is: they run in the same place"
@@ -167,7 +183,12 @@ def make_handler(
         seconds_of(timeout),
         seconds_of(warn_after, "warn_after"),
         checked_retry(retry) or Backoff(),
+        decode,
     )
+
+
+def _body_of(decode: Decode | None, handling: Handling) -> Any:
+    return None if decode is None else decode(handling.message)
 
 
 def _arguments(order: str, body: Any, handling: Handling) -> tuple[Any, ...]:
@@ -191,8 +212,7 @@ def _inspect(
     if not callable(function):
         raise InvalidArgument(f"{what} must be a function, not a {type(function).__name__}")
     name = name_of(function)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidArgument(f"{name} is a generator: calling it runs nothing; remove the yield")
+    check_is_no_generator(function)
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function written in C may have no signature
@@ -205,8 +225,8 @@ def _inspect(
             if parameter.default is parameter.empty:
                 raise InvalidArgument(f"{name} needs {parameter.name}=, which bide does not pass")
             continue
-        annotation = _hints(function, name).get(parameter.name, parameter.annotation)
-        argument = "d" if _is_delivery(parameter.name, annotation) else "b"
+        annotation = hints_of(function, name).get(parameter.name, parameter.annotation)
+        argument = "d" if is_delivery(parameter.name, annotation) else "b"
         if argument in order:
             if parameter.default is not parameter.empty:
                 break
@@ -219,6 +239,18 @@ def _inspect(
             f"{name} names no parameter (a decorator needs functools.wraps); {signatures}"
         )
     return name, order, kind
+
+
+def check_is_no_generator(function: Any) -> None:
+    """Check that calling a function runs it.
+
+    Raises:
+        InvalidArgument: it is a generator.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgument(
+            f"{name_of(function)} is a generator: calling it runs nothing; remove the yield"
+        )
 
 
 def checked_result(result: Any, name: str) -> Any:
@@ -308,13 +340,15 @@ def name_of(function: Any) -> str:
     return f"{module}.{name}" if module else str(name)
 
 
-def _is_async(function: Any) -> bool:
+def is_coroutine_function(function: Any) -> bool:
+    """Tell whether calling a function makes a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine)
     )
 
 
-def _is_delivery(name: str, annotation: Any) -> bool:
+def is_delivery(name: str, annotation: Any) -> bool:
+    """Tell whether a parameter takes the delivery, by its annotation or else by its name."""
     if annotation is inspect.Parameter.empty:
         return name == "delivery"
     if get_origin(annotation) is Annotated:
@@ -323,7 +357,12 @@ def _is_delivery(name: str, annotation: Any) -> bool:
     return any(isinstance(kind, type) and issubclass(kind, Held) for kind in kinds or (annotation,))
 
 
-def _hints(function: Any, name: str) -> dict[str, Any]:
+def hints_of(function: Any, name: str) -> dict[str, Any]:
+    """Return the resolved annotations of a function.
+
+    Raises:
+        InvalidArgument: they cannot be resolved.
+    """
     target = getattr(function, "func", function)
     if not isinstance(target, (types.FunctionType, types.MethodType)):
         target = type(target).__call__

@@ -29,6 +29,9 @@ class Handler:
     warn_after: float | None = None
     """Seconds after which a warning says that a delivery still runs."""
     retry: Backoff = field(default_factory=Backoff)
+    check: Callable[[Message], object] | None = None
+    """Decodes the body as `call` does, and raises `Unfit` if it does not fit; `None` if every body
+    does."""
 
 
 class Handling(Delivery):

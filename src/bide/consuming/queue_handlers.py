@@ -6,7 +6,7 @@ from typing import Protocol
 
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handler, Handling
-from bide.consuming.outcomes import Retry
+from bide.consuming.parameters import task_named
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE
@@ -38,11 +38,13 @@ class QueueHandlers:
     """In milliseconds."""
     concurrency: int
     handlers: dict[str | None, Handler] = field(default_factory=dict)
-    """By job; a queue with a plain handler has the one under `None`."""
+    """By task or job; a queue with a plain handler has the one under `None`."""
     chain: Callable[[StoreClient], Chain] | None = None
     """Makes the chain of a source or a schedule in this process."""
     fills: str | None = None
     """For a source: the queue that it puts messages into."""
+    tasks: bool = False
+    """Whether some of them are tasks, which the bodies of their messages name."""
 
     @property
     def any(self) -> Handler:
@@ -50,18 +52,24 @@ class QueueHandlers:
         return next(iter(self.handlers.values()))
 
     def of(self, message: Message) -> Handler | None:
-        """Return the handler of a message; `None` if this process does not know its job."""
+        """Return the handler of a message; `None` if this process does not know its task or job."""
         if (plain := self.handlers.get(None)) is not None:
             return plain
-        job = (message.headers or {}).get(JOB)
-        return self.any if job is None and len(self.handlers) == 1 else self.handlers.get(job)
+        name = self._work_of(message)
+        return self.any if name is None and len(self.handlers) == 1 else self.handlers.get(name)
 
-    def no_such_job(self, message: Message) -> Retry:
-        """Return the retry of a message without a handler: a newer process may know its job."""
-        job = (message.headers or {}).get(JOB)
-        known = ", ".join(str(name) for name in self.handlers)
-        what = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
-        return Retry(reason=f"the message {what}; this worker knows the jobs {known}")
+    def _work_of(self, message: Message) -> str | None:
+        """Return the name of the job or the task of a message, if it says one."""
+        if (job := (message.headers or {}).get(JOB)) is not None:
+            return job
+        return task_named(message) if self.tasks else None
+
+    def unknown(self, message: Message) -> str:
+        """Tell what a message is that has no handler here, and what this process knows."""
+        name = self._work_of(message)
+        kind = "job" if JOB in (message.headers or {}) else "task"
+        what = f"the {kind} {name!r}" if name is not None else "it names neither task nor job"
+        return f"{what}; this worker knows {', '.join(sorted(map(str, self.handlers)))}"
 
 
 def chained(

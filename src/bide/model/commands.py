@@ -245,7 +245,8 @@ class Retry(_Settle, frozen=True, tag="retry"):
     delay: Ms = 0
     reason: str = ""
     release: bool = False
-    """Count no attempt. Without a delay, a message keeps its due time."""
+    """Count no attempt. Without a delay, a message keeps its due time. A reason is remembered as
+    that of a failure."""
 
 
 class Bury(_Settle, frozen=True, tag="bury"):

@@ -21,17 +21,29 @@ OnConflict = Literal["keep", "replace"]
 _VERSION = re.compile("[0-9a-f]{16}")
 
 
+def whole_message(body: Any) -> NewMessage | None:
+    """Return the message that a body is by itself: a `NewMessage`, or a job; `None` if it is none.
+
+    Raises:
+        InvalidArgument: the job was not registered.
+    """
+    if isinstance(body, NewMessage):
+        return body
+    if not isinstance(body, msgspec.Struct):
+        return None
+    make = getattr(body, "message", None)
+    if not (callable(make) and callable(getattr(body, "due", None))):
+        return None
+    message: NewMessage = make()
+    return message
+
+
 def refuse_whole(body: msgspec.Struct) -> None:
     """Refuse a body that is a whole message: its due time and id would be lost."""
-    if isinstance(body, NewMessage):
+    if whole_message(body) is not None:
         raise InvalidArgument(
-            "a NewMessage cannot be the body of another one; put it alone: put(message) or "
-            "put_many([message])"
-        )
-    if callable(getattr(body, "message", None)) and callable(getattr(body, "due", None)):
-        raise InvalidArgument(
-            f"a {type(body).__name__} is a job, which has its own due time and id; "
-            "put(job.message()) puts it"
+            f"a {type(body).__name__} has its own due time and id, and cannot be the body of "
+            "another message; put it alone: put(message) or put_many([message])"
         )
 
 

@@ -70,7 +70,7 @@ class CommandBuilder:
         listed = list(messages)
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
             whole = [
-                each if isinstance(each, NewMessage) else msgspec.structs.replace(shared, body=each)
+                arguments.whole_message(each) or msgspec.structs.replace(shared, body=each)
                 for each in listed
             ]
             return self.put(whole, on_conflict)
@@ -104,14 +104,15 @@ class CommandBuilder:
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
-        """Return the command that puts one message; its body may be a whole `NewMessage`."""
-        if isinstance(message.body, NewMessage):
+        """Return the command that puts one message; its body may be a whole one, or a job."""
+        body = message.body
+        if type(body) not in _SIMPLE and (whole := arguments.whole_message(body)) is not None:
             if _all_but_body(message) != _all_but_body(NewMessage(None)) or message.id is not None:
                 raise InvalidArgument(
-                    "a NewMessage has its own id, due time and options: set them there, and call "
-                    "put(message) without others"
+                    f"a {type(body).__name__} has its own id, due time and options: set them "
+                    "there, and call put(message) without others"
                 )
-            message = message.body
+            message = whole
         policy = _policy_of(on_conflict, ["raise"])
         item = self.item(message)
         if item.latest is not None:

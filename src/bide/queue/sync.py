@@ -99,7 +99,8 @@ class Queue(BaseQueue):
         """Store a message until it is due. Once this returns, the message is safe.
 
         Args:
-            body: any JSON value, or bytes; or a `NewMessage`, which has its own options.
+            body: any JSON value, or bytes; or a `NewMessage` or a `Job`, which have their own
+                options.
             delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
             at: the due time instead: an aware `datetime`, or Unix seconds. A time in the past is
                 due at once, as is a message with neither.
@@ -159,7 +160,7 @@ class Queue(BaseQueue):
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
-            messages: `NewMessage` objects, each with its own options, or plain bodies.
+            messages: `NewMessage` or `Job` objects, each with its own options, or plain bodies.
             delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
             on_conflict: if an id exists: "keep" or "replace".
             within: as for `put`.

@@ -83,7 +83,7 @@ class Celery(App):
             )
         super().__init__(store, lifespan=lifespan)
         self.main = main
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, Task] = {}  # type: ignore[assignment]  # as Celery names them
         """The tasks by name."""
         self._default = queue
         self._lease = lease
@@ -95,7 +95,7 @@ class Celery(App):
             raise Unsupported(f"app.{name} is not there: {_NOT_THERE[name]}")
         raise AttributeError(f"{type(self).__name__!r} has no {name!r}")
 
-    @overload
+    @overload  # type: ignore[override]  # its tasks and options are those of Celery
     def task(self, function: Callable[..., Any], /) -> Task: ...
     @overload
     def task(self, /, **options: Any) -> Callable[[Callable[..., Any]], Task]: ...

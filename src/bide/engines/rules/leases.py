@@ -23,10 +23,14 @@ def ack(record: Record, command: Ack, number: int, facts: Facts) -> Change:
 
 def retry(record: Record, command: Retry, number: int, facts: Facts) -> Change:
     """Return the message to the queue, or make it a dead letter after its last attempt."""
-    if command.release and not command.delay:
-        return Change(record, ready(record))
     if command.release:
-        return Change(record, _postponed(record, facts.now + command.delay))
+        released = record
+        if command.reason:
+            unbegun = replace(record, since=None)
+            released = with_failure(unbegun, record.attempt, command.reason, facts.now)
+        if not command.delay:
+            return Change(record, ready(released))
+        return Change(record, _postponed(released, facts.now + command.delay))
     failure = failed(record, command.reason, facts.now, facts)
     if failure.after is None or failure.after.state == "dead":
         return failure

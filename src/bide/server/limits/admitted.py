@@ -53,7 +53,9 @@ def left_by(command: Any) -> int:
     """Return how many bytes of results and reasons a command leaves in the store."""
     if isinstance(command, cmd.Ack):
         return ENDED * command.weight + sum(map(len, filter(None, command.results)))
-    if isinstance(command, cmd.Bury) or (isinstance(command, cmd.Retry) and not command.release):
+    if isinstance(command, cmd.Bury) or (
+        isinstance(command, cmd.Retry) and (command.reason or not command.release)
+    ):
         return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
     return 0
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from bide.model.message import IN_TRANSIT, REASON_LENGTH
+from bide.model.message import IN_TRANSIT, REASON_LENGTH, Failure
 from bide.model.replies import Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, leases
 
@@ -50,6 +50,23 @@ class ChangeCases:
         both += driver.replace("a", "a", data=b"3", if_version=driver.get("a").version)
         assert done(both) == [True, False] * 5
         driver.shows("a", data=b"3")
+
+    def test_a_release_remembers_its_reason_and_counts_no_attempt(self, driver: Driver) -> None:
+        lease = driver.lease("a", attempts=1)
+        assert driver.retry(lease, release=True, delay=50, reason="nobody knows it")[0].done
+        first = Failure(0, driver.now, "w1", "nobody knows it")
+        driver.shows("a", state="delayed", attempt=0, failures=(first,), planned=START)
+        driver.wait(50).retry(*driver.hold(), release=True, reason="nor now")
+        second = Failure(0, driver.now, "w1", "nor now")
+        driver.shows("a", state="ready", attempt=0, failures=(first, second))
+        driver.retry(*driver.hold(), release=True)
+        driver.shows("a", state="ready", attempt=0, failures=(first, second))
+        driver.retry(*driver.hold(), reason="it failed")
+        assert [failure.attempt for failure in driver.page("dead").messages[0].failures] == [
+            0,
+            0,
+            1,
+        ]
 
     @pytest.mark.parametrize("expires", [None, HOUR])
     def test_a_version_outlasts_attempts(self, driver: Driver, expires: int | None) -> None:

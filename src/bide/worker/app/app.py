@@ -3,20 +3,31 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.handler import Middleware, check_takes, make_handler, name_of
+from bide.consuming.handler import (
+    Middleware,
+    check_is_no_generator,
+    check_takes,
+    checked_retry,
+    make_handler,
+    name_of,
+)
 from bide.consuming.queue_handlers import check_decorator
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, NewMessage
 from bide.model.times import Duration, milliseconds
+from bide.queue.aio import AsyncQueue
+from bide.queue.sync import Queue
 from bide.worker.app.lifespan import Lifespan
+from bide.worker.app.open_queues import OpenQueues
 from bide.worker.app.periodic import F, Periodic
+from bide.worker.app.task import Task
 from bide.worker.process.in_process import InProcessWorker
 
 
@@ -71,7 +82,7 @@ class Job(msgspec.Struct):
         raise NotImplementedError(f"{type(self).__name__} has no method run")
 
     def message(self) -> NewMessage:
-        """Return what to put: `queue.put_many([job.message()])`.
+        """Return what `queue.put(job)` puts.
 
         Raises:
             InvalidArgument: its class was not registered with `App.job`, or `options` returns an
@@ -92,6 +103,8 @@ class Job(msgspec.Struct):
 
 
 J = TypeVar("J", bound=type[Job])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class App(Periodic):
@@ -125,6 +138,9 @@ class App(Periodic):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(url, lifespan, clock)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """The tasks by name."""
+        self._open_queues = OpenQueues(lambda: self._url, clock)
 
     def handler(
         self,
@@ -215,10 +231,7 @@ class App(Periodic):
                     f"{kind.__name__} has no method run, which does the work; write def run(self)"
                 )
             known_as = check_name(name or kind.__name__)
-            others = self._queue_handlers[queue].handlers if queue in self._queue_handlers else {}
-            if None in others or known_as in others:
-                what = "has a plain handler" if None in others else f"knows {known_as!r}"
-                raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
+            self._check_name(queue, known_as)
             wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
             handler = make_handler(
                 kind.run, timeout, retry, wanted, body=kind, warn_after=warn_after
@@ -228,6 +241,111 @@ class App(Periodic):
             return kind
 
         return register
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        queue: str | None = None,
+        name: str | None = None,
+        lease: Duration = "1m",
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        warn_after: Duration | None = None,
+        retry: Backoff | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(
+        self,
+        function: Callable[P, R] | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        name: str | None = None,
+        lease: Duration = "1m",
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        warn_after: Duration | None = None,
+        retry: Backoff | None = None,
+    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+        """Register a function that messages call: `@app.task`, or `@app.task(queue="orders")`.
+
+        Its name becomes a `Task`: `put` calls the function soon in a worker, `later` when you say,
+        and calling it calls the function here and now. Plain or async. A parameter that is
+        annotated with `bide.Delivery`, with the default `None`, is given the delivery by the
+        worker. If the function returns, the message is acked; what it raises counts as for
+        `handler`.
+
+        Args:
+            function: takes its arguments by name: no `*args`, and none by position only.
+            queue: of its messages; several tasks may share one. By default one of the task's name.
+            name: marks its messages; the name of the function by default. Pending messages have
+                it, so keep it if you rename the function.
+            lease: as for `handler`; the same for all tasks of a queue.
+            concurrency: as for `handler`; the same for all tasks of a queue.
+            timeout, warn_after, retry: as for `handler`.
+
+        Raises:
+            InvalidArgument: the function takes arguments that a message cannot carry, the name is
+                taken, or the queue has a plain handler.
+
+        Example:
+            >>> import bide
+            >>> app = bide.App("memory://")
+            >>> @app.task(queue="orders", retry=bide.Backoff(attempts=5, first="10s"))
+            ... def expire(order: int, *, reason: str = "unpaid") -> None:
+            ...     print("order", order, "is", reason)
+            >>> print(expire.later("30m", id="order-42").put(42).state)
+            delayed
+        """
+        if function is not None and not callable(function):
+            raise InvalidArgument(
+                f"{function!r} is no function; name the queue of a task with @app.task(queue=...)"
+            )
+
+        def register(function: Callable[P, R]) -> Task[P, R]:
+            if inspect.isclass(function) or not callable(function):
+                raise InvalidArgument(f"{function!r} is no function; classes are for @app.job")
+            check_is_no_generator(function)
+            known_as = check_name(name or function.__name__)
+            if known_as in self.tasks:
+                raise InvalidArgument(
+                    f"a task is named {known_as!r} already; give this one another name="
+                )
+            home = queue or known_as
+            made = Task(
+                self._open_queues, function, known_as, home, checked_retry(retry) or Backoff()
+            )
+            self._check_name(home, known_as)
+            self._add(home, known_as, made.handler(timeout, warn_after), lease, concurrency)
+            self._queue_handlers[home].tasks = True
+            self.tasks[known_as] = made
+            return made
+
+        return register if function is None else register(function)
+
+    def queue(self, name: str) -> Queue:
+        """Return a queue in the store of this app. It is opened once, and shared.
+
+        Example:
+            >>> app = App("memory://")
+            >>> app.queue("orders").name
+            'orders'
+        """
+        return self._open_queues.queue(name)
+
+    def async_queue(self, name: str) -> AsyncQueue:
+        """Return the same for event loops."""
+        return self._open_queues.async_queue(name)
+
+    def close(self) -> None:
+        """Close the queues that `queue`, `async_queue` and tasks have opened.
+
+        They are opened again when they are used.
+        """
+        self._open_queues.close()
 
     def middleware(self, function: Middleware) -> Middleware:
         """Run an async function around every delivery; the first registered is the outermost.

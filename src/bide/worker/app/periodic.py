@@ -176,7 +176,7 @@ class Periodic(Registrations):
                 retry,
                 signatures=TAKEN,
                 optional=True,
-                decode=attrgetter("given"),
+                given=attrgetter("given"),
             )
             self._check_free(check_queue(queue), "a schedule needs its own queue")
             schedule = Schedule(queue, handler.name, rule, missed, late, handler.retry.attempts)

@@ -76,6 +76,17 @@ class Registrations:
             )
         known.handlers[job] = handler
 
+    def _check_name(self, queue: str, name: str) -> None:
+        """Check that a queue may have a task or a job of this name.
+
+        Raises:
+            InvalidArgument: it has one, or a plain handler.
+        """
+        others = self._queue_handlers[queue].handlers if queue in self._queue_handlers else {}
+        if None in others or name in others:
+            what = "has a plain handler" if None in others else f"knows {name!r}"
+            raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
+
     def _check_free(self, queue: str, fix: str) -> None:
         """Check that a queue has no handler.
 

@@ -195,12 +195,17 @@ local function follow(r)
   to_delayed(r)
 end
 
+-- Adds a failure to a message.
+local function add_failure(r, reason, moment, since)
+  table.insert(r.failures, {r.attempt, moment, r.holder or '', reason, since})
+  while #r.failures > KEPT_FAILURES do table.remove(r.failures, 1) end
+end
+
 -- Adds a failure to a message; `counted`: as an attempt. Returns true if another attempt is left;
 -- else, and if `final`, the message is dead; one with a successor is only counted so.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
-  table.insert(r.failures, {r.attempt, moment, r.holder or '', reason, counted and r.since or nil})
-  while #r.failures > KEPT_FAILURES do table.remove(r.failures, 1) end
+  add_failure(r, reason, moment, counted and r.since or nil)
   if not final and r.attempt < r.attempts then return true end
   remember_end(r, 'dead', counted and (r.holder or '') or actor)
   if r.successor then

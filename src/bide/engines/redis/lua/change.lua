@@ -11,7 +11,7 @@
 --   revive      let dead letters be delivered again, with all their attempts
 --   extend      let leases end at another time
 --   retry       give messages back, to be delivered again; without attempts left they die
---   untouched   give messages back as if they had not been claimed
+--   untouched   give messages back as if they had not been claimed; a reason is remembered
 --   bury        let them die; without a token, those that no worker holds, which counts no attempt
 --   release     end the lease of any holder: a failed attempt, ready again at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
@@ -70,6 +70,7 @@ local function do_it(r, token)
     call('ZADD', LEASED, int(moment), r.member)
   elseif not (verb == 'retry' or verb == 'release') or failed(r, reason, now, true) then
     if verb == 'retry' or verb == 'release' then count('retried') end
+    if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
     if verb == 'release' or verb == 'untouched' and moment == now then
       to_ready(r)
     else

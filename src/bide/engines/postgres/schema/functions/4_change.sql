@@ -173,6 +173,8 @@ BEGIN
           cause := CASE WHEN p_verb <> 'bury' AND was.attempt + 1 < was.attempts THEN 'retried' END;
         ELSIF was.successor IS NOT NULL THEN
           new := _follow(was, moment);
+        ELSIF p_reason <> '""' THEN
+          new.failures := _failed(was.failures, was.attempt, moment, was.holder, p_reason, NULL);
         END IF;
         IF p_verb = 'retry' AND was.successor IS NULL AND new.state <> 3 THEN
           new.state := 1;

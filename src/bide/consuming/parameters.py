@@ -1,0 +1,183 @@
+"""The parameters of a task: arguments are checked at the put, and decoded for the call."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from bide.consuming.handler import Unfit, hints_of, is_delivery, json_decoder, name_of
+from bide.model import body as bodies
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+
+
+class TaskBody(msgspec.Struct):
+    """The body of a message that calls a task.
+
+    Programs in other languages put the same: `{"task": "expire", "args": {"order": 42}}`.
+    """
+
+    task: str
+    """The name of the task."""
+    args: dict[str, msgspec.Raw] = {}
+    """Its arguments by name; those that are left out have their defaults."""
+
+
+_decode_body = msgspec.json.Decoder(TaskBody).decode
+
+
+def task_body(message: Message) -> TaskBody:
+    """Return the call of a task that a message is.
+
+    Raises:
+        Unfit: it is none.
+    """
+    if not message.json:
+        raise Unfit('the body is bytes; a task takes {"task": its name, "args": {name: value}}')
+    try:
+        return _decode_body(message.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Unfit(
+            f'the body calls no task, as {{"task": its name, "args": {{...}}}} does: {error}'
+        ) from error
+
+
+class TaskName(msgspec.Struct):
+    """What a `TaskBody` names, without its arguments."""
+
+    task: str
+
+
+_decode_name = msgspec.json.Decoder(TaskName).decode
+
+
+def task_named(message: Message) -> str | None:
+    """Return the name of the task that a message calls; `None` if it calls none."""
+    try:
+        return _decode_name(message.data).task if message.json else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class Parameters:
+    """The parameters of a function that messages call.
+
+    Args:
+        function: plain or async. A parameter that is annotated with `bide.Delivery` is given the
+            delivery by the worker, and is none of the arguments.
+
+    Raises:
+        InvalidArgument: it takes `*args`, or arguments by position only, or a type that no
+            argument can be decoded into.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._name = name_of(function)
+        self._signature = inspect.signature(function)
+        self._decoders: dict[str, Callable[[bytes], Any]] = {}
+        self._required: set[str] = set()
+        self._by_position: list[str] = []
+        self._other: Callable[[bytes], Any] | None = None
+        self.delivery: str | None = None
+        """The parameter that takes the delivery, if there is one."""
+        hints = hints_of(function, self._name)
+        for parameter in self._signature.parameters.values():
+            self._add(parameter, hints.get(parameter.name, Any))
+        returned = hints.get("return", Any)
+        self.result: Any = Any if returned is None or returned is type(None) else returned
+        """The type of what it returns, as annotated."""
+
+    def __str__(self) -> str:
+        shown = [
+            parameter
+            for parameter in self._signature.parameters.values()
+            if parameter.name != self.delivery
+        ]
+        return str(self._signature.replace(parameters=shown))
+
+    def _add(self, parameter: inspect.Parameter, kind: Any) -> None:
+        name, required = parameter.name, parameter.default is parameter.empty
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            shown = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + name
+            raise InvalidArgument(
+                f"{self._name} takes {shown} by position; messages carry arguments by name, so "
+                "give each one a name, and remove the / of positional-only ones"
+            )
+        if is_delivery(name, parameter.annotation if kind is Any else kind):
+            if required:
+                raise InvalidArgument(
+                    f"{self._name} takes the delivery, which only a worker gives it: write "
+                    f"{name}: bide.Delivery | None = None"
+                )
+            self.delivery = name
+            return
+        decode = json_decoder(kind, f"{name}= of {self._name}")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            self._other = decode
+            return
+        self._decoders[name] = decode
+        if required:
+            self._required.add(name)
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            self._by_position.append(name)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name.
+
+        They are encoded and decoded once, so that a message which a worker could not call the
+        function with is refused where it is put.
+
+        Raises:
+            InvalidArgument: the function cannot be called with them.
+        """
+        arguments = dict(zip(self._by_position, args, strict=False))
+        twice = arguments.keys() & kwargs.keys()
+        arguments |= kwargs
+        if len(args) > len(self._by_position) or twice or self._mismatch(arguments):
+            raise InvalidArgument(self._cannot_be_called(args, kwargs))
+        data, _ = bodies.encode(arguments)
+        try:
+            self._decoded(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
+        except Unfit as error:
+            raise InvalidArgument(str(error)) from error
+        return arguments
+
+    def decode(self, message: Message) -> dict[str, Any]:
+        """Return the arguments that a message has, by name.
+
+        Raises:
+            Unfit: the function cannot be called with them.
+        """
+        return self._decoded(task_body(message).args)
+
+    def _decoded(self, raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+        if mismatch := self._mismatch(raw):
+            raise Unfit(f"{self._name}{self} {mismatch}")
+        arguments: dict[str, Any] = {}
+        for name, value in raw.items():
+            decode = self._decoders.get(name, self._other)
+            assert decode is not None
+            try:
+                arguments[name] = decode(bytes(value))
+            except Exception as error:  # validation code of the user may raise anything
+                raise Unfit(f"{name}= of {self._name} does not fit: {error}") from error
+        return arguments
+
+    def _mismatch(self, arguments: Mapping[str, Any]) -> str:
+        """Return how names of arguments differ from those of the parameters; "" if they fit."""
+        missing = self._required - arguments.keys()
+        if missing:
+            return f"needs {', '.join(sorted(missing))}, which the arguments lack"
+        unknown = arguments.keys() - self._decoders.keys() if self._other is None else set()
+        return f"has no parameter {', '.join(sorted(unknown))}" if unknown else ""
+
+    def _cannot_be_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if self.delivery in kwargs:
+            return f"{self._name} gets {self.delivery}= from its worker; leave it out"
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return f"{self._name}{self} cannot be called so: {error}"
+        return f"{self._name}{self} gets its delivery from the worker; leave it out"

@@ -1,0 +1,349 @@
+"""Tasks: functions that messages call."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import update_wrapper
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+from bide.consuming.handler import checked_retry, is_coroutine_function, name_of, seconds_of
+from bide.consuming.handling import Handler, Handling
+from bide.consuming.parameters import Parameters
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message, NewMessage
+from bide.model.replies import Outcome
+from bide.model.times import Duration, Moment
+from bide.observing.explanation import Explanation
+from bide.queue.aio import AsyncQueue
+from bide.queue.arguments import OnConflict
+from bide.queue.sync import Queue
+from bide.worker.app.open_queues import OpenQueues
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Call = tuple[Any, ...] | Mapping[str, Any]
+"""The arguments of one call: by position, or by name."""
+
+
+class Task(Generic[P, R]):
+    """A function that messages call, made by `App.task`. Calling it runs it here and now.
+
+    Its arguments travel as `{"task": name, "args": {parameter: value}}`: each value has the type
+    that its parameter is annotated with, as bodies of handlers have.
+
+    Example:
+        >>> import bide
+        >>> app = bide.App("memory://shop")
+        >>> @app.task
+        ... def expire(order: int, *, reason: str = "unpaid") -> None:
+        ...     print("order", order, "is", reason)
+        >>> print(expire.later("30m", id="order-42").put(42).state)
+        delayed
+        >>> bool(expire.cancel("order-42"))
+        True
+        >>> expire(42)
+        order 42 is unpaid
+    """
+
+    def __init__(
+        self,
+        open_queues: OpenQueues,
+        function: Callable[P, R],
+        name: str,
+        queue: str,
+        retry: Backoff,
+    ) -> None:
+        self.name = name
+        """Names the task in messages."""
+        self.parameters = Parameters(function)
+        """What it takes."""
+        self.retry = retry
+        """The delays after errors, and the number of attempts."""
+        self._open_queues = open_queues
+        self._function = function
+        self._queue_name = queue
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}{self.parameters} of queue {self._queue_name!r}>"
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of its messages; the app opens it."""
+        return self._open_queues.queue(self._queue_name)
+
+    @property
+    def async_queue(self) -> AsyncQueue:
+        """The same for event loops."""
+        return self._open_queues.async_queue(self._queue_name)
+
+    def later(
+        self,
+        delay: Duration | None = None,
+        *,
+        at: Moment | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int | None = None,
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: OnConflict | Literal["raise"] = "keep",
+        if_version: str | None = None,
+        latest: Duration | None = None,
+        within: object = None,
+    ) -> "Later[P]":
+        """Say when and how the function is to be called; `put` on what it returns says with what.
+
+        Args:
+            delay: how long from now: seconds, a `timedelta`, or "1h30m". At once by default.
+            at: the time instead: an aware `datetime`, or Unix seconds.
+            id: your own name for the call, to cancel or move it by; random by default.
+            attempts: how often it is tried at most; by default as the task's `retry` says.
+            priority, expires, group, headers: as for `Queue.put`.
+            on_conflict, if_version, latest, within: as for `Queue.put`.
+
+        Example:
+            >>> import bide
+            >>> app = bide.App("memory://later")
+            >>> @app.task(queue="reminders")
+            ... def remind(user: int) -> None: ...
+            >>> print(remind.later("1d", id="remind-7", group="user:7").put(7).id)
+            remind-7
+        """
+        options = {
+            "delay": delay,
+            "at": at,
+            "id": id,
+            "priority": priority,
+            "expires": expires,
+            "attempts": self.retry.attempts if attempts is None else attempts,
+            "group": group,
+            "headers": headers,
+            "latest": latest,
+        }
+        how = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
+        return Later(self, options, how)
+
+    def put(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Put a message that calls the function with these arguments, due at once.
+
+        Returns:
+            The outcome, as of `Queue.put`.
+
+        Raises:
+            InvalidArgument: the function cannot be called with them.
+            StoreError: the store failed.
+        """
+        return self.later().put(*args, **kwargs)
+
+    async def aput(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Async form of `put`."""
+        return await self.later().aput(*args, **kwargs)
+
+    def put_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Put many calls with one commit, each a tuple of arguments or a mapping by name.
+
+        Example:
+            >>> import bide
+            >>> app = bide.App("memory://many")
+            >>> @app.task
+            ... def greet(name: str, *, loud: bool = False) -> None: ...
+            >>> [outcome.done for outcome in greet.put_many([("Ann",), {"name": "Bob"}])]
+            [True, True]
+        """
+        return self.later().put_many(calls)
+
+    async def aput_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Async form of `put_many`."""
+        return await self.later().aput_many(calls)
+
+    def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
+        """Return the message of a call, for `Queue.put_many` and sources."""
+        return self.later().message(*args, **kwargs)
+
+    # What is done with calls that were put: the same as on the queue.
+
+    def cancel(
+        self,
+        id: str,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome:
+        """Cancel a call by its id; see `Queue.cancel`."""
+        return self.queue.cancel(id, if_due=if_due, if_version=if_version, within=within)
+
+    async def acancel(
+        self,
+        id: str,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome:
+        """Async form of `cancel`."""
+        outcome: Outcome = await self.async_queue.cancel(
+            id, if_due=if_due, if_version=if_version, within=within
+        )
+        return outcome
+
+    def reschedule(
+        self,
+        id: str,
+        delay: Duration | None = None,
+        *,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome:
+        """Change when a call is due; see `Queue.reschedule`."""
+        return self.queue.reschedule(
+            id, delay=delay, at=at, if_due=if_due, if_version=if_version, within=within
+        )
+
+    async def areschedule(
+        self,
+        id: str,
+        delay: Duration | None = None,
+        *,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome:
+        """Async form of `reschedule`."""
+        outcome: Outcome = await self.async_queue.reschedule(
+            id, delay=delay, at=at, if_due=if_due, if_version=if_version, within=within
+        )
+        return outcome
+
+    def get(self, id: str) -> Message | None:
+        """Read the message of a call; `None` if there is none with this id."""
+        return self.queue.get(id)
+
+    async def aget(self, id: str) -> Message | None:
+        """Async form of `get`."""
+        return await self.async_queue.get(id)
+
+    def explain(self, id: str) -> Explanation:
+        """Tell why a call is where it is; see `Queue.explain`."""
+        return self.queue.explain(id)
+
+    async def aexplain(self, id: str) -> Explanation:
+        """Async form of `explain`."""
+        return await self.async_queue.explain(id)
+
+    def result(self, id: str, *, wait: Duration | None = None) -> Any:
+        """Return what a call has returned, decoded into the annotated type.
+
+        See `Queue.result`; the queue needs `result_ttl`.
+
+        Raises:
+            NotEnded: it has not ended.
+            NotAcked: it died, expired, or was cancelled.
+            NotRemembered: nothing is known of it.
+        """
+        return self.queue.result(id, wait=wait, type=self.parameters.result)
+
+    async def aresult(self, id: str, *, wait: Duration | None = None) -> Any:
+        """Async form of `result`."""
+        return await self.async_queue.result(id, wait=wait, type=self.parameters.result)
+
+    def handler(self, timeout: Duration | None, warn_after: Duration | None) -> Handler:
+        """Return the handler that calls the function for a message."""
+        function, parameters = self._function, self.parameters
+
+        def call(handling: Handling) -> Any:
+            arguments = parameters.decode(handling.message)
+            if parameters.delivery is not None:
+                arguments[parameters.delivery] = handling
+            return function(**arguments)  # type: ignore[call-arg]
+
+        return Handler(
+            name_of(function),
+            call,
+            is_coroutine_function(function),
+            seconds_of(timeout),
+            seconds_of(warn_after, "warn_after"),
+            checked_retry(self.retry) or Backoff(),
+            parameters.decode,
+        )
+
+
+class Later(Generic[P]):
+    """When and how a task is called; `put` says with which arguments. Made by `Task.later`."""
+
+    def __init__(self, task: Task[P, Any], options: dict[str, Any], how: dict[str, Any]) -> None:
+        self._task = task
+        self._options = options
+        self._how = how
+
+    def __repr__(self) -> str:
+        changed = {name: value for name, value in self._options.items() if value is not None}
+        return f"<Later of {self._task!r}: {changed}>"
+
+    def put(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Put the call with these arguments; see `Task.put`."""
+        return self._task.queue.put(self.message(*args, **kwargs), **self._how)
+
+    async def aput(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Async form of `put`."""
+        message = self.message(*args, **kwargs)
+        outcome: Outcome = await self._task.async_queue.put(message, **self._how)
+        return outcome
+
+    def put_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Put many calls with one commit; see `Task.put_many`. Each gets an id of its own."""
+        return self._task.queue.put_many(self._messages(calls), **self._how_many())
+
+    async def aput_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Async form of `put_many`."""
+        messages = self._messages(calls)
+        outcomes: list[Outcome] = await self._task.async_queue.put_many(
+            messages, **self._how_many()
+        )
+        return outcomes
+
+    def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
+        """Return the message of the call.
+
+        Raises:
+            InvalidArgument: the function cannot be called with these arguments.
+        """
+        return self._message(args, kwargs)
+
+    def _message(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewMessage:
+        arguments = self._task.parameters.bind(args, kwargs)
+        return NewMessage({"task": self._task.name, "args": arguments}, **self._options)
+
+    def _messages(self, calls: Iterable[Call]) -> list[NewMessage]:
+        if self._options["id"] is not None:
+            raise InvalidArgument(
+                f"id={self._options['id']!r} is for one call, and put_many puts several; leave it "
+                "out, or put a list of task.later(id=...).message(...) into the queue"
+            )
+        messages = []
+        for call in calls:
+            if isinstance(call, Mapping):
+                messages.append(self._message((), call))
+            elif isinstance(call, tuple):
+                messages.append(self._message(call, {}))
+            else:
+                raise InvalidArgument(
+                    f"{call!r} is neither a tuple of arguments nor a mapping of them by name; "
+                    f"write ({call!r},) for a call with this one"
+                )
+        return messages
+
+    def _how_many(self) -> dict[str, Any]:
+        how = dict(self._how)
+        if how.pop("if_version") is not None or how["on_conflict"] == "raise":
+            raise InvalidArgument('if_version= and on_conflict="raise" are for one call')
+        return how
