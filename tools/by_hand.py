@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant(
         "release counts an attempt",
         LEASES,
-        "return Change(record, ready(record))",
+        "return Change(record, ready(released))",
         "return Change(record, ready(with_failure(record, record.attempt + 1, '', 0)))",
     ),
     Mutant(
