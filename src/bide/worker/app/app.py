@@ -293,7 +293,7 @@ class App(Periodic):
 
         Example:
             >>> import bide
-            >>> app = bide.App("memory://")
+            >>> app = bide.App("memory://tasks")
             >>> @app.task(queue="orders", retry=bide.Backoff(attempts=5, first="10s"))
             ... def expire(order: int, *, reason: str = "unpaid") -> None:
             ...     print("order", order, "is", reason)
@@ -330,7 +330,7 @@ class App(Periodic):
         """Return a queue in the store of this app. It is opened once, and shared.
 
         Example:
-            >>> app = App("memory://")
+            >>> app = App("memory://opened")
             >>> app.queue("orders").name
             'orders'
         """
