@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from bide.dashboard.pages.messages import error_kind, letters
 from bide.dashboard.summary import summary_of
-from bide.dashboard.view import Page, Redirect, Refused, View
+from bide.dashboard.view import HtmlPage, PageRefused, PageView, Redirect
 from bide.lane.steps import arun_steps, find_all
 from bide.model import commands as cmd
 from bide.model import replies
@@ -38,7 +38,7 @@ SHOWN = 10
 READ_BYTES = 1 << 20
 
 
-def rule_of(view: View) -> cmd.Where | None:
+def rule_of(view: PageView) -> cmd.Where | None:
     """Return the group and range of due times that a form is about; `None` if it names ids."""
     request = view.request
     if request.get("by") != "rule":
@@ -50,14 +50,14 @@ def rule_of(view: View) -> cmd.Where | None:
         request.moment("before"),
     )
     if where == cmd.Where():
-        raise Refused(400, "nothing-chosen")
+        raise PageRefused(400, "nothing-chosen")
     return where
 
 
-async def _execute(view: View, command: Bulk | Undo) -> Any:
+async def _execute(view: PageView, command: Bulk | Undo) -> Any:
     def allow(verb: Verb) -> None:
         if not view.access.may(verb):
-            raise Refused(403, "not-allowed", verb)
+            raise PageRefused(403, "not-allowed", verb)
 
     takes_back = view.store.capabilities.takes_back
     if takes_back and isinstance(command, Undo):  # the server decides by the token
@@ -71,7 +71,7 @@ async def _execute(view: View, command: Bulk | Undo) -> Any:
         return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
 
 
-async def _places(view: View, queue: str, ids: list[str]) -> list[Outcome]:
+async def _places(view: PageView, queue: str, ids: list[str]) -> list[Outcome]:
     """Return where messages are."""
     messages = await view.store.run(find_all(queue, ids))
     return [
@@ -102,30 +102,30 @@ class Result(msgspec.Struct, frozen=True):
     """Messages for which it could not be done."""
     undo: str | None = None
     """The token by which it is taken back."""
-    page: Page | None = None
+    page: HtmlPage | None = None
     """What to show instead of the page that the visitor came from."""
     parameters: Mapping[str, Any] = {}
     """More parameters of the URL of that page; see `SAID`."""
 
 
-async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
+async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect:
     """Do what a form asks for, or ask whether it is meant; `log` takes what was done.
 
     Raises:
-        Refused: the visitor may not do this.
+        PageRefused: the visitor may not do this.
         BideError: it cannot be done.
     """
     request = view.request
     action = request.get("action")
     if action not in _DO:
-        raise Refused(404, "not-found")
+        raise PageRefused(404, "not-found")
     ids = [check_name(id) for id in request.form.get("id", [])]
     queue, target = request.get("queue"), ids[0] if len(ids) == 1 else request.get("name") or None
     if action != "undo" and not view.access.may(
         action
     ):  # an undo needs the right of what it takes back
         log(Act(action, queue or None, 0, "forbidden", target))
-        raise Refused(403, "not-allowed", action)
+        raise PageRefused(403, "not-allowed", action)
     result = "failed"
     count = 0
     try:
@@ -134,7 +134,7 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
             if request.get("by") and where is None:
                 ids = await _of_kind(view)
             if not (ids or where):
-                raise Refused(400, "nothing-chosen")
+                raise PageRefused(400, "nothing-chosen")
             if action == "reschedule":
                 _rescheduling(view)  # refuse a wrong time before asking a question
             several = where is not None or len(ids) > 1
@@ -143,7 +143,7 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
                 return await _question(view, action, ids, where)
         done = await _DO[action](view, ids)
         result, count = DONE, done.count
-    except Refused:
+    except PageRefused:
         result = "forbidden" if action == "undo" else result
         raise
     finally:
@@ -152,7 +152,7 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     if done.page is not None:
         return done.page
     if done.refused:
-        return Page(
+        return HtmlPage(
             "refused.html",
             {
                 "action": action,
@@ -172,14 +172,16 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     return Redirect(f"{back}{'&' if '?' in back else '?'}{urlencode(parameters)}")
 
 
-def _back(view: View) -> str:
+def _back(view: PageView) -> str:
     """Return the URL of that page, without what it said before."""
     path, _, query = view.request.inside(view.request.get("back")).partition("#")[0].partition("?")
     kept = [(name, value) for name, value in parse_qsl(query) if name not in SAID]
     return f"{path}{'?' * bool(kept)}{urlencode(kept)}"
 
 
-async def _question(view: View, action: str, ids: list[str], where: cmd.Where | None) -> Page:
+async def _question(
+    view: PageView, action: str, ids: list[str], where: cmd.Where | None
+) -> HtmlPage:
     """Return the page that asks whether an action is meant, with the first messages."""
     full = view.queue()
     if where is None:
@@ -199,7 +201,7 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
     kept = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))
-    return Page(
+    return HtmlPage(
         "confirm.html",
         {
             "action": action,
@@ -215,7 +217,7 @@ async def _question(view: View, action: str, ids: list[str], where: cmd.Where | 
     )
 
 
-async def _of_kind(view: View) -> list[str]:
+async def _of_kind(view: PageView) -> list[str]:
     """Return the ids of the dead letters of one kind of error, or of all.
 
     Those that died after the question was asked are left out.
@@ -231,16 +233,16 @@ async def _of_kind(view: View) -> list[str]:
     ][:BULK]
 
 
-def _actor(view: View) -> str:
+def _actor(view: PageView) -> str:
     return actor_of(view.access.name or "the dashboard")
 
 
-async def _ask(view: View, kind: type[R], command: cmd.Command) -> R:
+async def _ask(view: PageView, kind: type[R], command: cmd.Command) -> R:
     """Execute a command in the visitor's name."""
     return await view.store.ask(kind, msgspec.structs.replace(command, actor=_actor(view)))
 
 
-async def _each(view: View, ids: list[str], command: Any) -> Result:
+async def _each(view: PageView, ids: list[str], command: Any) -> Result:
     """Execute a command for messages, a thousand at a time."""
     outcomes: list[Outcome] = []
     for part in in_parts(ids):
@@ -254,7 +256,7 @@ def _result(outcomes: Sequence[Outcome]) -> Result:
     return Result(len(outcomes) - len(refused), refused)
 
 
-async def _undoably(view: View, command: Any, where: cmd.Where | None) -> Result:
+async def _undoably(view: PageView, command: Any, where: cmd.Where | None) -> Result:
     """Execute a command for up to `BULK` messages that it names or that a rule selects."""
     command = msgspec.structs.replace(command, actor=_actor(view))
     bulk = bulk_of(command, where, by_id=where is None)
@@ -268,17 +270,17 @@ async def _undoably(view: View, command: Any, where: cmd.Where | None) -> Result
     return Result(count, await _places(view, bulk.queue, unchanged), bulk.undo)
 
 
-async def _cancel(view: View, ids: list[str]) -> Result:
+async def _cancel(view: PageView, ids: list[str]) -> Result:
     where = rule_of(view)
     return await _undoably(view, cmd.Cancel(view.queue(), ids, where=where), where)
 
 
-async def _reschedule(view: View, ids: list[str]) -> Result:
+async def _reschedule(view: PageView, ids: list[str]) -> Result:
     command = msgspec.structs.replace(_rescheduling(view), ids=ids)
     return await _undoably(view, command, rule_of(view))
 
 
-def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
+def _rescheduling(view: PageView, default: str | None = None) -> cmd.Reschedule:
     """Return the command with the due time of a form, or this delay if it has none; its id is "-".
 
     Raises:
@@ -292,15 +294,15 @@ def _rescheduling(view: View, default: str | None = None) -> cmd.Reschedule:
     return CommandBuilder(view.queue()).reschedule(["-"], delay, moment, None)
 
 
-async def _message(view: View, id: str) -> Message:
+async def _message(view: PageView, id: str) -> Message:
     """Return a message that a form names."""
     (message,) = (await view.store.ask(replies.Found, cmd.Find(view.queue(), [id]))).messages
     if message is None:
-        raise Refused(404, "no-message", id)
+        raise PageRefused(404, "no-message", id)
     return message
 
 
-async def _edit(view: View, ids: list[str]) -> Result:
+async def _edit(view: PageView, ids: list[str]) -> Result:
     """Change the fields in which a form differs from the message, if the message is unchanged."""
     full, request = view.queue(), view.request
     message = await _message(view, ids[0])
@@ -329,7 +331,7 @@ async def _edit(view: View, ids: list[str]) -> Result:
         return await _each(view, ids[:1], command)
 
 
-async def _copy(view: View, ids: list[str]) -> Result:
+async def _copy(view: PageView, ids: list[str]) -> Result:
     """Put a message again, under another id."""
     full, new = view.queue(), view.request.get("new")
     due = _rescheduling(view, "0s")
@@ -346,31 +348,31 @@ async def _copy(view: View, ids: list[str]) -> Result:
         return _result((await view.store.ask(Outcomes, put)).outcomes)
 
 
-async def _release(view: View, ids: list[str]) -> Result:
+async def _release(view: PageView, ids: list[str]) -> Result:
     full = view.queue()
     return await _each(view, ids, cmd.Release(full, [], f"released by {_actor(view)}"))
 
 
-async def _pause(view: View, _: list[str]) -> Result:
+async def _pause(view: PageView, _: list[str]) -> Result:
     command = cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
     with await view.admit(command):
         await _ask(view, replies.Settings, command)
     return Result()
 
 
-async def _delete(view: View, _: list[str]) -> Result:
+async def _delete(view: PageView, _: list[str]) -> Result:
     full = view.queue()
     deleted(view.own(full), await _ask(view, replies.Deleted, cmd.Delete(full)))
     return Result()
 
 
-async def _subscription(view: View, _: list[str]) -> Result:
+async def _subscription(view: PageView, _: list[str]) -> Result:
     namespace, name = view.access.namespace, view.request.get("name")
     name = name if namespace is None else f"{namespace}/{name}"
     records = view.store.records
     known = await records.get(name)
     if known is None or view.access.caller.own(known.queue) is None:
-        raise Refused(404, "not-found")
+        raise PageRefused(404, "not-found")
     if view.request.get("on") == "1":
         await records.pause(name, f"paused by {_actor(view)}")
     else:
@@ -378,12 +380,12 @@ async def _subscription(view: View, _: list[str]) -> Result:
     return Result()
 
 
-async def _audit(view: View, _: list[str]) -> Result:
+async def _audit(view: PageView, _: list[str]) -> Result:
     full = view.queue()
     counts = await view.store.recent.get(
         ("audit", full), 0, lambda: view.store.ask(replies.Counts, cmd.Count(full, recount=True))
     )
-    page = Page(
+    page = HtmlPage(
         "audit.html",
         {
             "audits": [Audit.of(view.own(full), counts)],
@@ -395,19 +397,19 @@ async def _audit(view: View, _: list[str]) -> Result:
     return Result(counts.sizes.total, page=page)
 
 
-async def _stop(view: View, ids: list[str]) -> Result:
+async def _stop(view: PageView, ids: list[str]) -> Result:
     """Ask the supervisors of processes to replace them."""
     glance = await view.store.glance(view.access)
     stops = {worker.holder: worker.stops for worker in glance.workers if worker.stops is not None}
     for holder in ids:
         queue = stops.get(holder)
         if queue is None or view.access.caller.own(queue) is None:
-            raise Refused(404, "not-found")
+            raise PageRefused(404, "not-found")
         await _ask(view, Outcomes, request_stop(queue, holder, _actor(view)))
     return Result(len(ids))
 
 
-async def _undo(view: View, _: list[str]) -> Result:
+async def _undo(view: PageView, _: list[str]) -> Result:
     """Take back the change that a form names, if the visitor may make such a change."""
     steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view), alone)
     undone = await arun_steps(steps, lambda part: _execute(view, part))
@@ -415,7 +417,7 @@ async def _undo(view: View, _: list[str]) -> Result:
     return Result(undone.restored, parameters={name: facts[name] for name in facts if name in SAID})
 
 
-_DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
+_DO: dict[str, Callable[[PageView, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel,
     "reschedule": _reschedule,
     "edit": _edit,

@@ -15,7 +15,7 @@ from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import ReadLately, StoreReader
 from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
 from bide.dashboard.sessions import Sessions
-from bide.dashboard.view import Admit, Page, Redirect, Refused, Request, View
+from bide.dashboard.view import Admit, HtmlPage, PageRefused, PageRequest, PageView, Redirect
 from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
@@ -154,26 +154,26 @@ class Dashboard:
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
     ) -> Answer | None:
         try:
-            request = Request(scope, receive, self.bodies)
+            request = PageRequest(scope, receive, self.bodies)
         except InvalidArgument as error:
             return _whole(400, str(error).encode(), PLAIN)
         if request.path.startswith("/static/"):
             return _static(request.path.removeprefix("/static/"))
         if request.path == "":
             return _redirect(Redirect(f"{request.base}/"), 308)
-        view: View | None = None
+        view: PageView | None = None
         try:
             if request.method not in ("GET", "HEAD", "POST"):
-                raise Refused(405, "not-found")
+                raise PageRefused(405, "not-found")
             if request.method == "POST":
                 refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
                 if request.path in FOR_ALL:  # a form that comes slowly has its own time
                     await request.read_form(MAX_LOGIN_FORM)
             async with asyncio.timeout(None if request.path == "/do" else LONGEST):
-                page: Page | Redirect | None = await self._without_login(request, visit)
+                page: HtmlPage | Redirect | None = await self._without_login(request, visit)
                 if page is None:
                     access, session = await self._visitor(request, visit)
-                    view = View(
+                    view = PageView(
                         request,
                         access,
                         self._reader(visit),
@@ -197,13 +197,13 @@ class Dashboard:
             request.body.free()
 
     def _rendered(
-        self, request: Request, visit: Visit, view: View | None, page: Page | Redirect
+        self, request: PageRequest, visit: Visit, view: PageView | None, page: HtmlPage | Redirect
     ) -> Answer:
         """Return a page as HTML; without a view, it shows nothing of the store."""
         if isinstance(page, Redirect):
             return _redirect(page)
         language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
-        shown = view or View(request, Access(), self._reader(visit), self.hide)
+        shown = view or PageView(request, Access(), self._reader(visit), self.hide)
         context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
         headers = dict(NO_STORE)
         if page.status == 401 and request.header("sec-fetch-site") == "cross-site":
@@ -212,14 +212,14 @@ class Dashboard:
             headers["refresh"] = "0"
         return _whole(page.status, render(page.template, language, context), HTML, headers)
 
-    async def _without_login(self, request: Request, visit: Visit) -> Redirect | None:
+    async def _without_login(self, request: PageRequest, visit: Visit) -> Redirect | None:
         """Answer what every visitor may do: choose a language, log in and out."""
         if request.method != "POST" or request.path not in FOR_ALL:
             return None
         if request.path == "/language":
             return _chosen(request)
         if self.sessions is None:
-            raise Refused(404, "not-found")
+            raise PageRefused(404, "not-found")
         if request.path == "/logout":
             redirect = await self.sessions.log_out(request, visit)
             self._write(request, visit, Act("logout"))
@@ -230,7 +230,7 @@ class Dashboard:
             kind = error.kind if isinstance(error, Problem) else KINDS["forbidden"]
             self._write(request, visit, Act("login", result=kind.name))
             status = kind.status if isinstance(error, Problem) else 401
-            raise Refused(status, "login", str(error)) from None
+            raise PageRefused(status, "login", str(error)) from None
         self._write(request, visit, Act("login"))
         return redirect
 
@@ -241,7 +241,7 @@ class Dashboard:
             lately = self._lately[namespace] = ReadLately(self.clock)
         return StoreReader(self.url, self.clock, visit, lately)
 
-    async def _visitor(self, request: Request, visit: Visit) -> tuple[Access, bool]:
+    async def _visitor(self, request: PageRequest, visit: Visit) -> tuple[Access, bool]:
         """Let a visitor in; return what it may, and whether it has logged in."""
         if self.sessions is not None:
             caller, session = await self.sessions.visitor(request)
@@ -251,34 +251,34 @@ class Dashboard:
         answer = self.access(request.scope)
         access = await answer if inspect.isawaitable(answer) else answer
         if access is None:
-            raise Refused(403, "no-access")
+            raise PageRefused(403, "no-access")
         visit.caller = access.caller
         visit.admit()
         return access, False
 
-    async def _page(self, view: View, visit: Visit) -> Page | Redirect:
+    async def _page(self, view: PageView, visit: Visit) -> HtmlPage | Redirect:
         """Return the page of a request, or the result of its action."""
         request = view.request
         if request.method == "POST":
             await request.read_form(MAX_FORM)
             if request.path != "/do":
-                raise Refused(405, "not-found")
+                raise PageRefused(405, "not-found")
             shown = await act(view, lambda entry: self._note(view, visit, entry))
         elif (page := PAGES.get(request.path)) is None:
-            raise Refused(404, "not-found")
+            raise PageRefused(404, "not-found")
         else:
             shown = await page(view)
         if view.acts:
             self._write(request, visit, *view.acts, who=view.access.name)
         return shown
 
-    def _refusal(self, request: Request, error: Exception) -> Page:
+    def _refusal(self, request: PageRequest, error: Exception) -> HtmlPage:
         """Return the page that says why a request was refused or failed."""
         match error:
-            case Refused(title="login"):
+            case PageRefused(title="login"):
                 back = request.form.get("back", [request.back])[0]
-                return Page("login.html", {"detail": error.detail, "back": back}, error.status)
-            case Refused():
+                return HtmlPage("login.html", {"detail": error.detail, "back": back}, error.status)
+            case PageRefused():
                 status, title, detail = error.status, error.title, error.detail
             case Problem():
                 status, title, detail = error.kind.status, "refused", str(error)
@@ -295,9 +295,9 @@ class Dashboard:
                 path = printable(request.path, MAX_LOGGED_PATH)
                 _log.exception("%s %s failed", request.method, path, exc_info=error)
                 status, title, detail = 500, "internal", ""
-        return Page("error.html", {"status": status, "title": title, "detail": detail}, status)
+        return HtmlPage("error.html", {"status": status, "title": title, "detail": detail}, status)
 
-    def _note(self, view: View, visit: Visit, done: Act) -> None:
+    def _note(self, view: PageView, visit: Visit, done: Act) -> None:
         """Log an action with its author; what was read before it is read again."""
         if done.result != "forbidden" and done.act != "audit":
             view.store.recent.forget()
@@ -313,7 +313,9 @@ class Dashboard:
             done.result,
         )
 
-    def _write(self, request: Request, visit: Visit, *acts: Act, who: str | None = None) -> None:
+    def _write(
+        self, request: PageRequest, visit: Visit, *acts: Act, who: str | None = None
+    ) -> None:
         """Write acts to the action log."""
         caller = visit.caller
         if who is None:
@@ -377,11 +379,11 @@ def asgi(
     return Dashboard(store, access, hide, ActionLog(action_log))
 
 
-def _chosen(request: Request) -> Redirect:
+def _chosen(request: PageRequest) -> Redirect:
     """Remember the language that a visitor chooses."""
     language = request.get("language")
     if language not in LANGUAGES:
-        raise Refused(404, "not-found")
+        raise PageRefused(404, "not-found")
     path = quote(request.base) or "/"
     cookie = f"{LANGUAGE}={language}; Path={path}; Max-Age={YEAR}; SameSite=Lax; HttpOnly"
     return Redirect(request.inside(request.get("back")), cookie)

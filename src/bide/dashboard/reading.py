@@ -35,7 +35,7 @@ SHARE = 20
 """A result is kept at least this many times as long as it took to read."""
 
 
-class Recent:
+class RecentResults:
     """Caches recent results. Slow reads are repeated less often: they take 5 % of the time at most.
 
     It reads only on request.
@@ -45,7 +45,7 @@ class Recent:
 
     Example:
         >>> async def twice() -> list[int]:
-        ...     recent, reads = Recent(), []
+        ...     recent, reads = RecentResults(), []
         ...     async def read() -> int:
         ...         reads.append(1)
         ...         return len(reads)
@@ -163,7 +163,7 @@ class ReadLately:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.recent = Recent(clock)
+        self.recent = RecentResults(clock)
         self.histories: BoundedDict[object, _History] = BoundedDict(VIEWS)
 
 

@@ -55,7 +55,7 @@ SPANS = {
 }
 
 
-class Bar(msgspec.Struct, frozen=True):
+class HistogramBar(msgspec.Struct, frozen=True):
     """One bar of a histogram."""
 
     x: float
@@ -69,10 +69,10 @@ class Bar(msgspec.Struct, frozen=True):
     """When it ends."""
 
 
-class Histogram(NamedTuple):
+class DueHistogram(NamedTuple):
     """A forecast as bars."""
 
-    bars: list[Bar]
+    bars: list[HistogramBar]
     labels: list[int]
     """Times below the chart, at equal distances, in Unix milliseconds."""
     most: int
@@ -83,7 +83,7 @@ class Histogram(NamedTuple):
     """When the last bar ends."""
 
 
-def histogram(forecast: Forecasted | None, span: Span) -> Histogram | None:
+def histogram(forecast: Forecasted | None, span: Span) -> DueHistogram | None:
     """Return a forecast as bars; `None` for one that is still being counted."""
     if forecast is None:
         return None
@@ -94,7 +94,7 @@ def histogram(forecast: Forecasted | None, span: Span) -> Histogram | None:
         height = max(LEAST, count / most * HEIGHT) if count else 0.0
         after = forecast.start + number * span.bucket + 1  # a bucket has its end, not its beginning
         bars.append(
-            Bar(
+            HistogramBar(
                 round(number * place, 2),
                 round(place * (1 - GAP), 2),
                 round(HEIGHT - height, 2),
@@ -106,7 +106,7 @@ def histogram(forecast: Forecasted | None, span: Span) -> Histogram | None:
         )
     last = forecast.start + span.bucket * span.buckets
     labels = list(range(forecast.start, last, span.bucket * span.step))
-    return Histogram(bars, labels, most, forecast.overdue, forecast.later, last + 1)
+    return DueHistogram(bars, labels, most, forecast.overdue, forecast.later, last + 1)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ import hmac
 from urllib.parse import quote
 
 from bide.dashboard.access import ACTIONS, Access
-from bide.dashboard.view import Redirect, Refused, Request
+from bide.dashboard.view import PageRefused, PageRequest, Redirect
 from bide.model.errors import AccessDenied
 from bide.server.access.foreign_pages import refuse_foreign_hosts
 from bide.server.access.rights import OPEN, Caller
@@ -42,11 +42,11 @@ class Sessions:
         self._key = key
         self._table = SessionTable(service.shared.sessions)
 
-    async def visitor(self, request: Request) -> tuple[Caller, bool]:
+    async def visitor(self, request: PageRequest) -> tuple[Caller, bool]:
         """Return who visits, and whether a session says so.
 
         Raises:
-            Refused: the visitor must show a token.
+            PageRefused: the visitor must show a token.
             Problem: the host is not this machine, and no tokens are asked for.
         """
         if (session := await self._session(request)) is not None:
@@ -56,10 +56,10 @@ class Sessions:
             try:
                 await admission.caller(None)  # a token may have been made
             except Problem:
-                raise Refused(401, "login") from None
+                raise PageRefused(401, "login") from None
             refuse_foreign_hosts(request.scope, request.header("host"))
             return OPEN, False
-        raise Refused(401, "login")
+        raise PageRefused(401, "login")
 
     def access_of(self, caller: Caller) -> Access:
         """Return what a caller may see and do.
@@ -69,7 +69,7 @@ class Sessions:
         """
         return Access(actions=ACTIONS, log=True) if caller is OPEN else Access.of(caller)
 
-    async def log_in(self, request: Request, visit: Visit) -> Redirect:
+    async def log_in(self, request: PageRequest, visit: Visit) -> Redirect:
         """Begin a session with the token of a form.
 
         Raises:
@@ -93,7 +93,7 @@ class Sessions:
         back = request.inside(request.get("back"))
         return Redirect(back, self._cookie(request, value, LASTS // 1000, secure))
 
-    async def log_out(self, request: Request, visit: Visit) -> Redirect:
+    async def log_out(self, request: PageRequest, visit: Visit) -> Redirect:
         """End a session, for every copy of its cookie."""
         session = await self._session(request)
         if session is not None:
@@ -102,7 +102,7 @@ class Sessions:
         secure = request.cookie(SECURE_COOKIE) is not None
         return Redirect(request.url(""), self._cookie(request, "", 0, secure))
 
-    async def _session(self, request: Request) -> tuple[Caller, str] | None:
+    async def _session(self, request: PageRequest) -> tuple[Caller, str] | None:
         """Return who visits, and the name of the session; `None` without a valid cookie."""
         secure = (cookie := request.cookie(SECURE_COOKIE)) is not None
         cookie = cookie or request.cookie(COOKIE) or ""
@@ -126,7 +126,7 @@ class Sessions:
         proven = f"{hash}.{id}.{name}.{expires}.{secure}"
         return hmac.new(self._key, proven.encode(), hashlib.sha256).hexdigest()
 
-    def _cookie(self, request: Request, value: str, seconds: int, secure: bool) -> str:
+    def _cookie(self, request: PageRequest, value: str, seconds: int, secure: bool) -> str:
         # By its prefix browsers take the cookie from this host alone, over TLS, for all paths.
         name = SECURE_COOKIE if secure else COOKIE
         path = "/" if secure else quote(request.base) or "/"
@@ -136,7 +136,7 @@ class Sessions:
         )
 
 
-def _is_secure(request: Request) -> bool:
+def _is_secure(request: PageRequest) -> bool:
     """Tell whether the browser uses TLS. A proxy may end it: the origin of the page names it."""
     origin = request.header("origin") or ""
     return request.scope.get("scheme") == "https" or origin.startswith("https://")

@@ -37,7 +37,7 @@ EXACT = ("id", "group", "kind")
 """Parameters that name something: spaces at their ends belong to the name."""
 
 
-class Request:
+class PageRequest:
     """A request.
 
     Args:
@@ -185,7 +185,7 @@ def _too_many() -> InvalidArgument:
     return InvalidArgument(f"there are more than {FIELDS:,} fields")
 
 
-class Refused(Exception):
+class PageRefused(Exception):
     """Ends a request with a page that says why.
 
     Args:
@@ -201,7 +201,7 @@ class Refused(Exception):
         self.detail = detail
 
 
-class Page(NamedTuple):
+class HtmlPage(NamedTuple):
     """A page to be rendered."""
 
     template: str
@@ -222,7 +222,7 @@ Admit = Callable[[Access, Command | Bulk | Undo], Awaitable[AbstractContextManag
 
 
 @dataclass(eq=False)
-class View:
+class PageView:
     """One request of one visitor.
 
     Args:
@@ -235,7 +235,7 @@ class View:
         log: the file of the action log, if one is kept.
     """
 
-    request: Request
+    request: PageRequest
     access: Access
     store: StoreReader
     hide: Collection[str]
@@ -282,12 +282,12 @@ class View:
         """Return the name in the store of the queue that the request is about.
 
         Raises:
-            Refused: it names none.
+            PageRefused: it names none.
             InvalidArgument: it is no name of a queue.
             AccessDenied: the visitor may not see it.
         """
         if not (name := self.request.get("queue")):
-            raise Refused(404, "not-found")
+            raise PageRefused(404, "not-found")
         return check_queue(self.access.caller.full(name))
 
     async def admit(self, command: Command | Bulk | Undo) -> AbstractContextManager[Any]:

@@ -57,7 +57,7 @@ class ThreadedDashboard:
         """Return the answer to a request.
 
         Args:
-            scope: the ASGI scope of the request, as far as `Request` reads it.
+            scope: the ASGI scope of the request, as far as `PageRequest` reads it.
             access: what its visitor may see and do; `None`: nothing at all.
             body: of the request; `None`: the client left before it had come whole.
 

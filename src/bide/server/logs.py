@@ -54,16 +54,13 @@ def log_request(
         return
     method, path = printable(method, MAX_LOGGED_METHOD), printable(path, MAX_LOGGED_PATH)
     namespace, token = caller.namespace or "", caller.token or ""
+    line = (
+        f"{method} {path} {status} {took * 1000:.1f} ms client={client or '-'} "
+        f"namespace={namespace or '-'} token={token or '-'} request={request or '-'}"
+    )
     _access_log.info(
-        "%s %s %d %.1f ms client=%s namespace=%s token=%s request=%s",
-        method,
-        path,
-        status,
-        took * 1000,
-        client or "-",
-        namespace or "-",
-        token or "-",
-        request or "-",
+        "%s",
+        line,
         extra={
             "method": method,
             "path": path,
@@ -98,7 +95,7 @@ class Act(msgspec.Struct, omit_defaults=True):
     """The subscription or token that was changed or shown."""
 
 
-class Entry(msgspec.Struct, omit_defaults=True):
+class ActionLogLine(msgspec.Struct, omit_defaults=True):
     """A line of the log."""
 
     time: str
@@ -168,7 +165,7 @@ class ActionLog:
             return
         now = timestamp(time.time())
         entries = [
-            Entry(
+            ActionLogLine(
                 time=now,
                 act=act.act,
                 result=act.result,

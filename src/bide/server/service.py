@@ -33,7 +33,7 @@ from bide.server.limits.open_calls import Claimers, EventFanout, LongCalls
 from bide.server.limits.quotas import Quotas
 from bide.server.limits.reply_budget import room_for
 from bide.server.limits.request_bodies import LargeBodies
-from bide.server.limits.slow_reads import Part, Sent, SlowReads, Turns, within_budget
+from bide.server.limits.slow_reads import BatchPart, Sent, SlowReads, Turns, within_budget
 from bide.server.logs import ActionLog
 from bide.server.problem import ClientText, Problem
 from bide.server.settings import Settings
@@ -159,7 +159,7 @@ class Service:
         if room:
             await visit.hold(min(room, MAX_BYTES))
 
-        async def execute(part: Part) -> list[Reply | BaseException]:
+        async def execute(part: BatchPart) -> list[Reply | BaseException]:
             if only_reads:
                 visit.check()
             if part.slow:

@@ -38,11 +38,11 @@ Prefix = Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")]
 """The prefix of names of queues."""
 
 
-class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class RequestModel(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The body or the query of a request. Unknown names are refused."""
 
 
-class Selection(Request, kw_only=True):
+class Selection(RequestModel, kw_only=True):
     """The messages that a request selects: all conditions that are given must hold."""
 
     group: Name | None = None
@@ -86,7 +86,7 @@ class Given(PutOptions, kw_only=True):
     """Text that travels beside the body."""
 
 
-class PutMany(Request):
+class PutMany(RequestModel):
     """Messages to be put together: all are stored, or none."""
 
     messages: Annotated[list[Given], Meta(max_length=MAX_HTTP_MESSAGES)]
@@ -94,7 +94,7 @@ class PutMany(Request):
     """What to do with a message whose id is there already."""
 
 
-class Deliver(Request):
+class Deliver(RequestModel):
     """How many due messages to claim, and for how long."""
 
     count: Annotated[int, Meta(ge=1, le=MAX_HTTP_MESSAGES)] = 1
@@ -125,19 +125,19 @@ class Done(LeaseOf):
     """Its result, any JSON value up to 64 KiB; a queue with `result_ttl` remembers it."""
 
 
-class Settling(Request):
+class SettleRequest(RequestModel):
     """Messages that a request is about, by their leases."""
 
     leases: Leases
 
 
-class AckRequest(Settling):
+class AckRequest(SettleRequest):
     """Messages that are done."""
 
     leases: Annotated[list[Done], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]  # type: ignore[assignment]
 
 
-class RetryRequest(Settling):
+class RetryRequest(SettleRequest):
     """Messages to be tried again."""
 
     delay: Span = 0
@@ -145,31 +145,31 @@ class RetryRequest(Settling):
     """The error; it is stored with the messages."""
 
 
-class ExtendRequest(Settling):
+class ExtendRequest(SettleRequest):
     """Messages whose leases are extended."""
 
     lease: Span = 30
     """How long from now."""
 
 
-class BuryRequest(Settling):
+class BuryRequest(SettleRequest):
     """Messages to become dead letters."""
 
     reason: str = ""
 
 
-class ReleaseRequest(Settling):
+class ReleaseRequest(SettleRequest):
     """Messages to be returned without counting an attempt."""
 
 
-class EndLeaseRequest(Request):
+class EndLeaseRequest(RequestModel):
     """Why a lease is ended."""
 
     reason: str | None = None
     """The reason to store with the message; by default "released by" and the caller's name."""
 
 
-class Empty(Request):
+class Empty(RequestModel):
     """Nothing; the body may be left out."""
 
 

@@ -6,11 +6,11 @@ from bide.dashboard.pages.log import log
 from bide.dashboard.pages.messages import dead, message, search
 from bide.dashboard.pages.queues import audit, overview, queue
 from bide.dashboard.pages.work import periodic, subscriptions, workers
-from bide.dashboard.view import Page, View
+from bide.dashboard.view import HtmlPage, PageView
 
 __all__ = ["PAGES"]
 
-PAGES: dict[str, Callable[[View], Awaitable[Page]]] = {
+PAGES: dict[str, Callable[[PageView], Awaitable[HtmlPage]]] = {
     "/": overview,
     "/queue": queue,
     "/message": message,

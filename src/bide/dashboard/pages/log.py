@@ -10,8 +10,8 @@ import msgspec
 
 from bide.dashboard.access import Access
 from bide.dashboard.reading import SAMPLE_EVERY
-from bide.dashboard.view import Page, Refused, View
-from bide.server.logs import Entry
+from bide.dashboard.view import HtmlPage, PageRefused, PageView
+from bide.server.logs import ActionLogLine
 
 READ = 1 << 20
 """How many bytes of the log are read for one page."""
@@ -23,13 +23,15 @@ SHOWN = 100
 class Entries(NamedTuple):
     """A page of the log."""
 
-    entries: list[Entry]
+    entries: list[ActionLogLine]
     """The newest first."""
     older: int | None
     """Where in the file the older ones end; `None`: there are none."""
 
 
-def last_entries(path: str, wanted: Callable[[Entry], bool], before: int | None = None) -> Entries:
+def last_entries(
+    path: str, wanted: Callable[[ActionLogLine], bool], before: int | None = None
+) -> Entries:
     """Return the last entries of an action log. Lines that are no entries are left out.
 
     Args:
@@ -64,9 +66,9 @@ def last_entries(path: str, wanted: Callable[[Entry], bool], before: int | None 
     return Entries(entries, (start + cut if start + cut < end else start) or None)
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> ActionLogLine | None:
     try:
-        return msgspec.json.decode(line, type=Entry)
+        return msgspec.json.decode(line, type=ActionLogLine)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -74,19 +76,19 @@ def _entry(line: bytes) -> Entry | None:
 FILTERS = ("who", "act", "queue", "target")
 
 
-async def log(view: View) -> Page:
+async def log(view: PageView) -> HtmlPage:
     """Return the page of the action log.
 
     Raises:
-        Refused: the visitor may not see it.
+        PageRefused: the visitor may not see it.
     """
     access, request, path = view.access, view.request, view.log
     if not access.log:
-        raise Refused(403, "no-access")
+        raise PageRefused(403, "no-access")
     filters = {name: request.get(name) for name in FILTERS}
     before = request.number("before")
 
-    def wanted(entry: Entry) -> bool:
+    def wanted(entry: ActionLogLine) -> bool:
         if access.namespace is not None and entry.namespace != access.namespace:
             return False
         if not access.caller.of_all_queues and _own(access, entry) is None:
@@ -104,7 +106,7 @@ async def log(view: View) -> Page:
             page = await view.store.recent.get(key, SAMPLE_EVERY, read)
         except OSError as error:
             problem = error.strerror or "not a regular file"
-    return Page(
+    return HtmlPage(
         "log.html",
         {
             "entries": page.entries,
@@ -117,7 +119,7 @@ async def log(view: View) -> Page:
     )
 
 
-def _own(access: Access, entry: Entry) -> str | None:
+def _own(access: Access, entry: ActionLogLine) -> str | None:
     """Return the visitor's name of the queue of an entry, `None` if it is not for them."""
     if entry.queue is None:
         return None

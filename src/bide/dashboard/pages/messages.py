@@ -8,13 +8,12 @@ import msgspec
 from bide.dashboard.pages.queues import counts_of
 from bide.dashboard.reading import FORECAST_EVERY, READ_BYTES, Listed, StoreReader
 from bide.dashboard.summary import Summary, summary_of
-from bide.dashboard.view import Page, Refused, View
+from bide.dashboard.view import HtmlPage, PageRefused, PageView
 from bide.lane.steps import following
 from bide.model.commands import Find, History, Scan
 from bide.model.identity import check_name
 from bide.model.message import Message, size_of
-from bide.model.replies import Ends, Found
-from bide.model.replies import Page as Scanned
+from bide.model.replies import Ends, Found, Page
 from bide.observing.explanation import Explanation
 from bide.queue.search import Query, query_of
 
@@ -29,23 +28,23 @@ POSSIBLE = {
 """What can be done with a message, by its state."""
 
 
-async def message(view: View) -> Page:
+async def message(view: PageView) -> HtmlPage:
     """Return the page of a message."""
     full, id = view.queue(), view.request.get("id")
     reply = await view.store.ask(Found, Find(full, [check_name(id)]))
     message = reply.messages[0]
     ends = (await view.store.ask(Ends, History(full, id, max_bytes=READ_BYTES))).ends
     if message is None and not ends:
-        raise Refused(404, "no-message", id)
+        raise PageRefused(404, "no-message", id)
     facts = await view.store.explain(full, id)
     if message is None:
         explanation = Explanation(id, view.own(full), facts)
         view.showed(view.own(full), 1, id)  # its results
         context = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
-        return Page("ended.html", context)
+        return HtmlPage("ended.html", context)
     if not view.refreshes:
         view.showed(view.own(full), 1, id)
-    return Page(
+    return HtmlPage(
         "message.html",
         {
             "explanation": Explanation(id, view.own(full), facts),
@@ -69,14 +68,14 @@ ROWS = 100
 TEXTS = ("group", "error", "header", "body")
 
 
-async def search(view: View) -> Page:
+async def search(view: PageView) -> HtmlPage:
     """Return the page of a search; without a question, its form alone."""
     request = view.request
     filters = {name: request.get(name) for name in ("q", "prefix", *TEXTS, "after", "before")}
     listing = await _listing(view, filters) if any(filters.values()) else None
     if listing is not None:
         view.showed(filters["prefix"], len(listing.messages))
-    return Page(
+    return HtmlPage(
         "search.html",
         {
             "filters": filters,
@@ -86,10 +85,10 @@ async def search(view: View) -> Page:
     )
 
 
-async def _listing(view: View, filters: dict[str, str]) -> Listed:
+async def _listing(view: PageView, filters: dict[str, str]) -> Listed:
     query = _query(view, filters)
     if query.reads_bodies and not view.access.bodies:
-        raise Refused(403, "not-allowed", "search in bodies and headers")
+        raise PageRefused(403, "not-allowed", "search in bodies and headers")
     listed = await view.store.names(view.access, filters["prefix"])
     names = [(view.own(full), full) for full in listed]
     page = await view.store.search(
@@ -99,7 +98,7 @@ async def _listing(view: View, filters: dict[str, str]) -> Listed:
     return page
 
 
-def _query(view: View, filters: dict[str, str]) -> Query:
+def _query(view: PageView, filters: dict[str, str]) -> Query:
     after, before = view.request.moment("after"), view.request.moment("before")
     texts = {name: filters[name] for name in TEXTS if filters[name]}
     return query_of(
@@ -122,7 +121,7 @@ LONGEST = 160
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 
 
-class Group(msgspec.Struct, frozen=True):
+class DeadGroup(msgspec.Struct, frozen=True):
     """Dead letters of a queue whose last errors are alike."""
 
     kind: str
@@ -131,7 +130,7 @@ class Group(msgspec.Struct, frozen=True):
     last: Summary
 
 
-async def dead(view: View) -> Page:
+async def dead(view: PageView) -> HtmlPage:
     """Return the page of the dead letters of one queue, or of each that has some."""
     named = view.request.get("queue")
     if named:
@@ -145,7 +144,7 @@ async def dead(view: View) -> Page:
         queues, following = list(total), glance.following
     most = READ_OF_ONE if named else READ_OF_EACH
     sections = [(name, await _groups(view.store, name, most), total[name]) for name in queues]
-    return Page(
+    return HtmlPage(
         "dead.html",
         {
             "named": named,
@@ -167,15 +166,15 @@ def error_kind(error: str | None) -> str:
     return _VARYING.sub("#", line)[:LONGEST]
 
 
-async def _groups(store: StoreReader, queue: str, most: int) -> list[Group]:
+async def _groups(store: StoreReader, queue: str, most: int) -> list[DeadGroup]:
     """Return the groups of a queue's oldest dead letters, the largest first."""
 
-    async def read() -> list[Group]:
-        groups: dict[str, Group] = {}
+    async def read() -> list[DeadGroup]:
+        groups: dict[str, DeadGroup] = {}
         async for letter in letters(store, queue, most):
             kind = error_kind(letter.error)
             last = summary_of(letter)
-            group = groups.get(kind, Group(kind, 0, last, last))
+            group = groups.get(kind, DeadGroup(kind, 0, last, last))
             groups[kind] = msgspec.structs.replace(group, count=group.count + 1, last=last)
         return sorted(groups.values(), key=lambda group: -group.count)
 
@@ -187,7 +186,7 @@ async def letters(store: StoreReader, queue: str, most: int) -> AsyncIterator[Me
     scan: Scan | None = Scan(queue, "dead", limit=min(most, 500), max_bytes=READ_BYTES)
     read = 0
     while scan is not None and read < most:
-        page = await store.ask(Scanned, scan)
+        page = await store.ask(Page, scan)
         for letter in page.messages:
             yield letter
         read += len(page.messages)

@@ -4,7 +4,7 @@ from typing import Any
 
 from bide.dashboard.reading import SAMPLE_EVERY, Glance, StoreReader
 from bide.dashboard.rendering import SPANS, histogram, sparkline
-from bide.dashboard.view import Page, Refused, View
+from bide.dashboard.view import HtmlPage, PageRefused, PageView
 from bide.model.commands import Count
 from bide.model.identity import check_prefix
 from bide.model.replies import GONE, SIZES, Counts
@@ -14,11 +14,11 @@ from bide.queue.results import Audit
 from bide.queue.search import Query
 
 
-async def audit(view: View) -> Page:
+async def audit(view: PageView) -> HtmlPage:
     """Return the page of the audit, by the counters alone."""
     glance = await view.store.glance(view.access, after=view.request.get("after"))
     audits = [Audit.of(view.own(name), glance.sample.queues[name]) for name in glance.names]
-    return Page(
+    return HtmlPage(
         "audit.html",
         {
             "audits": audits,
@@ -32,7 +32,7 @@ async def audit(view: View) -> Page:
 DEFAULT_SPAN = "24h"
 
 
-async def overview(view: View) -> Page:
+async def overview(view: PageView) -> HtmlPage:
     """Return the first page."""
     request = view.request
     prefix, after = request.get("prefix"), request.get("after")
@@ -41,7 +41,7 @@ async def overview(view: View) -> Page:
     forecast = await view.store.forecast(glance.names, span.bucket, span.buckets)
     rows = [_row(glance, name, view.now) for name in glance.names]
     pace = [_pace(glance, number) for number in range(1, len(glance.samples))]
-    return Page(
+    return HtmlPage(
         "overview.html",
         {
             "glance": glance,
@@ -65,7 +65,7 @@ async def overview(view: View) -> Page:
     )
 
 
-def span_of(view: View) -> Any:
+def span_of(view: PageView) -> Any:
     """Return how far the forecast of a page looks ahead."""
     return SPANS.get(view.request.get("span")) or SPANS[DEFAULT_SPAN]
 
@@ -101,14 +101,14 @@ TABS = ("next", "delayed", "ready", "leased", "dead", "acked", "expired", "all")
 """What can be listed; "next": ready, then delayed."""
 
 
-async def queue(view: View) -> Page:
+async def queue(view: PageView) -> HtmlPage:
     """Return the page of a queue."""
     full, request = view.queue(), view.request
     counts = await counts_of(view.store, full)
     if not (counts.flow.put or counts.kept or counts.sizes.total):
         known = await view.store.names(view.access, request.get("queue"), own=True)
         if full not in known:
-            raise Refused(404, "no-queue", request.get("queue"))
+            raise PageRefused(404, "no-queue", request.get("queue"))
     span = span_of(view)
     forecast = await view.store.forecast([full], span.bucket, span.buckets)
     tab: Any = request.get("state") if request.get("state") in TABS else TABS[0]
@@ -126,7 +126,7 @@ async def queue(view: View) -> Page:
     names = [] if view.refreshes else [(own, full)]
     listing = await view.store.search(names, query, cursor, ROWS, view.shown, counts=False)
     view.showed(own, sum(bool(message.preview) for message in listing.messages))
-    return Page(
+    return HtmlPage(
         "queue.html",
         {
             "queue": own,
@@ -146,7 +146,7 @@ async def queue(view: View) -> Page:
     )
 
 
-def _is_rule(view: View, tab: str, filters: dict[str, str]) -> bool:
+def _is_rule(view: PageView, tab: str, filters: dict[str, str]) -> bool:
     """Tell whether a list has all that wait and match a rule: a group, a range of due times."""
     given = {name for name, value in filters.items() if value}
     later = (view.request.moment("after") or 0) > view.now  # what is due then is delayed

@@ -5,11 +5,11 @@ from typing import Any
 
 from bide.dashboard.reading import FORECAST_EVERY, QUEUES, READ_BYTES, SAMPLE_EVERY
 from bide.dashboard.summary import Summary, summary_of
-from bide.dashboard.view import Page, View
+from bide.dashboard.view import HtmlPage, PageView
 from bide.lane.steps import Steps
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
-from bide.model.replies import Page as Scanned
+from bide.model.replies import Page
 from bide.server.subscriptions.subscription_wire import SubscriptionOut, shown
 from bide.targets.http.subscription import masked
 from bide.worker.periodic.chain import moment_of
@@ -20,7 +20,7 @@ HELD = 20
 """How many held messages are listed of each queue."""
 
 
-async def workers(view: View) -> Page:
+async def workers(view: PageView) -> HtmlPage:
     """Return the page of workers."""
     glance = await view.store.glance(view.access, after=view.request.get("after"))
     busy = [name for name in glance.names if glance.sample.queues[name].sizes.leased]
@@ -29,19 +29,19 @@ async def workers(view: View) -> Page:
         scans = [Scan(name, "leased", limit=HELD, max_bytes=READ_BYTES // 8) for name in busy]
         summaries: list[Summary] = []
         for scan in scans:
-            summaries += map(summary_of, (await view.store.ask(Scanned, scan)).messages)
+            summaries += map(summary_of, (await view.store.ask(Page, scan)).messages)
         return summaries
 
     held = await view.store.recent.get(("held", *busy), SAMPLE_EVERY, read)
     leased = sum(glance.sample.queues[name].sizes.leased for name in busy)
-    return Page("workers.html", {"glance": glance, "held": held, "leased": leased})
+    return HtmlPage("workers.html", {"glance": glance, "held": held, "leased": leased})
 
 
 TICKS = 3
 """How many of its next ticks a schedule shows."""
 
 
-async def periodic(view: View) -> Page:
+async def periodic(view: PageView) -> HtmlPage:
     """Return the page of schedules and sources."""
     names = await view.store.names(view.access, own=True)
     homes = [name for name in names if source_of(name) is not None][:QUEUES]
@@ -62,7 +62,7 @@ async def periodic(view: View) -> Page:
         ("periodic", tuple(queues), tuple(homes)), FORECAST_EVERY, read
     )
     following = view.own(queues[-1]) if len(plain) > QUEUES else None
-    return Page(
+    return HtmlPage(
         "periodic.html",
         {
             "schedules": schedules,
@@ -75,7 +75,7 @@ async def periodic(view: View) -> Page:
 def _schedule(queue: str) -> Steps[dict[str, Any] | None]:
     """Read the facts about a schedule, if the first message of a queue is a tick."""
     for state in ("next", "leased"):
-        page: Scanned = yield Scan(queue, state, limit=1)
+        page: Page = yield Scan(queue, state, limit=1)
         if page.messages:
             if moment_of(page.messages[0].id) is None:
                 return None
@@ -92,7 +92,7 @@ LISTED = 500
 """How many subscriptions a page lists."""
 
 
-async def subscriptions(view: View) -> Page:
+async def subscriptions(view: PageView) -> HtmlPage:
     """Return the page of subscriptions."""
 
     async def read() -> list[SubscriptionOut]:
@@ -100,7 +100,7 @@ async def subscriptions(view: View) -> Page:
         return await shown(records, await records.listed(), view.store.clock.now())
 
     if view.store.remote:  # its server keeps them
-        return Page("subscriptions.html", {"subscriptions": [], "more": 0})
+        return HtmlPage("subscriptions.html", {"subscriptions": [], "more": 0})
     every = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
     caller = view.access.caller
     rows = [
@@ -113,4 +113,6 @@ async def subscriptions(view: View) -> Page:
         for subscription in every
         if (queue := caller.own(subscription.queue)) is not None
     ]
-    return Page("subscriptions.html", {"subscriptions": rows[:LISTED], "more": len(rows[LISTED:])})
+    return HtmlPage(
+        "subscriptions.html", {"subscriptions": rows[:LISTED], "more": len(rows[LISTED:])}
+    )

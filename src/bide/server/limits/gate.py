@@ -164,7 +164,7 @@ class Visit:
                     self._charge(size or 0)
             if size is not None:
                 self._keep(max(size, self._floor))
-            if self._closed:  # others share the result: see `bide.dashboard.reading.Recent`
+            if self._closed:  # others share the result: see `bide.dashboard.reading.RecentResults`
                 self._keep(0)
         return reply
 

@@ -110,7 +110,7 @@ class Sent(NamedTuple):
     identity: Identity | None = None
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Commands of a batch that are executed at once; a slow read alone."""
 
     sent: Sequence[Sent]
@@ -119,28 +119,28 @@ class Part(NamedTuple):
     """How many of them may have large replies."""
 
 
-def parts_of(batch: Sequence[Sent]) -> list[Part]:
+def parts_of(batch: Sequence[Sent]) -> list[BatchPart]:
     """Return the parts of a batch, in order."""
-    parts: list[Part] = []
+    parts: list[BatchPart] = []
     sent_together: list[Sent] = []
     large = 0
     for sent in batch:
         slow, is_large = is_slow(sent.command), isinstance(sent.command, _LARGE)
         if sent_together and (slow or large + is_large > AT_ONCE):
-            parts.append(Part(sent_together, False, large))
+            parts.append(BatchPart(sent_together, False, large))
             sent_together, large = [], 0
         if slow:
-            parts.append(Part([sent], True, int(is_large)))
+            parts.append(BatchPart([sent], True, int(is_large)))
         else:
             sent_together.append(sent)
             large += is_large
     if sent_together:
-        parts.append(Part(sent_together, False, large))
+        parts.append(BatchPart(sent_together, False, large))
     return parts
 
 
 async def within_budget(
-    batch: Sequence[Sent], execute: Callable[[Part], Awaitable[list[Answer]]], clock: Clock
+    batch: Sequence[Sent], execute: Callable[[BatchPart], Awaitable[list[Answer]]], clock: Clock
 ) -> list[Answer]:
     """Execute commands in order, with at most `MAX_BYTES` for all replies together.
 
@@ -161,7 +161,7 @@ async def within_budget(
             answers += replies
         else:
             small = [sent for sent in part.sent if not isinstance(sent.command, _LARGE)]
-            remaining = iter(await execute(Part(small)) if small else ())
+            remaining = iter(await execute(BatchPart(small)) if small else ())
             answers += [
                 _put_off(sent.command, clock.now())
                 if isinstance(sent.command, _LARGE)

@@ -163,7 +163,7 @@ async def _only_if(call: ApiCall, command: Conditional) -> tuple[Message | None,
 dead_letters = Routes("dead letters")
 
 
-class DeadQuery(wire.Request):
+class DeadQuery(wire.RequestModel):
     """The page of dead letters."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100

@@ -132,7 +132,7 @@ async def end_lease(call: ApiCall, asked: wire.EndLeaseRequest) -> Answer:
 
 
 async def _settle(
-    call: ApiCall, asked: wire.Settling, verb: str, build: Callable[..., Command], *given: Any
+    call: ApiCall, asked: wire.SettleRequest, verb: str, build: Callable[..., Command], *given: Any
 ) -> wire.OutcomesOut:
     """Settle the messages of a request, by a command built from their leases."""
     leases = [Lease.of(check_name(lease.id), str(lease.token)) for lease in asked.leases]

@@ -33,7 +33,7 @@ FAILED = 2.0
 """Seconds for which all streams share the error of a store that failed."""
 
 
-class EventsQuery(wire.Request):
+class EventsQuery(wire.RequestModel):
     """The events to send."""
 
     counts: wire.Span = 1

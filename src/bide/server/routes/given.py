@@ -31,7 +31,7 @@ class PutQuery(wire.PutOptions, kw_only=True):
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
-class Moved(wire.Request):
+class Moved(wire.RequestModel):
     """The new due time: `delay` or `at`."""
 
     delay: wire.Span | None = None

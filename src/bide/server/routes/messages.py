@@ -243,7 +243,7 @@ class ResultOut(msgspec.Struct, omit_defaults=True):
     """The result of its handler, if it was acked with one."""
 
 
-class ResultQuery(wire.Request):
+class ResultQuery(wire.RequestModel):
     """How long to wait for a result."""
 
     wait: wire.Span = "0s"
@@ -310,7 +310,7 @@ def _unknown(call: ApiCall) -> Problem:
     )
 
 
-class ExplainQuery(wire.Request):
+class ExplainQuery(wire.RequestModel):
     """The form of the explanation."""
 
     language: Literal["en", "zh"] = "en"

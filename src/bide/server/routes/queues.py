@@ -62,7 +62,7 @@ Pace = Annotated[
 ]
 
 
-class ConfigureRequest(wire.Request):
+class ConfigureRequest(wire.RequestModel):
     """The settings of a queue to change."""
 
     paused: bool | None = None
@@ -82,14 +82,14 @@ class ConfigureRequest(wire.Request):
     """`rate` for each group; messages without a group are not bound by it."""
 
 
-class PrefixQuery(wire.Request):
+class PrefixQuery(wire.RequestModel):
     """The queues to list."""
 
     prefix: wire.Prefix = ""
     """The prefix of their names."""
 
 
-class ForecastQuery(wire.Request):
+class ForecastQuery(wire.RequestModel):
     """The length of the buckets, and of all of them together."""
 
     bucket: wire.Span = "1m"

@@ -32,7 +32,7 @@ class MovedOut(msgspec.Struct, omit_defaults=True):
     """The token that undoes the change: the same for all its parts."""
 
 
-class Undoable(wire.Request, kw_only=True):
+class UndoableRequest(wire.RequestModel, kw_only=True):
     """A bulk change that can be undone."""
 
     undo: bool = False
@@ -43,7 +43,7 @@ class Undoable(wire.Request, kw_only=True):
     """The cursor of the previous answer, if it had one."""
 
 
-class UndoablePurge(Undoable, kw_only=True):
+class UndoablePurge(UndoableRequest, kw_only=True):
     """The messages to delete, and whether that can be undone."""
 
     state: Literal["delayed", "ready", "dead", "acked", "expired"]
@@ -51,7 +51,7 @@ class UndoablePurge(Undoable, kw_only=True):
     """Only those that entered this state (delayed, ready: that are due) before this time."""
 
 
-class UndoableRevive(Undoable, kw_only=True):
+class UndoableRevive(UndoableRequest, kw_only=True):
     """The dead letters to deliver again, and whether that can be undone."""
 
     ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
@@ -84,7 +84,7 @@ class RevivedOut(msgspec.Struct, omit_defaults=True):
     """With `undo`: send it with the next request while `more` is true."""
 
 
-class UndoRequest(wire.Request):
+class UndoRequest(wire.RequestModel):
     """The change to undo."""
 
     undo: Annotated[str, Meta(max_length=64)]

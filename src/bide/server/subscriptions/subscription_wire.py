@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import milliseconds
-from bide.server.wire import CountsOut, Request, Span, span
+from bide.server.wire import CountsOut, RequestModel, Span, span
 from bide.targets.amqp import shown as shown_address
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import Records
@@ -33,7 +33,7 @@ SPANS = ("timeout", "first", "ceiling", "probe")
 """Fields that are lengths of time."""
 
 
-class SubscriptionIn(Request):
+class SubscriptionIn(RequestModel):
     """The settings of a subscription."""
 
     queue: str
@@ -121,18 +121,18 @@ SubscriptionChange = msgspec.defstruct(
         for name, kind in get_type_hints(SubscriptionIn, include_extras=True).items()
         if name != "secret"
     ],
-    bases=(Request,),
+    bases=(RequestModel,),
     namespace={"__doc__": "The fields of a subscription to change; the others stay."},
 )
 
 
-class PauseRequest(Request):
+class PauseRequest(RequestModel):
     """The reason of a pause."""
 
     reason: Annotated[str, Meta(max_length=500)] = ""
 
 
-class RotateRequest(Request):
+class RotateRequest(RequestModel):
     """The replacement of the secret."""
 
     overlap: Span = 86_400
