@@ -48,7 +48,7 @@ def picture(browser: webdriver.Chrome, path: Path, longest: int = 1_000) -> None
     """Write the whole page as a PNG, down to `longest` pixels."""
 
     def laid_out(browser: webdriver.Chrome) -> dict[str, int] | None:
-        size: dict[str, int] = browser.execute_cdp_cmd("HtmlPage.getLayoutMetrics", {})[
+        size: dict[str, int] = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})[
             "cssContentSize"
         ]
         return size if size["width"] else None
@@ -63,7 +63,7 @@ def picture(browser: webdriver.Chrome, path: Path, longest: int = 1_000) -> None
         "scale": 1,
     }
     taken = browser.execute_cdp_cmd(
-        "HtmlPage.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
     )
     path.write_bytes(base64.b64decode(taken["data"]))
 
