@@ -120,30 +120,28 @@ class CelerySource(Source):
 
     def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the task, as `bide.contrib.celery.install` would have stored it."""
-        found = json.loads(entry.member)
-        headers, kind = found["headers"], found["content-type"]
+        envelope = json.loads(entry.member)
+        headers, kind = envelope["headers"], envelope["content-type"]
         if "task" not in headers or "id" not in headers:
             raise Refused("it is of Celery's protocol 1; bide takes over protocol 2")
         if "python-serialize" in kind and not self.pickles:
             raise Pickled
         eta = headers.pop("eta", None)
         due = NOW if eta is None else due_at(iso_seconds(eta))
-        body, given = found["body"], found["properties"]
+        body, given = envelope["body"], envelope["properties"]
         raw = base64.b64decode(body) if given.get("body_encoding") == "base64" else body.encode()
-        encoding = found["content-encoding"]
+        encoding = envelope["content-encoding"]
         is_text = encoding == "utf-8" and "compression" not in headers
         message = TaskMessage(
-            headers["task"],
-            raw.decode() if is_text else None,
-            None if is_text else raw,
-            kind,
-            encoding,
-            None,
-            {**headers, "eta": None},
-            {name: given[name] for name in _KEPT if given.get(name) is not None},
-            "",
-            self.queue,
-            [self.queue],
+            task=headers["task"],
+            text=raw.decode() if is_text else None,
+            data=None if is_text else raw,
+            content_type=kind,
+            content_encoding=encoding,
+            headers={**headers, "eta": None},
+            properties={name: given[name] for name in _KEPT if given.get(name) is not None},
+            routing_key=self.queue,
+            declare=[self.queue],
         )
         id, group = id_of(headers)
         priority = min(max(_LOWEST - int(given.get("priority") or 0), 0), _LOWEST)
@@ -160,8 +158,8 @@ class CelerySource(Source):
             cursor, values = self.redis.ask("HSCAN", "unacked", cursor, "COUNT", 500)
             for value in values.values():
                 try:
-                    found, _, key = json.loads(value)
-                    headers = found["headers"]
+                    envelope, _, key = json.loads(value)
+                    headers = envelope["headers"]
                     eta = f", due {headers['eta']}" if headers.get("eta") else ""
                     held = Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
                 except MALFORMED:

@@ -105,7 +105,8 @@ class SortedSet(ForeignRedis):
 
     def page(self, low: bytes, skip: int, count: int) -> list[Entry]:
         """Return up to `count` members of a score from `low` on, after the first `skip` of them."""
-        flat = self.ask("ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count)
+        command = "ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count
+        flat = self.ask(*command)
         return [Entry(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
     def remove(self, entries: Sequence[Entry]) -> int:

@@ -81,8 +81,8 @@ class HueySource(Source):
             message = self._message(entry)
         except (Refused, Pickled):
             return []
-        found = (f"r:{message['id']}", f"rt:{message['name']}")
-        marks = [mark.encode(errors="replace") for mark in found]  # half a character is no mark
+        names = (f"r:{message['id']}", f"rt:{message['name']}")
+        marks = [mark.encode(errors="replace") for mark in names]  # half a character is no mark
         return [
             *(("HEXISTS", f"huey.results.{self._name}", mark) for mark in marks),
             (
@@ -114,9 +114,9 @@ class HueySource(Source):
             message["args"],
             message["kwargs"],
             due,
-            self._created(entry),
-            min(max(int(message["priority"] or 0), 0), 255),
-            None if end is None else lasting(due, end, now),
+            created=self._created(entry),
+            priority=min(max(int(message["priority"] or 0), 0), 255),
+            expires=None if end is None else lasting(due, end, now),
         )
 
     def _has_stamp(self, entry: Entry) -> bool:
@@ -133,10 +133,10 @@ class HueySource(Source):
             raise Refused("it is not as Huey's own serializer writes it")
         if not self.pickles:
             raise Pickled
-        found = plain(data, {"huey.registry.Message": _Message})
-        if not isinstance(found, _Message) or len(found) < _FEWEST:
+        fields = plain(data, {"huey.registry.Message": _Message})
+        if not isinstance(fields, _Message) or len(fields) < _FEWEST:
             raise Refused("it is no message of Huey 2 or 3")
-        return dict(zip(_FIELDS, found, strict=False))
+        return dict(zip(_FIELDS, fields, strict=False))
 
 
 def _seconds(when: datetime) -> float:

@@ -142,9 +142,9 @@ def inflated(data: bytes, limit: int) -> bytes:
         return data
     reader = zlib.decompressobj(wbits=47)  # either format
     try:
-        found = reader.decompress(data, limit)
+        content = reader.decompress(data, limit)
     except zlib.error as error:
         raise Refused(f"it cannot be decompressed ({error})") from error
     if not reader.eof:
         raise Refused(f"it has more than {limit:,} bytes")
-    return found
+    return content

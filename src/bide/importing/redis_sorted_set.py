@@ -129,10 +129,10 @@ def load_sorted_set(
         run = _Run(queue, source, read, remove and not dry_run, dry_run)
         low, skip = b"-inf", 0
         while page := source.page(low, skip, batch):
-            gone = run.take(page)
+            removed = run.take(page)
             # The next page may begin with more members of the last score: skip those that stayed.
             score = page[-1].score
-            stayed = sum(entry.score == score and entry not in gone for entry in page)
+            stayed = sum(entry.score == score and entry not in removed for entry in page)
             low, skip = score, stayed + (skip if score == low else 0)
             if progress is not None:
                 progress(len(page))
@@ -180,10 +180,10 @@ class _Reader(NamedTuple):
 
     def _id(self, member: bytes, value: object) -> str:
         if self.id_field is not None:
-            found = value.get(self.id_field) if isinstance(value, dict) else None
-            if not isinstance(found, (str, int)) or isinstance(found, bool):
+            value_of_field = value.get(self.id_field) if isinstance(value, dict) else None
+            if not isinstance(value_of_field, (str, int)) or isinstance(value_of_field, bool):
                 raise InvalidArgument(f"it has no field {self.id_field!r} that could be an id")
-            return check_name(str(found))
+            return check_name(str(value_of_field))
         try:
             if not member.startswith((b"{", b"[", b'"')):
                 return check_name(member.decode())
@@ -217,18 +217,18 @@ class _Run:
         wanted = list(self._readable(page))
         queue = self.queue
         if self.dry_run:
-            there = queue._run(find_all(queue.name, (item.id for _, item in wanted)))
-            outcomes = [Outcome(item.id, item.id not in there) for _, item in wanted]
+            present = queue._run(find_all(queue.name, (item.id for _, item in wanted)))
+            outcomes = [Outcome(item.id, item.id not in present) for _, item in wanted]
         else:
             parts = in_bytes(item for _, item in wanted)
             outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
             refused = [outcome.id for outcome in outcomes if not outcome.done]
-            there = queue._run(find_all(queue.name, refused))
+            present = queue._run(find_all(queue.name, refused))
         confirmed: set[Entry] = set()
         for (entry, item), outcome in zip(wanted, outcomes, strict=True):
             if outcome.done:
                 self.loaded.stored += 1
-            elif not self._is_there(entry, item, there.get(outcome.id)):
+            elif not self._is_there(entry, item, present.get(outcome.id)):
                 continue
             confirmed.add(entry)
         if self.remove:

@@ -66,8 +66,8 @@ class RQSource(Source):
 
     def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the job's function."""
-        job, dependents, left = content
-        if not job or left == _NO_KEY:
+        job, dependents, time_to_live = content
+        if not job or time_to_live == _NO_KEY:
             raise Gone
         if not {b"data", b"status", b"created_at"} <= job.keys():
             raise Refused("its job is not one of RQ 1.16 to 3")
@@ -83,7 +83,7 @@ class RQSource(Source):
             raise Refused("it calls a method of a pickled object")
         due = due_at(entry.score) if entry.place.kind == "zset" and not limited else NOW
         created = _created(job[b"created_at"])
-        end = _end(job, due, left, now)
+        end = _end(job, due, time_to_live, now)
         expires = None if end is None else lasting(due, end, now)
         return self._call(entry.member.decode(), name, args, kwargs, due, created, expires=expires)
 
@@ -106,14 +106,14 @@ def _created(text: bytes) -> int | None:
         return None
 
 
-def _end(job: Mapping[bytes, bytes], due: int, left: int, now: int) -> int | None:
+def _end(job: Mapping[bytes, bytes], due: int, time_to_live: int, now: int) -> int | None:
     """Return when a job expires in Unix milliseconds, if it does.
 
     The `ttl` of a scheduled job counts from the time at which RQ schedules it, and again from the
     time at which RQ puts it into its queue: its due time, or the start of a worker if that is
     later.
     """
-    deleted = None if left < 0 else now + left
+    deleted = None if time_to_live < 0 else now + time_to_live
     ttl = int(job.get(b"ttl") or 0) * 1000
     start = max(due, now)
     if due == NOW or ttl <= 0 or (deleted is not None and deleted < start):

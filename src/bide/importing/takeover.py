@@ -217,25 +217,29 @@ class _Run:
 
     def _wanted(self, page: list[Entry]) -> list[Ready]:
         ready = self._readable(page)
-        known = set(self.queue._run(find_all(self.queue.name, (one.item.id for one in ready))))
+        known = set(
+            self.queue._run(find_all(self.queue.name, (message.item.id for message in ready)))
+        )
         wanted = []
-        for one in ready:
-            if one.item.id in known:
-                self._known(one)
+        for message in ready:
+            if message.item.id in known:
+                self._known(message)
             else:
-                known.add(one.item.id)
-                wanted.append(one)
+                known.add(message.item.id)
+                wanted.append(message)
         return wanted
 
     def _carry(self, taken: list[Ready]) -> int:
         known = self.transit.carry(taken)
-        for one in known:
-            self._known(one)
+        for message in known:
+            self._known(message)
         self.done.stored += len(taken) - len(known)
         return len(taken) - len(known)
 
-    def _known(self, one: Ready) -> None:
-        self._refuse(one.item.id, f"{self.queue.name} has a message of the id {one.item.id!r}")
+    def _known(self, message: Ready) -> None:
+        self._refuse(
+            message.item.id, f"{self.queue.name} has a message of the id {message.item.id!r}"
+        )
 
     def _readable(self, page: Sequence[Entry], *, taken: bool = False) -> list[Ready]:
         """Return the messages of entries that are to be moved; count the others.
@@ -292,7 +296,9 @@ class _Run:
             pairs = zip(flat[::2], flat[1::2], strict=True)
             return [Entry(place, member, float(score)) for member, score in pairs]
         if not place.oldest_last:
-            found = self.source.redis.ask("LRANGE", place.key, skip, skip + self.batch - 1)
+            members = self.source.redis.ask("LRANGE", place.key, skip, skip + self.batch - 1)
         else:
-            found = self.source.redis.ask("LRANGE", place.key, -skip - self.batch, -skip - 1)[::-1]
-        return [Entry(place, member) for member in found]
+            members = self.source.redis.ask("LRANGE", place.key, -skip - self.batch, -skip - 1)[
+                ::-1
+            ]
+        return [Entry(place, member) for member in members]

@@ -131,8 +131,8 @@ class Transit:
 
     def left(self) -> list[Entry]:
         """Return what an interrupted run has taken out of the source and not finished."""
-        found = map(_decode, self._redis.ask("HVALS", self._side))
-        return sorted(found, key=attrgetter("row"))
+        entries = map(_decode, self._redis.ask("HVALS", self._side))
+        return sorted(entries, key=attrgetter("row"))
 
     def take(self, ready: Sequence[Ready]) -> list[Ready]:
         """Step 1: take messages out of the source; return those that were still there."""
@@ -147,7 +147,7 @@ class Transit:
         for entry, _ in taking:
             arguments += [*_arguments_of(entry), msgspec.msgpack.encode(entry)]
         took = self._eval(_TAKE, [], arguments)
-        return [one for one, gone in zip(taking, took, strict=True) if gone]
+        return [message for message, removed in zip(taking, took, strict=True) if removed]
 
     def carry(self, taken: Sequence[Ready]) -> list[Ready]:
         """Do the steps 2 and 3; return the messages whose id the queue has already.
@@ -159,23 +159,23 @@ class Transit:
         """
         if not taken:
             return []
-        rows = (one.entry.row for one in taken)
+        rows = (message.entry.row for message in taken)
         # The entries of the rows before these are dropped. But a run that lost its right in between
         # may still be about to put some of them.
         before = min(taken[0].entry.row, f"{_now() - STALL}")
         puts = []
-        for items in in_bytes(one.item for one in taken):
+        for items in in_bytes(message.item for message in taken):
             origin = Origin(self._outbox, list(islice(rows, len(items))), before)
             puts.append(Put(self._target.name, items, origin=origin))
         outcomes = self._target._run(outcomes_of(*puts))
         known = [
-            one
-            for one, outcome in zip(taken, outcomes, strict=True)
+            message
+            for message, outcome in zip(taken, outcomes, strict=True)
             if not outcome and outcome.state != "forwarded"
         ]
-        for one in reversed(known):  # the oldest last: it is the first again
-            self._back(one.entry)
-        self.drop([one.entry for one in taken if one not in known])
+        for message in reversed(known):  # the oldest last: it is the first again
+            self._back(message.entry)
+        self.drop([message.entry for message in taken if message not in known])
         return known
 
     def drop(self, entries: Sequence[Entry]) -> None:

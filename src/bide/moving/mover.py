@@ -111,33 +111,33 @@ class Mover:
 
     def plan(self) -> Moved:
         """Return what a run would do, without changes."""
-        found = Moved(self._source.name)
-        steps = Steps(self._source, self._target, "", lambda: None, found)
+        plan = Moved(self._source.name)
+        steps = Steps(self._source, self._target, "", lambda: None, plan)
         for state in ("next", "dead"):
             for page in steps.pages(state, self._batch):
                 going = [message for message in page if not is_marked(message)]
                 known = steps.known(going)
-                found.stay(known)
-                found.finished += len(page) - len(going)
+                plan.stay(known)
+                plan.finished += len(page) - len(going)
                 count = len(going) - len(known)
                 if state == "dead":
-                    found.dead += count
+                    plan.dead += count
                 else:
-                    found.moved += count
+                    plan.moved += count
                 self._progress(len(page))
-        found.moved += found.finished
-        found.ends(self._source.counts())
-        found.left = found.known + found.held
-        return found
+        plan.moved += plan.finished
+        plan.ends(self._source.counts())
+        plan.left = plan.known + plan.held
+        return plan
 
     def _finish(self, ledger: Ledger) -> None:
         """Finish what is in transit, also of another queue."""
-        there, here, route = self._source, self._target, ledger.route
-        moved = self.moved if route.queue == there.name else Moved(route.queue)
+        route = ledger.route
+        moved = self.moved if route.queue == self._source.name else Moved(route.queue)
         before = moved.moved
         with (
-            Queue(route.queue, there._url, clock=there._own_clock) as source,
-            Queue(route.into, here._url, clock=here._own_clock) as target,
+            Queue(route.queue, self._source._url, clock=self._source._own_clock) as source,
+            Queue(route.into, self._target._url, clock=self._target._own_clock) as target,
         ):
             Steps(source, target, route.token, ledger.hold, moved).go_on(self._batch)
         moved.finished += moved.moved - before
@@ -172,14 +172,14 @@ class Mover:
 
     def _settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""
-        there = self._source.counts()
-        here = self._target.counts()
-        new = here.flow.put == 0 and not here.paused
-        paused = True if new and there.paused else None
+        source = self._source.counts()
+        target = self._target.counts()
+        new = target.flow.put == 0 and not target.paused
+        paused = True if new and source.paused else None
         names = ("keep", "history", "result_ttl")
-        given = {n: getattr(there, n) for n in names if getattr(there, n) > getattr(here, n)}
-        if not any(getattr(here, name) for name in LIMITS):  # else its own limits stay
-            given |= {n: getattr(there, n) for n in LIMITS if getattr(there, n)}
+        given = {n: getattr(source, n) for n in names if getattr(source, n) > getattr(target, n)}
+        if not any(getattr(target, name) for name in LIMITS):  # else its own limits stay
+            given |= {n: getattr(source, n) for n in LIMITS if getattr(source, n)}
         if paused is not None or given:
             command = self._target._builder.configure(paused=paused)
             self._target._execute(msgspec.structs.replace(command, **given))

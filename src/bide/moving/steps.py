@@ -88,38 +88,38 @@ class Ledger:
             AlreadyMoving: another mover still holds it.
             InvalidArgument: the queue is to be moved onto itself.
         """
-        mine = self._mine
+        own_route = self._mine
         patience = self._clock.monotonic() + LEASE + 2
         while True:
-            self._from.put(mine, id=_ID, attempts=MAX_ATTEMPTS)
-            found = self._from.claim(1, wait=0.5, lease=LEASE)
-            if not found:
+            self._from.put(own_route, id=_ID, attempts=MAX_ATTEMPTS)
+            deliveries = self._from.claim(1, wait=0.5, lease=LEASE)
+            if not deliveries:
                 if self._clock.monotonic() > patience:
                     raise errors.AlreadyMoving(
                         f"another process moves messages out of {self._from.url}; wait until that "
                         "is done, or stop it and run this again"
                     )
                 continue
-            self._delivery = found[0]
+            self._delivery = deliveries[0]
             self._held_since = self._clock.monotonic()
-            self.route = msgspec.convert(found[0].body, Route)
-            if self.route == mine:
+            self.route = msgspec.convert(deliveries[0].body, Route)
+            if self.route == own_route:
                 break
             if self._to.get(self.route.token) is not None:
                 return True
             self._must_be_over()
             self._delivery.ack()
-        self._to.put({"queue": mine.queue}, id=mine.token, at=LATEST / 1000)
-        same = mine.queue.rpartition("/")[2] == mine.into.rpartition("/")[2]
-        if same and self._from.get(mine.token) is not None:  # a store may have several URLs
+        self._to.put({"queue": own_route.queue}, id=own_route.token, at=LATEST / 1000)
+        same = own_route.queue.rpartition("/")[2] == own_route.into.rpartition("/")[2]
+        if same and self._from.get(own_route.token) is not None:  # a store may have several URLs
             self.finish()
-            raise onto_itself(mine.queue, self._from.url)
+            raise onto_itself(own_route.queue, self._from.url)
         return False
 
     def _must_be_over(self) -> None:
         """Refuse to go on while messages are in transit to another store than the target."""
-        with Queue(self.route.queue, self._from._url, clock=self._from._own_clock) as left:
-            if not any(is_marked(letter, self.route.token) for letter in left.dead()):
+        with Queue(self.route.queue, self._from._url, clock=self._from._own_clock) as source:
+            if not any(is_marked(letter, self.route.token) for letter in source.dead()):
                 return
         self.abandon()
         raise errors.AlreadyMoving(
@@ -243,8 +243,8 @@ class Steps(NamedTuple):
         _, unreadable = self._spare(self._bury, ids)
         self.moved.stay(known, unreadable)
         # After a lost reply the command may have run twice: the marks show what was set aside.
-        found = self.source._run(find_all(self.source.name, ids)).values()
-        self._copy([one for one in found if is_marked(one, self.token)])
+        letters = self.source._run(find_all(self.source.name, ids)).values()
+        self._copy([letter for letter in letters if is_marked(letter, self.token)])
 
     def carry_letters(self, page: Sequence[Message]) -> None:
         """Move dead letters."""
@@ -301,12 +301,13 @@ class Steps(NamedTuple):
     def _copy(self, letters: Sequence[Message]) -> None:
         """Give the target copies, which it does not deliver."""
         self.hold()
-        refused = {one.id for one in self._put(self.target, map(_as_letter, letters)) if not one}
-        there = self.target._run(find_all(self.target.name, refused))
+        outcomes = self._put(self.target, map(_as_letter, letters))
+        refused = {outcome.id for outcome in outcomes if not outcome}
+        copies = self.target._run(find_all(self.target.name, refused))
         alive = self._alive(letters)
         going, known = list[Message](), list[str]()
         for letter in letters:
-            copy = there.get(letter.id)  # of an earlier run, or another message
+            copy = copies.get(letter.id)  # of an earlier run, or another message
             marked = letter.id in alive and is_marked(copy, self.token)
             if letter.id not in refused or marked or _same(letter, copy):
                 going.append(letter)
@@ -318,11 +319,13 @@ class Steps(NamedTuple):
 
     def _hand_over(self, letters: Sequence[Message]) -> None:
         """Delete them from the source, and let the target deliver those that were in transit."""
-        gone, unreadable = self._spare(
+        outcomes, unreadable = self._spare(
             lambda ids: self._purge(self.source, ids), [letter.id for letter in letters]
         )
         # Revived or replaced there meanwhile, or unreadable: they stay, as they are now.
-        stay = unreadable + [one.id for one in gone if not one and one.state is not None]
+        stay = unreadable + [
+            outcome.id for outcome in outcomes if not outcome and outcome.state is not None
+        ]
         self._purge(self.target, stay)
         self.moved.stay((), unreadable)
         going = [letter for letter in letters if letter.id not in set(stay)]
