@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bide.model import errors as _errors
 from bide.model.backoff import Backoff
-from bide.model.ended import End
+from bide.model.ended import End, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
@@ -102,6 +102,7 @@ __all__ = [
     "Message",
     "Moved",
     "NewMessage",
+    "NotAcked",
     "Outcome",
     "Queue",
     "Retry",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from bide.model.body import OR_BYTES, check_json, encode
-from bide.model.errors import InvalidArgument
+from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_RESULT
 from bide.model.message import LAPSED, Failure
 
@@ -75,6 +75,15 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
             end = Attempt(self.attempt, self.since, self.moment, self.by or "", "acked")
             attempts.append(end)
         return attempts
+
+
+class NotAcked(BideError):
+    """A message has no result: it died, expired, was cancelled or purged."""
+
+    def __init__(self, text: str, end: End | None = None) -> None:
+        super().__init__(text)
+        self.end = end
+        """How it ended, if the queue remembers that."""
 
 
 def check_result(result: bytes) -> None:

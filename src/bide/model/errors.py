@@ -1,9 +1,4 @@
-"""All exceptions of bide. Each text names the cause and the fix."""
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bide.model.ended import End
+"""The exceptions of bide, but for `NotAcked`. Each text names the cause and the fix."""
 
 __all__ = [
     "AccessDenied",
@@ -15,7 +10,6 @@ __all__ = [
     "InvalidArgument",
     "LeaseLost",
     "NotAStore",
-    "NotAcked",
     "NotEmpty",
     "NotEnded",
     "NotRemembered",
@@ -61,15 +55,6 @@ class LeaseLost(BideError):
 
 class NotEnded(BideError):
     """A message has no result yet: it is still in the queue."""
-
-
-class NotAcked(BideError):
-    """A message has no result: it died, expired, was cancelled or purged."""
-
-    def __init__(self, text: str, end: "End | None" = None) -> None:
-        super().__init__(text)
-        self.end = end
-        """How it ended, if the queue remembers that."""
 
 
 class NotRemembered(BideError):

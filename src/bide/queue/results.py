@@ -8,13 +8,12 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from bide.model.body import decoder_of
-from bide.model.ended import PENDING
+from bide.model.ended import PENDING, NotAcked
 from bide.model.errors import (
     AccessDenied,
     AlreadyExists,
     InvalidArgument,
     LeaseLost,
-    NotAcked,
     NotEmpty,
     NotEnded,
     NotRemembered,

@@ -4,7 +4,8 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import Output, escape, warn
 from bide.cli.store import Store
-from bide.model.errors import NotAcked, NotEnded, NotRemembered
+from bide.model.ended import NotAcked
+from bide.model.errors import NotEnded, NotRemembered
 
 
 @on_store(option.queue, option.id)

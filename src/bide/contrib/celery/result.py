@@ -4,7 +4,8 @@ from functools import cache
 from typing import Any
 
 from bide.contrib.celery.arguments import revived
-from bide.model.errors import NotAcked, NotEnded, NotRemembered
+from bide.model.ended import NotAcked
+from bide.model.errors import NotEnded, NotRemembered
 from bide.model.replies import Outcome
 from bide.model.times import Duration
 from bide.queue.sync import Queue
