@@ -24,8 +24,12 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
 
 
-def findings(*checks: tuple[bool, Literal["danger", "warning"], str, str, str]) -> list[Finding]:
-    """Return the findings of those checks that begin with `True`."""
+Check = tuple[bool, Literal["danger", "warning"], str, str, str]
+"""Whether a finding applies, and its fields."""
+
+
+def findings(*checks: Check) -> list[Finding]:
+    """Return the findings of those checks that apply."""
     return [Finding(level, *texts) for applies, level, *texts in checks if applies]
 
 

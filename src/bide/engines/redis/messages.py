@@ -39,7 +39,14 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
     outcomes, answered, failed = yield from in_lots(
-        script, command, rows, head, sharded.count, first, [len(row[1]) for row in rows], (plan,)
+        script,
+        command,
+        rows,
+        head,
+        sharded.count,
+        first=first,
+        sizes=[len(row[1]) for row in rows],
+        common=(plan,),
     )
     for lot, (now, _change, following, stored) in answered:
         sharded.next = max(sharded.next, following)

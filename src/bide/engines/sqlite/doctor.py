@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
-from bide.engines.findings import EXAMPLES, Finding, findings, other_version, too_large, unreadable
+from bide.engines.findings import (
+    EXAMPLES,
+    Check,
+    Finding,
+    findings,
+    other_version,
+    too_large,
+    unreadable,
+)
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.schema import STEPS, is_without_tables, open_to_look, recorded_version
 from bide.model.errors import NotAStore, StoreUnavailable
@@ -71,7 +79,7 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
         raise NotAStore(f"{path} is no SQLite database")
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
     modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
-    return findings(
+    checks: list[Check] = [
         (
             kind in _NETWORK,
             "danger",
@@ -140,7 +148,8 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
             "when the power fails, the last messages that were confirmed are lost",
             "leave the option out",
         ),
-    )
+    ]
+    return findings(*checks)
 
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:
