@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -14,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import bide
-
-Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.cli.conftest import Bide, Shell
 
 pytestmark = pytest.mark.process
 
@@ -105,17 +105,19 @@ def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: b
         "get orders nobody",
     ],
 )
-def test_a_closed_stderr_changes_nothing(shell: Shell, tmp_path: Path, command: str) -> None:
+def test_a_closed_stderr_changes_nothing(
+    run: Bide, shell: Shell, tmp_path: Path, command: str
+) -> None:
     """As under cron and in daemons. An export was empty, an audit did not balance."""
-    url = "" if command.startswith("move") else "--url sqlite:///bide.db"
+    run("put", "orders", "1", "--id", "a")
+    exported = run("export", "orders").stdout
     results = []
     for closing in ("2>&-", "2>/dev/null"):
         (folder := tmp_path / closing[-1]).mkdir()
+        shutil.copy(tmp_path / "test.db", folder / "bide.db")
+        (folder / "x.jsonl").write_text(exported)
         (folder / "lines").write_text('"b"\n')
-        done = shell(
-            f"cd {folder}; export BIDE_URL=sqlite:///bide.db; bide put orders 1 --id a > ids\n"
-            f"bide export orders > x.jsonl; bide {command} {url} {closing}"
-        )
+        done = shell(f"cd {folder}; bide {command} {closing}", BIDE_URL="sqlite:///bide.db")
         # Ids that bide makes and times differ.
         results.append(
             (done.returncode, re.sub(r"in [0-9hms]+|[-0-9T:.]{8,}Z|[0-9]{3,}", "", done.stdout))

@@ -22,7 +22,7 @@ def work(app: bide.App, home: str, **reached: int) -> None:
     async def until_reached() -> None:
         runner = Runner(app)
         task = asyncio.create_task(runner.run())
-        async with bide.AsyncQueue(home, app._url) as windows:
+        async with bide.AsyncQueue(home, app.url) as windows:
             while True:
                 flow = (await windows.counts()).flow
                 if all(getattr(flow, name) >= count for name, count in reached.items()):

@@ -85,7 +85,7 @@ def play(app: bide.App, *bodies: Any, ended: Callable[[bide.Counts], bool], **op
     """Put messages within a transaction of Sentry, and run the app until they have ended."""
 
     async def story() -> None:
-        async with app.running(), bide.AsyncQueue("cards", app._url) as queue:
+        async with app.running(), bide.AsyncQueue("cards", app.url) as queue:
             with sentry_sdk.isolation_scope(), sentry_sdk.start_transaction(name="request"):
                 for body in bodies:
                     await queue.put(body, **options)

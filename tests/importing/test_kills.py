@@ -257,6 +257,6 @@ def test_large_messages_go_in_several_commands(
         return do(self, command, *more, **options)
 
     monkeypatch.setattr(bide.Queue, "_execute", note)
-    with bide.Queue("orders", orders._url, max_body=4_000_000) as large:
+    with bide.Queue("orders", orders.url, max_body=4_000_000) as large:
         assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
     assert max(sizes) == 2 * min(sizes) < MAX_BYTES

@@ -69,7 +69,7 @@ async def at_work(app: bide.App) -> AsyncIterator[bide.AsyncQueue]:
     runner = Runner(app, ready=ready.set)
     task = asyncio.create_task(runner.run())
     await asyncio.wait_for(ready.wait(), PATIENCE)
-    async with bide.AsyncQueue("orders", app._url) as queue:
+    async with bide.AsyncQueue("orders", app.url) as queue:
         yield queue
     runner.stop(hurry=True)
     await task

@@ -53,7 +53,7 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
 
 def test_a_batch_is_bounded_in_bytes_too(orders: bide.Queue, url: str, shop: Any) -> None:
     for size in (3, 4, 9, 1):  # MB; a row has its body in base64
-        big = bide.Queue("orders", orders._url, max_body=10_000_000)
+        big = bide.Queue("orders", orders.url, max_body=10_000_000)
         assert big.put("x" * (size * 700_000), id=str(size), within=shop).state == "pending"
         big.close()
     shop.commit()

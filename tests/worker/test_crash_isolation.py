@@ -90,7 +90,10 @@ def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scen
             assert len(scene.sent(Claim)) - claims < 400
             going.set()
             await scene.pass_time(
-                lambda: scene._flow("q").flow.acked == 21 and scene._flow("r").flow.acked == 20
+                lambda: (
+                    scene.counts_in_file("q").flow.acked == 21
+                    and scene.counts_in_file("r").flow.acked == 20
+                )
             )
         assert most == 1
         assert (await scene.counts()).flow.lapsed == 0
@@ -100,7 +103,7 @@ def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scen
 
 
 def _delayed(scene: Scene) -> int:
-    return sum(scene._flow(queue).sizes.delayed for queue in "qr")
+    return sum(scene.counts_in_file(queue).sizes.delayed for queue in "qr")
 
 
 @both
@@ -113,7 +116,7 @@ def test_a_suspect_starts_when_the_store_has_taken_the_others_back(
         held_beside: list[int] = []
 
         def plain(_: Any) -> None:
-            held_beside.append(scene._flow("q").sizes.leased - 1)
+            held_beside.append(scene.counts_in_file("q").sizes.leased - 1)
 
         async def handle(_: Any) -> None:
             plain(_)
@@ -122,7 +125,7 @@ def test_a_suspect_starts_when_the_store_has_taken_the_others_back(
         past = failures(LAPSED, LAPSED)
         await scene.put(*range(20), queue="q", attempts=3, attempt=2, failures=past)
         async with scene.at_work():
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 20)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 20)
         assert len(held_beside) == 20
         assert held_beside[0] == 0
 

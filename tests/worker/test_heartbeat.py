@@ -97,7 +97,7 @@ def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
                     break
                 except bide.StoreUnavailable:  # it went in one batch with a command that fails
                     pass
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 1)
             scene.engine.heal()
             await scene.pass_time(lambda: reports(scene), 1)
 

@@ -72,7 +72,7 @@ def test_a_retry_counts_from_the_time_that_was_planned(scene: Scene) -> None:
         async with scene.at_work() as runner:
             await scene.put(1)
             await scene.delayed(1)
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 1)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 1, 1)
             await scene.pass_time(lambda: causes(runner).get("retry", 0) >= 39, 1)
 
     scene.play(story())

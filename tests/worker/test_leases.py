@@ -163,7 +163,7 @@ def test_a_wall_clock_that_jumps_loses_nothing(scene: Scene, hours: int) -> None
             if hours < 0:
                 await scene.acked(1)
                 scene.clock.advance(HOUR)
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 2, 1)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 2, 1)
         counts = await scene.counts()
         assert counts.sizes.total == 0
         assert counts.flow.lapsed == (1 if hours > 0 else 0)

@@ -62,7 +62,7 @@ def test_who_awaits_is_not(scene: Scene, caplog: pytest.LogCaptureFixture) -> No
 
         await scene.put(1)
         async with scene.at_work():
-            while not scene._flow("q").flow.acked:
+            while not scene.counts_in_file("q").flow.acked:
                 began = time.monotonic()
                 await asyncio.sleep(0.01)
                 longest = max(longest, time.monotonic() - began)

@@ -133,7 +133,7 @@ def test_what_waits_for_a_place_goes_back_untouched_when_none_comes_free(scene: 
             await learn(scene, stuck, then=40)
             assert (await scene.counts()).sizes.leased == 40
             scene.clock.advance(HOLD)
-            await until(lambda: scene._flow("q").sizes.leased == 4)
+            await until(lambda: scene.counts_in_file("q").sizes.leased == 4)
             sizes = (await scene.counts()).sizes
             assert (sizes.ready, sizes.leased) == (36, 4)
             assert len(runner.consumers["q"].running) == 4
@@ -164,7 +164,7 @@ def test_what_waits_for_a_place_goes_back_at_once_when_the_worker_stops(scene: S
         async with scene.at_work() as runner:
             await learn(scene, stuck, then=40)
             runner.stop()
-            await until(lambda: scene._flow("q").sizes.leased == 4)
+            await until(lambda: scene.counts_in_file("q").sizes.leased == 4)
             stuck.gate.set()
         counts = await scene.counts()
         assert counts.flow.acked == LEARN + 4

@@ -92,7 +92,7 @@ def test_a_claim_that_brings_no_message_leaves_the_results_of_running_handlers(
         await scene.put("kept", id="kept")
         async with scene.at_work():
             await begun.wait()
-            await scene.pass_time(lambda: scene._flow("q").sizes.dead)
+            await scene.pass_time(lambda: scene.counts_in_file("q").sizes.dead)
             go_on.set()
             await scene.acked(1)
         (end,) = (await asked(scene, Ends, History("q", "kept"))).ends

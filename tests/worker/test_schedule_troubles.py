@@ -87,7 +87,7 @@ def test_a_schedule_that_begins_does_not_make_up_for_the_past(scene: Scene, diar
     async def story() -> None:
         diary.add(every="1h", missed="all")
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
             assert await diary.next_times() == ["10:00"]
 
     scene.play(story())
@@ -176,7 +176,7 @@ def test_a_process_dies_before_it_has_put_the_next(scene: Scene, diary: Diary) -
     async def story() -> None:
         diary.add(every="15m")
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
         scene.clock.advance(15 * 60)
         async with bide.AsyncQueue(
             "reports", f"sqlite:///{scene.path}", clock=scene.clock
@@ -216,7 +216,7 @@ def test_two_that_start_at_once_make_one_chain(scene: Scene, diary: Diary) -> No
     async def story() -> None:
         diary.add(every="15m")
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
             ((message, _),) = await diary.pending()
         other = {**message.body, "due": message.body["due"] + 900_000}
         await scene.put(other, queue="reports", id="2026-03-02T09:30:00.000Z", at=other["due"])
@@ -270,7 +270,7 @@ def test_a_chain_that_was_emptied_before_the_clock_is_set_back(scene: Scene, dia
         await scene.lane.acall(Purge("reports", "delayed"))
         scene.clock.set_wall(scene.clock.now() - 3_600_000)
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 6)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 6)
             assert await diary.next_times() == ["10:15"]
 
     scene.play(story())
@@ -305,7 +305,9 @@ def test_a_clock_that_was_ahead_for_a_moment(scene: Scene, diary: Diary, restart
             await scene.acked(3, "reports")  # 09:30 was missed, 09:15 of tomorrow stands for it
             scene.clock.set_wall(scene.clock.now() - day)
             if not restarts:
-                await scene.pass_time(lambda: scene._flow("reports").flow.cancelled == 1, 5)
+                await scene.pass_time(
+                    lambda: scene.counts_in_file("reports").flow.cancelled == 1, 5
+                )
         async with scene.at_work():
             await diary.reach(4, 5)
         assert diary.told[2:] == [("09:45", None, False), ("10:00", "09:45", False)]
@@ -329,7 +331,7 @@ def test_a_deploy_changes_the_schedule(scene: Scene, diary: Diary) -> None:
             assert await diary.next_times() == ["10:15"]
         a_new_app(scene, diary, cron="40 * * * *")
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.cancelled == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.cancelled == 1)
             assert await diary.next_times() == ["09:40"]
             await diary.reach(3, 20)
         assert diary.times == ["09:15", "09:40", "10:40"]
@@ -341,7 +343,7 @@ def test_a_tick_of_the_old_schedule_that_fell_due_meanwhile(scene: Scene, diary:
     async def story() -> None:
         diary.add(cron="15 * * * *", grace="1h")
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
         scene.clock.advance(16 * 60)
         a_new_app(scene, diary, cron="40 * * * *", grace="1h")
         async with scene.at_work():
@@ -365,7 +367,7 @@ def test_the_old_and_the_new_work_side_by_side(scene: Scene, diary: Diary) -> No
             scene.clock.set_wall(1_772_442_000_000 + 16 * 60_000)
             a_new_app(scene, new, cron="40 * * * *")
             async with scene.at_work():
-                await until(lambda: scene._flow("reports").flow.cancelled == 1)
+                await until(lambda: scene.counts_in_file("reports").flow.cancelled == 1)
             # Only the old one is there now.
             assert "reports" in veteran.consumers
             await diary.reach(3, 20)
@@ -379,8 +381,8 @@ def test_a_schedule_that_stays_the_same_is_left_alone(scene: Scene, diary: Diary
         diary.add(every="15m")
         for _ in range(3):
             async with scene.at_work():
-                await until(lambda: scene._flow("reports").flow.put == 1)
-        assert scene._flow("reports").flow.cancelled == 0
+                await until(lambda: scene.counts_in_file("reports").flow.put == 1)
+        assert scene.counts_in_file("reports").flow.cancelled == 0
 
     scene.play(story())
 
@@ -395,7 +397,9 @@ def test_a_schedule_that_was_removed_harms_nobody(scene: Scene, diary: Diary) ->
         scene.app.handler("orders")(lambda body: None)
         await scene.put(1, queue="orders", delay=86_400_000)
         async with scene.at_work():
-            await scene.pass_time(lambda: scene._flow("orders").flow.acked, 600, pause=0.02)
+            await scene.pass_time(
+                lambda: scene.counts_in_file("orders").flow.acked, 600, pause=0.02
+            )
         assert diary.count == 1
         a_new_app(scene, diary, every="15m")  # and it comes back
         async with scene.at_work():

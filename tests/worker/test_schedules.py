@@ -237,7 +237,7 @@ def test_a_queue_that_remembers_for_longer_is_left_so(scene: Scene, diary: Diary
         diary.add(every="15m")
         await scene.lane.acall(Configure("reports", keep=86_400_000))
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
         assert (await scene.counts("reports")).keep == 86_400_000
 
     scene.play(story())
@@ -326,7 +326,7 @@ def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
 
         scene.app.schedule("reports", every="15m", lease="12h")(write)
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
             links = ScheduleTicks(scene.app.schedules["reports"], Slow(scene.lane, scene.clock))
             links._started = START  # it has begun
             await links.ensure()
@@ -341,10 +341,10 @@ def test_a_tick_that_the_store_has_lost_is_put_again_at_once(scene: Scene, diary
     async def story() -> None:
         diary.add(every="15m")
         async with scene.at_work():
-            await until(lambda: scene._flow("reports").flow.put == 1)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
             await scene.lane.acall(Purge("reports", "delayed"))
             losses.report("a store", "reports", 1)
-            await until(lambda: scene._flow("reports").flow.put == 2)
+            await until(lambda: scene.counts_in_file("reports").flow.put == 2)
         assert await diary.next_times() == ["09:15"]
 
     scene.play(story())

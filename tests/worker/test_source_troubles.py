@@ -134,7 +134,7 @@ def test_a_source_that_takes_too_long_fails(scene: Scene) -> None:
         async with scene.at_work():
             # The next window may be due when this one is asked for again, and follow at once.
             await scene.pass_time(lambda: times >= 2, 1)
-            await until(lambda: scene._flow(HOME).flow.acked)
+            await until(lambda: scene.counts_in_file(HOME).flow.acked)
         window = await waiting(scene)
         assert body(window).last is not None
 
@@ -153,7 +153,7 @@ def test_a_window_that_was_done_is_not_asked_for_again(scene: Scene, shop: Shop)
         await scene.lane.acall(Purge(HOME, "acked"))
         await scene.put({}, queue=HOME, id="done")  # as it would be found
         async with scene.at_work():
-            await until(lambda: scene._flow(HOME).flow.acked == 2)
+            await until(lambda: scene.counts_in_file(HOME).flow.acked == 2)
             assert shop.asks == 1
             assert (await waiting(scene)).id == following.id
             await scene.pass_calmly(lambda: shop.asks == 2, 5)
@@ -309,7 +309,7 @@ def test_a_plain_source_that_was_given_up_puts_no_more(scene: Scene) -> None:
                 yield bide.NewMessage(1, id=f"o{number}")
 
         async with scene.at_work(grace=0):
-            await until(lambda: scene._flow("orders").flow.put == 500)
+            await until(lambda: scene.counts_in_file("orders").flow.put == 500)
         go.set()
         assert (await waiting(scene)).attempt == 0
         assert (await scene.counts("orders")).flow.put == 500

@@ -65,7 +65,7 @@ def test_acks_wait_for_the_store_too(scene: Scene) -> None:
             gate.set()
             await until(lambda: fault.struck)
             scene.engine.heal()
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 5)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 5)
 
     scene.play(story())
 
@@ -100,7 +100,7 @@ def test_leases_that_could_not_be_extended_in_time_are_given_up(
                 scene.engine.fail(gone, times=None, when=away(Extend, Claim))
                 await scene.pass_time(lambda: ends, 1)
                 scene.engine.heal()
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 1)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 1, 1)
 
     scene.play(story())
 
@@ -119,7 +119,7 @@ def test_a_store_that_somebody_has_locked_is_waited_for(
             await scene.pass_time(lambda: "the store is away" in caplog.text, 30)
             other.execute("ROLLBACK")
             other.close()
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 1)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 1, 1)
 
     scene.play(story())
 

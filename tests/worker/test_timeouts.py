@@ -71,9 +71,9 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
         await scene.put(1)
         async with scene.at_work() as runner:
             await until(lambda: any(entered(one) for one in runner.consumers["q"].running))
-            await scene.pass_time(lambda: scene._flow("q").flow.retried == 1, 0.5)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.retried == 1, 0.5)
             assert len(runner.consumers["q"].running) == 1  # it keeps its place
-            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 0.5)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.acked == 1, 0.5)
             assert (await scene.counts()).flow.lapsed == 0
             over.set()
             await until(lambda: not runner.consumers["q"].running)

@@ -121,15 +121,16 @@ class Scene:
         return reply
 
     async def acked(self, count: int, queue: str = "q") -> None:
-        await until(lambda: self._flow(queue).flow.acked == count)
+        await until(lambda: self.counts_in_file(queue).flow.acked == count)
 
     async def dead(self, count: int, queue: str = "q") -> None:
-        await until(lambda: self._flow(queue).sizes.dead == count)
+        await until(lambda: self.counts_in_file(queue).sizes.dead == count)
 
     async def delayed(self, count: int, queue: str = "q") -> None:
-        await until(lambda: self._flow(queue).sizes.delayed == count)
+        await until(lambda: self.counts_in_file(queue).sizes.delayed == count)
 
-    def _flow(self, queue: str) -> Counts:
+    def counts_in_file(self, queue: str) -> Counts:
+        """Return the counts of a queue without the worker's lane, which may be at work."""
         reader = SqliteEngine(self.path, read_only=True)
         (reply,) = reader.execute([Count(queue)], self.clock.now())
         reader.close()

@@ -40,12 +40,12 @@ def test_scans_and_searches_leave_nothing_out(orders: bide.Queue) -> None:
         assert len(list(orders.export())) == len(IDS)
         for prefix in ("order-", "order-é", "ÿ", "Ā", "\uffee", "\U0010ffff"):
             found: list[str] = []
-            page_of = bide.search(orders._url, id=prefix, limit=1)
+            page_of = bide.search(orders.url, id=prefix, limit=1)
             while True:
                 found += [message.id for message in page_of.messages]
                 if page_of.cursor is None:
                     break
-                page_of = bide.search(orders._url, id=prefix, limit=1, cursor=page_of.cursor)
+                page_of = bide.search(orders.url, id=prefix, limit=1, cursor=page_of.cursor)
             assert sorted(found) == sorted(id for id in IDS if id.startswith(prefix))
         assert orders.audit()
         orders.configure(group_limit=1)
