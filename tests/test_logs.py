@@ -11,6 +11,7 @@ import pytest
 import bide
 from bide.lane import inbox
 from bide.logs import logger, waiting_lines, write_lines
+from bide.testing.hooks import has_waiting_queues, lane_of
 from tests.lane.commands import PATIENCE, eventually, spawn
 
 
@@ -84,7 +85,7 @@ def test_a_worker_handles_its_messages(raising: None, tmp_path: Path) -> None:
 
 def test_lines_wait_while_a_lane_is_busy(caplog: pytest.LogCaptureFixture) -> None:
     with bide.Queue("q", "memory://busy-log") as queue:
-        lane = queue._lane
+        lane = lane_of(queue)
         lane.open()
         with lane._lock:
             logger("bide.test").error("from within")
@@ -103,7 +104,7 @@ def test_who_waits_for_a_message_writes_the_lines_that_wait(
     written = threading.Event()
     with bide.Queue("q", "memory://lines-that-wait") as queue:
         waiting = spawn(queue.claim, wait="10m")
-        eventually(lambda: queue._lane.is_idle and queue._lane._waiting.queues)
+        eventually(lambda: lane_of(queue).is_idle and has_waiting_queues(lane_of(queue)))
         waiting_lines.append(written.set)
         assert written.wait(PATIENCE)
         queue.put("go on")

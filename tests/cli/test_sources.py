@@ -9,6 +9,8 @@ from click.testing import Result
 
 import bide
 from bide.model.commands import Count
+from bide.model.replies import Counts
+from bide.testing.hooks import execute
 from bide.worker.process.runner import Runner
 
 Bide = Callable[..., Result]
@@ -96,5 +98,6 @@ def test_the_counts_of_a_source_balance(run: Bide, url: str) -> None:
     work(an_app(url, list), HOME, acked=1)
     assert run("audit").exit_code == 0
     with bide.Queue(HOME, url) as windows:
-        found = windows._execute(Count(HOME))
+        found = execute(windows, Count(HOME))
+    assert isinstance(found, Counts)
     assert (found.flow.put, found.flow.acked, found.kept) == (2, 1, 1)

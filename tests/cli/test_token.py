@@ -15,6 +15,7 @@ from bide.server.access.tokens import Tokens
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing import FakeClock
+from bide.testing.hooks import lane_of
 from tests.cli.conftest import Bide
 from tests.server.conftest import running
 
@@ -116,7 +117,7 @@ def test_a_token_that_may_not_look_hears_of_the_message_that_is_not_there(
     run: Bide, url: str, orders: bide.Queue
 ) -> None:
     orders.put(1)
-    token = Tokens(orders._lane).create(None, ["put", "change"])[0]
+    token = Tokens(lane_of(orders)).create(None, ["put", "change"])[0]
     with running(ServerApp(Settings(store=url))) as port:
         for queue in ("orders", "ordrs"):
             done = run("cancel", queue, "b", "--url", f"http://:{token}@127.0.0.1:{port}")

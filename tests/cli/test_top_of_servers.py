@@ -16,6 +16,7 @@ from bide.cli import main
 from bide.server.access.tokens import Tokens
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
+from bide.testing.hooks import lane_of
 from tests.cli.conftest import BOUND, environment
 from tests.cli.test_top import Live
 from tests.server.conftest import running
@@ -94,7 +95,7 @@ def test_the_token_is_that_of_the_environment_or_the_url(url: str, orders: bide.
     orders.put(1)
     with bide.Queue("shop/orders", url) as queue:
         queue.put_many([1, 2])
-    tokens = Tokens(orders._lane)
+    tokens = Tokens(lane_of(orders))
     reads = tokens.create("shop", ["read"])[0]
     puts = tokens.create("shop", ["put", "change"])[0]
     with running(ServerApp(Settings(store=url, auth="required"))) as port:
@@ -118,7 +119,7 @@ def test_a_token_of_a_namespace_sees_the_workers_that_use_the_store_itself(url: 
     with bide.Queue("shop/orders", url) as orders:
         orders.put(1)
         say(url, "web1:7", "shop/orders", late=0.2)
-        reads = Tokens(orders._lane).create("shop", ["read"])[0]
+        reads = Tokens(lane_of(orders)).create("shop", ["read"])[0]
         with running(ServerApp(Settings(store=url, auth="required"))) as port:
             env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
             result = CliRunner().invoke(main, ["top", "--once", "--json"], env=env)
@@ -129,7 +130,7 @@ def test_a_token_of_a_namespace_sees_the_workers_that_use_the_store_itself(url: 
 
 def test_where_no_forecast_is_allowed_it_shows_the_counts(url: str, orders: bide.Queue) -> None:
     orders.put(1, delay=60)
-    reads = Tokens(orders._lane).create(None, ["read"])[0]
+    reads = Tokens(lane_of(orders)).create(None, ["read"])[0]
     app = ServerApp(Settings(store=url, auth="required", max_slow_reads=1))
     with running(app) as port, app.service.gate.slow_calls.one(None, ""):
         env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}

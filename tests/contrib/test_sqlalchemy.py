@@ -23,6 +23,7 @@ import bide
 from bide.contrib.alembic import include_name, include_object
 from bide.contrib.sqlalchemy import outbox_dead_table, outbox_table
 from bide.outbox.forwarder import Forwarder, table_of
+from bide.testing.hooks import lane_of
 from examples.sqlalchemy_outbox import shop
 from tests.postgres_server import PostgresServer
 
@@ -119,7 +120,7 @@ def test_a_put_and_a_forwarder_work_with_created_tables(
             "one",
             "nobody",
         ]
-    assert Forwarder(lambda: table_of(database.url), orders._lane).run_once()
+    assert Forwarder(lambda: table_of(database.url), lane_of(orders)).run_once()
     with Session(database.engine) as session:
         assert session.execute(select(outbox)).all() == []
         (refused,) = session.execute(select(dead.c.id, dead.c.reason, dead.c.died)).all()
@@ -137,7 +138,7 @@ def test_alembic_upgrades_and_downgrades(database: Database, orders: bide.Queue)
     with pytest.raises(bide.NotEmpty, match="1 commands in bide_outbox wait for bide forward"):
         command.downgrade(config, "base")
     assert {"orders", *OUTBOX} <= database.tables
-    assert Forwarder(lambda: table_of(database.url), orders._lane).run_once()
+    assert Forwarder(lambda: table_of(database.url), lane_of(orders)).run_once()
     command.downgrade(config, "base")
     assert database.tables & {"orders", *OUTBOX} == set()
     command.upgrade(config, "head")

@@ -15,6 +15,7 @@ import pytest
 import bide
 from bide import LeaseLost, NotAStore, StoreBusy, StoreError
 from bide.engines.sqlite.notifier import PipeNotifier
+from bide.testing.hooks import has_waiting_queues, lane_of
 from tests.lane.commands import PATIENCE, eventually, spawn
 
 pytestmark = pytest.mark.process
@@ -65,7 +66,7 @@ def test_a_worker_who_waits_notices_that_the_file_was_deleted(
     orders: bide.Queue, file: Path
 ) -> None:
     waiter = spawn(orders.claim, wait=PATIENCE)
-    eventually(lambda: orders._lane._waiting.queues)
+    eventually(lambda: has_waiting_queues(lane_of(orders)))
     remove(file)
     with bide.Queue("orders", f"sqlite:///{file}?durability=normal") as other:
         other.put("new file")
@@ -136,7 +137,7 @@ def test_a_directory_renamed_away_and_back_is_found_again(moved: tuple[Path, Pat
 
 
 def listening(orders: bide.Queue) -> Path:
-    notifier = orders._lane._notifier
+    notifier = lane_of(orders)._notifier
     assert isinstance(notifier, PipeNotifier)
     return Path(notifier.address)
 
@@ -159,7 +160,7 @@ def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
         eventually(lambda: orders.claim(wait=0.01) == [] and listening(orders) != notifier)
         assert listening(orders).exists()
         heard: list[str] = []
-        orders._lane.listen(lambda queue, wake: heard.append(queue))
+        lane_of(orders).listen(lambda queue, wake: heard.append(queue))
         outside(file, "new")
         eventually(lambda: heard)
 
@@ -255,7 +256,9 @@ def test_something_else_put_in_its_place_is_refused_and_left_alone(
 def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{file}")
     waiter = spawn(orders.claim, wait=60)
-    eventually(lambda: orders._lane._notifier is not None and orders._lane._waiting.queues)
+    eventually(
+        lambda: lane_of(orders)._notifier is not None and has_waiting_queues(lane_of(orders))
+    )
     shutil.rmtree(f"{file}-bell")
     spawn(orders.close).result(PATIENCE)
     assert isinstance(waiter.exception(PATIENCE), bide.Closed)

@@ -9,6 +9,7 @@ import pytest
 
 import bide
 from bide import threads
+from bide.testing.hooks import lane_of
 from bide.threads import deaths
 from tests.effort import effort
 from tests.faults.ledger import Ledger
@@ -72,7 +73,7 @@ def test_the_death_of_threads_of_its_own(
                 put.add(id)
             with suppress(bide.OutcomeUnknown, error):
                 events.claim(wait=0.001)  # by way of the thread
-        eventually(lambda: events._lane.is_idle)
+        eventually(lambda: lane_of(events).is_idle)
         events.put("go on")
         assert waiting.result(PATIENCE) == "go on"
         there = {message.id for message in queue.scan()}

@@ -11,6 +11,7 @@ from bide.model.commands import Claim, Configure, Count, Put
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Reply
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import count_submitted, count_waiting
 
 R = TypeVar("R")
 PATIENCE = 60.0
@@ -56,7 +57,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 def gathered(lane: Lane, count: int) -> None:
     """Block until so many commands wait in the inbox."""
-    eventually(lambda: len(lane._inbox) == count)
+    eventually(lambda: count_submitted(lane) == count)
 
 
 def sizes(engine: FlakyEngine, now: int) -> tuple[int, int, int]:
@@ -69,7 +70,7 @@ def sizes(engine: FlakyEngine, now: int) -> tuple[int, int, int]:
 def waiting(lane: Lane, count: int = 1) -> None:
     """Block until so many claims are parked and the lane itself is at rest."""
 
-    eventually(lambda: len(lane._waiting) == count and lane.is_idle)
+    eventually(lambda: count_waiting(lane) == count and lane.is_idle)
 
 
 def claims(engine: FlakyEngine) -> int:

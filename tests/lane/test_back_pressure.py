@@ -12,6 +12,7 @@ from bide.model.errors import Closed
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import batch_waits, count_submitted
 from tests.lane.commands import PATIENCE, eventually, gathered, put, sizes, spawn
 
 
@@ -30,7 +31,7 @@ def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
     futures = [spawn(lane.call, put("alone"))]
     engine.wait_until_held()
     futures.append(spawn(lane.call, put("batch")))
-    eventually(lambda: lane._batch_waits)
+    eventually(lambda: batch_waits(lane))
     for number in (1, 2):
         futures.append(spawn(lane.call, put(f"inbox{number}")))
         gathered(lane, number)
@@ -46,7 +47,7 @@ def test_a_thread_blocks_until_there_is_room(narrow: Lane, engine: FlakyEngine) 
         futures = fill(narrow, engine)
         late = spawn(narrow.call, put("late"))
         eventually(lambda: blocked(narrow) == 1)
-        assert len(narrow._inbox) == 2
+        assert count_submitted(narrow) == 2
     for future in [*futures, late]:
         future.result(PATIENCE)
 
@@ -57,7 +58,7 @@ def test_a_task_awaits_until_there_is_room(narrow: Lane, engine: FlakyEngine) ->
             futures = await asyncio.to_thread(fill, narrow, engine)
             late = asyncio.create_task(narrow.acall(put("late")))
             await asyncio.to_thread(eventually, lambda: blocked(narrow) == 1)
-            assert len(narrow._inbox) == 2
+            assert count_submitted(narrow) == 2
         await asyncio.wait_for(late, PATIENCE)
         for future in futures:
             future.result(PATIENCE)

@@ -14,6 +14,7 @@ from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import batch_waits
 from tests.lane.commands import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
 
 
@@ -27,7 +28,7 @@ def together(lane: Lane, engine: FlakyEngine, *commands: Command) -> "list[Futur
         first = spawn(lane.call, put("first"))
         engine.wait_until_held()
         second = spawn(lane.call, put("second"))
-        eventually(lambda: lane._batch_waits)  # the lane's thread is at the door
+        eventually(lambda: batch_waits(lane))  # the lane's thread is at the door
         futures = []
         for number, command in enumerate(commands, 1):
             futures.append(spawn(lane.call, command))
@@ -52,7 +53,7 @@ def test_callers_go_on_only_after_the_engine_has_committed(lane: Lane, engine: F
         alone = spawn(lane.call, put("a"))
         engine.wait_until_held()
         shared = spawn(lane.call, put("b"))
-        eventually(lambda: lane._batch_waits)
+        eventually(lambda: batch_waits(lane))
         assert not alone.done()
         assert not shared.done()
     assert outcome(alone) == ["a"]
@@ -172,7 +173,7 @@ def test_a_thread_that_always_comes_back_at_once_starves_nobody(
         busy = spawn(lambda: [lane.call(put(f"busy{n}")) for n in range(20)])
         engine.wait_until_held()
         other = spawn(lane.call, put("other"))
-        eventually(lambda: lane._batch_waits)
+        eventually(lambda: batch_waits(lane))
     other.result(PATIENCE)
     busy.result(PATIENCE)
     assert engine.batches.index([put("other")]) == 1

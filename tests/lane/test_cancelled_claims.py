@@ -13,6 +13,7 @@ from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import count_submitted, count_waiting, has_waiting_queues, is_closing
 from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, sizes, waiting
 
 WAITS = [None, 0.0, 60.0]
@@ -30,7 +31,7 @@ def test_cancelled_before_it_was_executed_it_takes_no_message(
             await asyncio.to_thread(engine.wait_until_held)
             tasks = [asyncio.create_task(lane.acall(claim(), wait=wait)) for _ in range(5)]
             await asyncio.sleep(0)
-            assert len(lane._inbox) == 5
+            assert count_submitted(lane) == 5
             for task in tasks:
                 task.cancel()
         await first
@@ -41,7 +42,7 @@ def test_cancelled_before_it_was_executed_it_takes_no_message(
 
     asyncio.run(main())
     assert claims(engine) == 1
-    assert not lane._waiting.queues
+    assert not has_waiting_queues(lane)
 
 
 def test_cancelled_before_it_asked_it_leaves_its_turn_to_the_next(
@@ -78,7 +79,7 @@ def test_closing_ends_although_only_claims_without_callers_are_left(
             await asyncio.sleep(0)
             task.cancel()
             closing = asyncio.create_task(asyncio.to_thread(lane.close))
-            await asyncio.to_thread(eventually, lambda: lane._closing)
+            await asyncio.to_thread(eventually, lambda: is_closing(lane))
         await asyncio.wait_for(closing, PATIENCE)
         await other
 
@@ -116,7 +117,7 @@ def test_cancelled_while_it_is_executed_and_the_lane_is_closed(
                 await task
             closing = threading.Thread(target=lane.close)
             closing.start()
-            await asyncio.to_thread(eventually, lambda: lane._closing)
+            await asyncio.to_thread(eventually, lambda: is_closing(lane))
         closing.join(PATIENCE)  # this loop has no time to look meanwhile
 
     asyncio.run(main())
@@ -211,7 +212,7 @@ def test_a_parked_claim_that_is_cancelled_asks_no_more(
             await task
 
     asyncio.run(main())
-    assert len(lane._waiting) == 0
+    assert count_waiting(lane) == 0
     before = claims(engine)
     lane.call(put("a"))
     clock.advance(5)

@@ -15,6 +15,7 @@ from bide.model.errors import Closed
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import is_closing
 from tests.lane.commands import PATIENCE, claim, eventually, ids, put, spawn, waiting
 
 
@@ -62,7 +63,7 @@ def test_what_was_handed_in_is_carried_out_first(lane: Lane, engine: FlakyEngine
             task = asyncio.create_task(lane.acall(put("b")))
             await asyncio.sleep(0)
             closing = spawn(lane.close)
-            await asyncio.to_thread(eventually, lambda: lane._closing)
+            await asyncio.to_thread(eventually, lambda: is_closing(lane))
             assert engine.closed == 0
         closing.result(PATIENCE)
         return alone.result(PATIENCE), await task
@@ -94,7 +95,7 @@ def test_a_claim_that_asks_while_it_is_closed_is_settled(
         future = spawn(asyncio.run, lane.acall(claim(), wait=60))
         engine.wait_until_held()
         closing = spawn(lane.close)
-        eventually(lambda: lane._closing)
+        eventually(lambda: is_closing(lane))
     closing.result(PATIENCE)
     if filled:
         assert ids(future.result(PATIENCE)) == ["a"]

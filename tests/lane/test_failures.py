@@ -12,6 +12,7 @@ from bide.model.errors import NotAStore, StoreError
 from bide.model.replies import Outcomes
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import count_waiting
 from tests.lane.commands import PATIENCE, claim, ids, put, spawn, waiting
 
 
@@ -50,7 +51,7 @@ def test_a_bug_before_the_commit_is_told_to_every_caller(
         assert isinstance(error.__cause__, RuntimeError)
     monkeypatch.undo()
     assert isinstance(lane.call(put("a")), Outcomes)
-    assert len(lane._waiting) == 0
+    assert count_waiting(lane) == 0
     assert ids(spawn(lane.call, claim(), wait=60).result(PATIENCE)) == ["a"]
 
 

@@ -21,6 +21,7 @@ import bide
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from bide.model.identity import new_id, new_ids
+from bide.testing.hooks import count_waiting, lane_of
 from tests.lane.commands import PATIENCE, claim, eventually, spawn, waiting
 
 pytestmark = [
@@ -79,10 +80,10 @@ def test_a_file_is_opened_again_in_the_child(orders: bide.Queue) -> None:
 
 
 def test_the_parent_goes_on_with_its_own_connection(orders: bide.Queue) -> None:
-    engine = orders._lane._engine
+    engine = lane_of(orders)._engine
     in_child(lambda: orders.put(1))
     orders.put(2)
-    assert orders._lane._engine is engine
+    assert lane_of(orders)._engine is engine
     assert orders.counts().sizes.ready == 3
 
 
@@ -120,7 +121,7 @@ def test_the_child_goes_on_beside_others_when_the_parent_has_closed(
 
 
 def is_busy(queue: bide.Queue) -> bool:
-    lock = queue._lane._lock
+    lock = lane_of(queue)._lock
     if free := lock.acquire(blocking=False):
         lock.release()
     return not free
@@ -145,14 +146,14 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
 
 
 def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:
-    engine = weakref.ref(orders._lane._opened())
+    engine = weakref.ref(lane_of(orders)._opened())
     assert in_child(lambda: (gc.collect() >= 0, engine() is not None)[1]) == "True"
 
 
 def test_claims_of_the_parent_are_not_the_childs(orders: bide.Queue) -> None:
-    waiter = spawn(orders._lane.call, claim(queue="empty"), wait=60)
-    waiting(orders._lane)
-    assert in_child(lambda: len(orders._lane._waiting)) == "0"
+    waiter = spawn(lane_of(orders).call, claim(queue="empty"), wait=60)
+    waiting(lane_of(orders))
+    assert in_child(lambda: count_waiting(lane_of(orders))) == "0"
     assert in_child(lambda: orders.claim(wait=5)[0].id) == "'parent'"
     assert not waiter.done()
 
@@ -227,7 +228,7 @@ def test_two_queues_of_the_parent_are_closed_one_by_one_in_the_child(
     orders: bide.Queue, tmp_path: Path
 ) -> None:
     with bide.Queue("mails", f"sqlite:///{tmp_path}/bide.db") as mails:
-        assert mails._lane is orders._lane
+        assert lane_of(mails) is lane_of(orders)
 
         def close_one() -> bool:
             orders.close()

@@ -13,6 +13,7 @@ from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import count_waiting
 from tests.lane.commands import (
     PATIENCE,
     claim,
@@ -59,7 +60,7 @@ def test_two_hundred_waiting_claims_stand_in_nobodys_way(lane: Lane, engine: Fla
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(main())
-    assert len(lane._waiting) == 0
+    assert count_waiting(lane) == 0
 
 
 def test_all_who_wait_share_one_timer(lane: Lane, clock: FakeClock) -> None:
@@ -202,7 +203,7 @@ def test_what_falls_due_in_the_moment_of_the_deadline_is_in_time(
 def test_a_claim_that_does_not_wait_is_never_parked(lane: Lane, engine: FlakyEngine) -> None:
     assert ids(lane.call(claim(), wait=0)) == []
     assert ids(lane.call(claim())) == []
-    assert len(lane._waiting) == 0
+    assert count_waiting(lane) == 0
 
 
 @pytest.mark.parametrize("jump", [-86_400_000, 86_400_000])
@@ -230,7 +231,7 @@ def test_a_wall_clock_set_back_wakes_nobody_for_a_message_that_is_not_due(
     (future,) = crowd(lane, 1)
     clock.set_wall(START - 5_000)
     pass_time(clock, 0.8)
-    eventually(lambda: len(lane._waiting) == 1)
+    eventually(lambda: count_waiting(lane) == 1)
     assert not future.done()
     assert sizes(engine, clock.now()) == (1, 0, 0)
 

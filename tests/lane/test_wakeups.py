@@ -16,6 +16,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import count_submitted
 from bide.threads import deaths
 from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
 from tests.start import START
@@ -238,7 +239,7 @@ def test_a_put_between_looking_and_parking_is_not_lost(clock: FakeClock) -> None
 
     def meanwhile() -> None:  # it is on its way, and must wait until the claim has been executed
         putting.append(spawn(lane.call, put("a")))
-        eventually(lambda: len(lane._inbox) == 1)
+        eventually(lambda: count_submitted(lane) == 1)
 
     lane.call(put("far", delay=9_000))
     store.meanwhile = lambda: setattr(store, "meanwhile", meanwhile)  # not the look of one's own

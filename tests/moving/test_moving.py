@@ -14,6 +14,7 @@ from bide.moving.steps import MOVING
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
+from bide.testing.hooks import execute, lane_of
 from tests.moving.two_stores import Stores
 from tests.server.conftest import running
 from tests.start import START
@@ -127,7 +128,7 @@ def test_a_lapsed_lease_comes_over_with_its_failure(
 def test_an_id_that_the_target_has_is_left_alone(
     old: bide.Queue, new: bide.Queue, state: str
 ) -> None:
-    new._execute(Configure(new.name, keep=3_600_000))
+    execute(new, Configure(new.name, keep=3_600_000))
     new.put("theirs", id="a", delay=60 if state == "delayed" else 0)
     if state in ("leased", "dead", "acked"):
         (delivery,) = new.claim(lease="1h")
@@ -149,8 +150,8 @@ def test_an_id_that_the_target_has_is_left_alone(
 def test_dead_letters_of_the_same_id(old: bide.Queue, new: bide.Queue) -> None:
     letter = Item("a", b"1", at=5, died=START - 9, failures=(Failure(1, 2, "w", "no"),))
     other = Item("b", b"1", at=5, died=START - 9)
-    old._execute(Put(old.name, [letter, other]))
-    new._execute(Put(new.name, [letter, Item("b", b"2", at=5, died=START - 9)]))
+    execute(old, Put(old.name, [letter, other]))
+    execute(new, Put(new.name, [letter, Item("b", b"2", at=5, died=START - 9)]))
     moved = bide.move(old, new)
     assert (moved.dead, moved.known_ids) == (1, ["b"])
     assert [m.id for m in old.scan()] == ["b"]
@@ -159,7 +160,7 @@ def test_dead_letters_of_the_same_id(old: bide.Queue, new: bide.Queue) -> None:
 
 def test_the_last_failures_come_over(old: bide.Queue, new: bide.Queue) -> None:
     failures = tuple(Failure(n + 1, n, "w", f"no {n}") for n in range(KEPT_FAILURES))
-    old._execute(Put(old.name, [Item("a", b"1", failures=failures, attempt=20, attempts=50)]))
+    execute(old, Put(old.name, [Item("a", b"1", failures=failures, attempt=20, attempts=50)]))
     bide.move(old, new)
     found = new.get("a")
     assert found is not None
@@ -214,7 +215,7 @@ def test_limits_come_over_unless_the_target_has_its_own(
 def test_a_waiting_claim_on_the_target_is_woken(stores: Stores, old: bide.Queue) -> None:
     old.put(1, id="a")
     replies: list[int] = []
-    lane = stores.queue("new")._lane
+    lane = lane_of(stores.queue("new"))
     lane.listen(lambda queue, wake: replies.append(wake))
     bide.move(old, stores.queue("new"))
     assert START in replies

@@ -9,6 +9,7 @@ import psycopg
 
 import bide
 from bide.outbox.forwarder import Forwarder, table_of
+from bide.testing.hooks import lane_of
 
 BOUND = 60.0
 
@@ -32,4 +33,4 @@ def rows(shop: Any, table: str = "bide_outbox", columns: str = "id") -> list[tup
 
 
 def forward(orders: bide.Queue, url: str) -> None:
-    assert Forwarder(lambda: table_of(url), orders._lane).run_once()
+    assert Forwarder(lambda: table_of(url), lane_of(orders)).run_once()

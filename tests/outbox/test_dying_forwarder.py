@@ -19,6 +19,7 @@ from bide.outbox.forwarder import Forwarder, table_of
 from bide.outbox.rows import Table
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
+from bide.testing.hooks import lane_of
 from tests.outbox.shop import connected, forward, rows
 from tests.server.conftest import running
 
@@ -69,7 +70,7 @@ class Mortal:
 def forward_and_die(orders: bide.Queue, url: str, steps: int) -> bool:
     """Forward a batch, and die after so many steps; tell whether it was done before."""
     with closing(table_of(url)) as table:
-        mortal: Any = Mortal(table, orders._lane, steps)
+        mortal: Any = Mortal(table, lane_of(orders), steps)
         try:
             Forwarder(lambda: table, mortal).forward(mortal)
         except Killed:

@@ -12,6 +12,7 @@ import bide
 from bide.model.limits import MAX_BYTES
 from bide.outbox.forwarder import Forwarder, table_of
 from bide.outbox.sqlite import SqliteTable
+from bide.testing.hooks import lane_of
 from tests.descriptors import low_ones_taken
 from tests.outbox.shop import connected, forward, rows
 
@@ -58,7 +59,7 @@ def test_a_batch_is_bounded_in_bytes_too(orders: bide.Queue, url: str, shop: Any
         big.close()
     shop.commit()
     with closing(table_of(url)) as table:
-        forwarder = Forwarder(lambda: table_of(url), orders._lane)
+        forwarder = Forwarder(lambda: table_of(url), lane_of(orders))
         assert [forwarder.forward(table) for _ in range(3)] == [3, 1, 0]
     assert rows(shop, "bide_outbox_dead") == []
     assert orders.counts().flow.put == 4
@@ -80,7 +81,7 @@ def test_a_store_that_is_away_is_waited_for(url: str, shop: Any, orders: bide.Qu
         assert away.put(1, id="a", within=shop).state == "pending"
         shop.commit()
         with pytest.raises(bide.StoreUnavailable):
-            Forwarder(lambda: table_of(url), away._lane).run_once()
+            Forwarder(lambda: table_of(url), lane_of(away)).run_once()
     assert rows(shop) == [("a",)]
     forward(orders, url)
     assert [message.id for message in orders.scan()] == ["a"]
@@ -89,7 +90,7 @@ def test_a_store_that_is_away_is_waited_for(url: str, shop: Any, orders: bide.Qu
 def test_one_forwards_and_when_it_stops_another_goes_on(
     orders: bide.Queue, url: str, shop: Any
 ) -> None:
-    first = Forwarder(lambda: table_of(url), orders._lane)
+    first = Forwarder(lambda: table_of(url), lane_of(orders))
     with closing(table_of(url)) as table, table.lead() as leads:
         assert leads
         assert first.run_once() is False
@@ -114,7 +115,7 @@ def test_a_running_forwarder_hears_of_a_commit(
     from bide.outbox import forwarder as module
 
     monkeypatch.setattr(module, "POLL", 10 * BOUND)  # it does not look by itself
-    forwarder = Forwarder(lambda: table_of(url), orders._lane)
+    forwarder = Forwarder(lambda: table_of(url), lane_of(orders))
     running = threading.Thread(target=forwarder.run)
     running.start()
     try:
@@ -199,7 +200,7 @@ def test_what_the_queue_keeps_goes_along(redis_url: Any, url: str, shop: Any) ->
             assert kept.put(number, within=shop).state == "pending"
         shop.commit()
         with closing(table_of(url)) as table:
-            forwarder = Forwarder(lambda: table_of(url), kept._lane)
+            forwarder = Forwarder(lambda: table_of(url), lane_of(kept))
             assert forwarder.forward(table) == 6  # in one batch
         assert kept.counts().keep == 86_400_000
         assert kept.counts().flow.put == 3
@@ -215,7 +216,7 @@ def test_what_cannot_wait(orders: bide.Queue, url: str, shop: Any) -> None:
 def test_the_database_goes_away_and_comes_back(
     orders: bide.Queue, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forwarder = Forwarder(lambda: table_of(database), orders._lane)
+    forwarder = Forwarder(lambda: table_of(database), lane_of(orders))
     running = threading.Thread(target=forwarder.run)
     table_of(database).close()
     running.start()

@@ -8,6 +8,7 @@ import pytest
 
 import bide
 from bide.outbox.forwarder import Forwarder, table_of
+from bide.testing.hooks import lane_of
 from tests.within.libraries import ASYNCHRONOUS, BLOCKING, Made
 
 
@@ -18,7 +19,7 @@ def url_of(kind: str, request: pytest.FixtureRequest) -> str:
 
 
 def forward(orders: bide.Queue, url: str) -> None:
-    assert Forwarder(lambda: table_of(url), orders._lane).run_once()
+    assert Forwarder(lambda: table_of(url), lane_of(orders)).run_once()
 
 
 @pytest.mark.parametrize(

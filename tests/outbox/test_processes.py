@@ -20,6 +20,7 @@ from bide.model.message import Item
 from bide.outbox.forwarder import Forwarder, table_of
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
+from bide.testing.hooks import lane_of
 from tests.outbox.shop import rows
 from tests.server.conftest import running
 
@@ -197,7 +198,7 @@ def test_a_server_refuses_one_message_and_takes_the_others(
             for number, body in enumerate(["a", "x" * 2_000, "b"]):
                 assert orders.put(body, id=f"m{number}", within=shop).state == "pending"
             shop.commit()
-            forwarder = Forwarder(lambda: table_of(url), orders._lane)
+            forwarder = Forwarder(lambda: table_of(url), lane_of(orders))
             with closing(table_of(url)) as table:
                 while True:
                     try:

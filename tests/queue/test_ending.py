@@ -14,6 +14,7 @@ import bide
 from bide.lane import waiting_claims
 from bide.model.limits import MAX_BODY, MAX_RESULT
 from bide.testing.clock import FakeClock
+from bide.testing.hooks import count_waiting, lane_of
 from tests.queue.conftest import Make
 
 BOUND = 60
@@ -227,5 +228,5 @@ def test_an_end_in_another_process_wakes_who_waits(
 def _until_waiting(orders: bide.Queue) -> None:
     """Wait until the lane has parked a request."""
     ready = threading.Event()
-    while len(orders._lane._waiting) == 0:
+    while count_waiting(lane_of(orders)) == 0:
         ready.wait(0.01)

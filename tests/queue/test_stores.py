@@ -12,6 +12,7 @@ import bide
 from bide import InvalidArgument, NotAStore, SchemaTooNew, StoreUnavailable
 from bide.engines import registry
 from bide.engines.registry import mask
+from bide.testing.hooks import lane_of
 
 FACES = [bide.Queue, bide.AsyncQueue]
 
@@ -57,7 +58,7 @@ def test_the_file_is_where_it_was_named_even_if_the_program_goes_elsewhere(
 def test_queues_on_one_url_share_a_lane(here: Path) -> None:
     url = f"sqlite:///{here}/bide.db"
     with bide.Queue("a", url) as first, bide.Queue("b", url) as second:
-        assert first._lane is second._lane
+        assert lane_of(first) is lane_of(second)
         first.put(1)
         first.close()
         assert second.put(1)
@@ -75,7 +76,7 @@ def test_the_same_name_elsewhere_is_another_store(
             bide.Queue("orders", f"sqlite:///{here}/bide.db") as third,
         ):
             assert second.get("a") is None
-            assert third._lane is first._lane
+            assert lane_of(third) is lane_of(first)
     assert (here / "other" / "bide.db").exists()
 
 

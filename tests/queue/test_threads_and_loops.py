@@ -18,6 +18,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Configure
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from bide.testing.hooks import lane_of
 from tests.lane.commands import PATIENCE, spawn, waiting
 
 CALLS: list[Callable[[Any], Any]] = [
@@ -96,7 +97,7 @@ def test_both_faces_share_a_store_and_its_wakeups() -> None:
     async def main() -> Any:
         async with bide.AsyncQueue("orders", "memory://both") as tasks:
             claim = asyncio.create_task(tasks.claim(wait=PATIENCE))
-            await asyncio.to_thread(waiting, tasks._lane)
+            await asyncio.to_thread(waiting, lane_of(tasks))
             await asyncio.to_thread(threads.put, "hello")
             return (await claim)[0].body
 
@@ -107,9 +108,9 @@ def test_both_faces_share_a_store_and_its_wakeups() -> None:
 def test_closing_a_queue_ends_its_own_claims_and_no_others(make: Any) -> None:
     first, second = make("orders"), make("orders")
     going = spawn(first.claim, wait=60)
-    waiting(second._lane if isinstance(second, bide.Queue) else second._target._lane, 1)
+    waiting(lane_of(second) if isinstance(second, bide.Queue) else lane_of(second._target), 1)
     staying = spawn(second.claim, wait=60)
-    waiting(second._lane if isinstance(second, bide.Queue) else second._target._lane, 2)
+    waiting(lane_of(second) if isinstance(second, bide.Queue) else lane_of(second._target), 2)
     first.close()
     assert isinstance(going.exception(PATIENCE), Closed)
     second.put(1)
@@ -163,7 +164,7 @@ def test_what_the_constructor_was_told_is_not_lost_when_the_store_was_busy(
     told = [c for batch in engine.batches for c in batch if isinstance(c, Configure)]
     assert len(told) == 2
     queue.close()
-    queue._lane.close()
+    lane_of(queue).close()
 
 
 def test_who_only_looks_changes_no_setting(make: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 import bide
 from bide.outbox import forwarder as module
 from bide.outbox.forwarder import Forwarder, table_of
+from bide.testing.hooks import lane_of
 from tests.server.conftest import Serve
 
 
@@ -39,12 +40,12 @@ def test_what_a_token_denies_waits_and_the_other_queues_go_on(
         mails.put(3, id="new", delay="1h", within=shop)
         shop.commit()
         with pytest.raises(bide.AccessDenied, match="'change'"):
-            Forwarder(lambda: table_of(url), orders._lane).run_once()
+            Forwarder(lambda: table_of(url), lane_of(orders)).run_once()
         assert [message.id for message in all_orders.scan()] == ["a"]
         assert [message.id for message in all_mails.scan()] == ["old"]
         assert len(table.read(1_000)) == 702
 
         monkeypatch.setattr(module, "POLL", 0)  # it tries them again
-        assert Forwarder(lambda: table_of(url), all_orders._lane).run_once()
+        assert Forwarder(lambda: table_of(url), lane_of(all_orders)).run_once()
         assert [message.id for message in all_mails.scan()] == ["new"]
         assert table.read(1) == []

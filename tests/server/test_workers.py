@@ -31,6 +31,7 @@ from bide.observing.heartbeat import REGISTER, Busy, Report, delete_report, put_
 from bide.observing.workers import STOPS
 from bide.server.limits import quotas
 from bide.server.settings import Quota
+from bide.testing.hooks import lane_of
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
@@ -94,7 +95,7 @@ def test_python_lists_the_workers_of_a_token(server: Client, make_token: Any) ->
     shop = server.with_token(make_token("shop", "admin"))
     url = shop.url.replace("http://", f"http://{shop.token}@")
     with bide.Queue("orders", url) as orders:
-        orders._lane.call(put_report("shop:7", Report({"shop:7": ["orders"]})))
+        lane_of(orders).call(put_report("shop:7", Report({"shop:7": ["orders"]})))
     assert [one.holder for one in bide.workers(url)] == ["shop:7"]
     assert shop.get(f"{Q}/messages").status == 200
 

@@ -24,6 +24,7 @@ from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import PostgresServer, new_folder
 
 RATE, BATCH = 2_000, 100
@@ -54,7 +55,7 @@ class Load:
 
     def __init__(self, url: str) -> None:
         self.engine: PostgresEngine = from_url(urlsplit(url))()
-        caller = self.engine._caller
+        caller = postgres_caller(self.engine)
         assert caller is not None
         self._backend = caller.connection.info.backend_pid
         self._number = 0

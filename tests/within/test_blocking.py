@@ -7,6 +7,7 @@ import pytest
 
 import bide
 from bide.model.message import Message
+from bide.testing.hooks import url_of
 from tests.within.libraries import BLOCKING, Made, User
 
 
@@ -158,11 +159,11 @@ def test_what_the_queue_keeps_is_stored_with_the_transaction(
     shop: Shop, request: pytest.FixtureRequest
 ) -> None:
     user, orders = shop
-    with bide.Queue("kept", orders.url, keep="1d") as kept:
+    with bide.Queue("kept", url_of(orders), keep="1d") as kept:
         user.begin()
         assert kept.put(1, id="a", within=user.within)
         user.commit()
-    with bide.Queue("kept", orders.url) as kept:
+    with bide.Queue("kept", url_of(orders)) as kept:
         assert kept.counts().keep == 86_400_000
         kept.claim()[0].ack()
         user.begin()

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import bide
+from bide.testing.hooks import url_of
 from tests.postgres_server import BOUND, PostgresServer, until
 from tests.within.libraries import libpq
 
@@ -24,7 +25,7 @@ def orders(postgres_url: Callable[[], str]) -> Iterator[bide.Queue]:
 
 @pytest.fixture
 def shop(orders: bide.Queue) -> Iterator[psycopg.Connection[Any]]:
-    with closing(psycopg.connect(libpq(orders.url))) as connection:
+    with closing(psycopg.connect(libpq(url_of(orders)))) as connection:
         yield connection
 
 
@@ -32,7 +33,7 @@ def test_what_another_transaction_is_changing_is_busy_and_the_transaction_goes_o
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:
     orders.put(1, id="a", delay=60)
-    with closing(psycopg.connect(libpq(orders.url))) as other:
+    with closing(psycopg.connect(libpq(url_of(orders)))) as other:
         assert orders.cancel("a", within=other)
         assert orders.put(1, id="b", within=other)
         assert orders.put(1, id="mine", within=shop)
@@ -51,7 +52,7 @@ def test_what_another_transaction_put_meanwhile_is_busy_at_the_lower_levels(
     orders: bide.Queue, shop: psycopg.Connection[Any], level: str
 ) -> None:
     """The server treats them alike."""
-    schema = parse_qs(urlsplit(orders.url).query)["schema"][0]
+    schema = parse_qs(urlsplit(url_of(orders)).query)["schema"][0]
     shop.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
     refused = shop.execute(f"SET search_path = {schema}; SELECT _refused('40001', '')".encode())
     assert refused.nextset()
@@ -93,7 +94,7 @@ def test_a_put_at_repeatable_read_goes_the_short_way(
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:
     """It takes half of the time."""
-    schema = parse_qs(urlsplit(orders.url).query)["schema"][0]
+    schema = parse_qs(urlsplit(url_of(orders)).query)["schema"][0]
     shop.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     put = "_put_one('orders', 1, 'a', true, '1', NULL, 0, 0, 10, NULL, NULL, NULL)"
     assert shop.execute(f"SELECT {schema}.{put}".encode()).fetchone() == (1,)
@@ -110,7 +111,7 @@ def test_a_put_at_repeatable_read_holds_up_no_change_of_its_queue(
     assert orders.put(1, id="a", within=shop)
     orders.resume()
     orders.put(2, id="b", priority=9)
-    with bide.Queue("orders", orders.url, limit=1) as limited:
+    with bide.Queue("orders", url_of(orders), limit=1) as limited:
         assert limited.claim(lease=60)[0].message.id == "b"
     shop.commit()
     assert orders.get("a") is not None
@@ -119,7 +120,7 @@ def test_a_put_at_repeatable_read_holds_up_no_change_of_its_queue(
 def test_a_first_put_into_a_queue_keeps_its_time(
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:
-    with bide.Queue("new", orders.url) as new:
+    with bide.Queue("new", url_of(orders)) as new:
         assert new.put(1, id="a", at=2_000_000_000, within=shop)
         shop.commit()
         message = new.get("a")
@@ -130,11 +131,11 @@ def test_a_first_put_into_a_queue_keeps_its_time(
 def test_a_user_without_rights(
     orders: bide.Queue, shop: psycopg.Connection[Any], postgres: PostgresServer
 ) -> None:
-    schema = orders.url.partition("schema=")[2]
+    schema = url_of(orders).partition("schema=")[2]
     with postgres.client() as owner:
         owner.execute("CREATE ROLE app LOGIN")
         try:
-            with closing(psycopg.connect(f"{libpq(orders.url)}&user=app")) as app:
+            with closing(psycopg.connect(f"{libpq(url_of(orders))}&user=app")) as app:
                 with pytest.raises(bide.AccessDenied, match="may not use the queue"):
                     orders.put(1, within=app)
                 app.rollback()
@@ -142,7 +143,7 @@ def test_a_user_without_rights(
                 app.execute("SELECT 1")
                 with pytest.raises(bide.AccessDenied, match="app may not use the queue orders"):
                     orders.put(1, within=app)
-                with bide.Queue("mail", orders.url) as mail:
+                with bide.Queue("mail", url_of(orders)) as mail:
                     assert mail.put(1, within=app)  # the same transaction
                     app.commit()
                     assert mail.counts().flow.put == 1
@@ -175,7 +176,7 @@ def test_commits_stay_durable(orders: bide.Queue, shop: psycopg.Connection[Any])
     waiting = threading.Thread(target=lambda: orders.claim(wait="100ms"))
     waiting.start()
     orders.put(1, delay=60, within=shop)
-    schema = orders.url.partition("schema=")[2]
+    schema = url_of(orders).partition("schema=")[2]
     shop.execute(f"""SELECT {schema}.put('orders', '1', delay => '1 minute')""".encode())
     assert shop.execute("SHOW synchronous_commit").fetchone() == ("on",)
     shop.commit()
@@ -186,7 +187,7 @@ def test_an_open_transaction_does_not_stop_those_who_go_to_sleep(
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:
     """The rows of sleepers are not locked by whoever puts."""
-    schema = orders.url.partition("schema=")[2]
+    schema = url_of(orders).partition("schema=")[2]
     assert orders.claim(wait="20ms") == []
     assert orders.put(1, within=shop)
     shop.execute(f"""SELECT {schema}.put('orders', '2')""".encode())
@@ -203,7 +204,7 @@ def test_who_goes_to_sleep_while_a_transaction_is_open_looks_by_itself(
     found: list[bide.Delivery] = []
     waiting = threading.Thread(target=lambda: found.extend(orders.claim(wait=10 * BOUND)))
     waiting.start()
-    schema = orders.url.partition("schema=")[2]
+    schema = url_of(orders).partition("schema=")[2]
     with postgres.client() as client:
         until(client, f"SELECT count(*) FROM {schema}.sleeper WHERE queue = 'orders'", [(1,)])
     shop.commit()
@@ -215,7 +216,7 @@ def test_who_goes_to_sleep_while_a_transaction_is_open_looks_by_itself(
 def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
     orders: bide.Queue, shop: psycopg.Connection[Any]
 ) -> None:
-    schema = orders.url.partition("schema=")[2]
+    schema = url_of(orders).partition("schema=")[2]
     orders.put(1, id="held")
     orders.claim(lease="1h")
     orders.put_many([bide.NewMessage(n, id=f"m{n}", delay="1h") for n in range(3)])

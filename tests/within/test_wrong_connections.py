@@ -19,6 +19,7 @@ from bide.engines.registry import guest
 from bide.model.commands import Put
 from bide.model.message import Item
 from bide.testing import ScratchStore
+from bide.testing.hooks import url_of
 from tests.postgres_server import PostgresServer
 from tests.within.libraries import Django, folder_of, libpq, sqlalchemy_url, sqlite_url
 
@@ -59,7 +60,7 @@ def test_another_database_of_the_same_server(in_postgres: bide.Queue, other_data
 def test_another_database_with_a_store_of_the_same_name(
     in_postgres: bide.Queue, other_database: str
 ) -> None:
-    schema = in_postgres.url.partition("schema=")[2]
+    schema = url_of(in_postgres).partition("schema=")[2]
     with bide.Queue("orders", f"{other_database}&schema={schema}") as theirs:
         assert theirs.counts().flow.put == 0
     with psycopg.connect(other_database) as connection:
@@ -67,7 +68,7 @@ def test_another_database_with_a_store_of_the_same_name(
             in_postgres.put(1, within=connection)
         assert connection.execute("SELECT 1").fetchone() == (1,)  # the transaction goes on
         # Another thread, between its look whether the place is known and its statement.
-        here = guest(in_postgres.url)
+        here = guest(url_of(in_postgres))
         assert isinstance(here, PostgresGuest)
         statement, values = here.statement([Put("orders", [Item("a", b"1")])], None, "%s")
         cursor = connection.execute(statement.encode(), values)
@@ -123,7 +124,7 @@ def test_another_kind_of_database(
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
         with wrong("is to sqlite, and the store is in postgresql"):
             in_postgres.put(1, within=connection)
-    with psycopg.connect(libpq(in_postgres.url)) as postgres:
+    with psycopg.connect(libpq(url_of(in_postgres))) as postgres:
         with wrong("is to postgresql, and the store is in sqlite"):
             in_sqlite.put(1, within=postgres)
 
@@ -141,7 +142,7 @@ def test_what_is_no_connection(in_sqlite: bide.Queue) -> None:
 
 
 def test_closed_connections(in_postgres: bide.Queue, in_sqlite: bide.Queue, tmp_path: Path) -> None:
-    postgres = psycopg.connect(libpq(in_postgres.url))
+    postgres = psycopg.connect(libpq(url_of(in_postgres)))
     postgres.close()
     with wrong("is closed"):
         in_postgres.put(1, within=postgres)
@@ -149,7 +150,7 @@ def test_closed_connections(in_postgres: bide.Queue, in_sqlite: bide.Queue, tmp_
     file.close()
     with wrong("is closed"):
         in_sqlite.put(1, within=file)
-    engine = sqlalchemy.create_engine(sqlalchemy_url(in_postgres.url, "+psycopg"))
+    engine = sqlalchemy.create_engine(sqlalchemy_url(url_of(in_postgres), "+psycopg"))
     connection = engine.connect()
     connection.close()
     with wrong("is closed"):
@@ -160,7 +161,7 @@ def test_closed_connections(in_postgres: bide.Queue, in_sqlite: bide.Queue, tmp_
 def test_connections_in_autocommit(
     in_postgres: bide.Queue, in_sqlite: bide.Queue, tmp_path: Path
 ) -> None:
-    with psycopg.connect(libpq(in_postgres.url), autocommit=True) as postgres:
+    with psycopg.connect(libpq(url_of(in_postgres)), autocommit=True) as postgres:
         with wrong(r"in autocommit .* open one \(with connection.transaction"):
             in_postgres.put(1, within=postgres)
         with postgres.transaction(force_rollback=True):
@@ -172,19 +173,19 @@ def test_connections_in_autocommit(
         assert in_sqlite.put(1, within=file)
         file.execute("ROLLBACK")
     for orders, driver in ((in_postgres, "+psycopg"), (in_sqlite, "")):
-        engine = sqlalchemy.create_engine(sqlalchemy_url(orders.url, driver))
+        engine = sqlalchemy.create_engine(sqlalchemy_url(url_of(orders), driver))
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             with wrong("in autocommit"):
                 orders.put(1, within=connection)
         engine.dispose()
-        user = Django(orders.url)
+        user = Django(url_of(orders))
         with wrong(r"in autocommit .* open one \(with transaction.atomic"):
             orders.put(1, within=user.within)
         user.close()
 
 
 def test_transactions_that_have_failed(in_postgres: bide.Queue) -> None:
-    with psycopg.connect(libpq(in_postgres.url)) as connection:
+    with psycopg.connect(libpq(url_of(in_postgres))) as connection:
         with pytest.raises(psycopg.Error):
             connection.execute("SELECT 1 / 0")
         with wrong("has failed; roll it back first"):
@@ -192,14 +193,14 @@ def test_transactions_that_have_failed(in_postgres: bide.Queue) -> None:
         connection.rollback()
         assert in_postgres.put(1, within=connection)
         connection.rollback()
-    engine = sqlalchemy.create_engine(sqlalchemy_url(in_postgres.url, "+psycopg"))
+    engine = sqlalchemy.create_engine(sqlalchemy_url(url_of(in_postgres), "+psycopg"))
     with Session(engine) as session:
         with pytest.raises(sqlalchemy.exc.SQLAlchemyError):
             session.execute(sqlalchemy.text("SELECT 1 / 0"))
         with wrong("has failed; roll it back first"):
             in_postgres.put(1, within=session)
     engine.dispose()
-    user = Django(in_postgres.url)
+    user = Django(url_of(in_postgres))
     user.begin()
     user.within.set_rollback(True)
     with wrong("has failed; roll it back first"):
@@ -215,7 +216,7 @@ def test_a_session_whose_flush_has_failed(in_postgres: bide.Queue) -> None:
         __tablename__ = "no_such_table"
         id: sqlalchemy.orm.Mapped[int] = sqlalchemy.orm.mapped_column(primary_key=True)
 
-    engine = sqlalchemy.create_engine(sqlalchemy_url(in_postgres.url, "+psycopg"))
+    engine = sqlalchemy.create_engine(sqlalchemy_url(url_of(in_postgres), "+psycopg"))
     with Session(engine) as session:
         session.add(Bill(id=1))
         with pytest.raises(sqlalchemy.exc.SQLAlchemyError):
@@ -227,7 +228,7 @@ def test_a_session_whose_flush_has_failed(in_postgres: bide.Queue) -> None:
 
 
 def test_connections_of_event_loops_are_for_async_queues(in_postgres: bide.Queue) -> None:
-    url = in_postgres.url
+    url = url_of(in_postgres)
 
     async def main() -> None:
         connection = await psycopg.AsyncConnection.connect(libpq(url))
@@ -243,7 +244,7 @@ def test_connections_of_event_loops_are_for_async_queues(in_postgres: bide.Queue
 
 
 def test_asyncpg_that_is_closed_in_no_transaction_or_failed(in_postgres: bide.Queue) -> None:
-    url = in_postgres.url
+    url = url_of(in_postgres)
 
     async def main() -> None:
         async with bide.AsyncQueue("orders", url) as orders:
@@ -278,7 +279,7 @@ def test_blocking_code_within_an_async_session(in_postgres: bide.Queue) -> None:
     """`run_sync` gives blocking code a session; it is on the loop's thread and does not block."""
 
     async def main() -> None:
-        engine = create_async_engine(sqlalchemy_url(in_postgres.url, "+asyncpg"))
+        engine = create_async_engine(sqlalchemy_url(url_of(in_postgres), "+asyncpg"))
         async with AsyncSession(engine) as session:
             outcome = await session.run_sync(lambda s: in_postgres.put(1, within=s))
             assert outcome

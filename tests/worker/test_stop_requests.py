@@ -18,6 +18,7 @@ from bide.model.replies import Found
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.workers import STOPS, request_stop, take_requests
 from bide.testing import FakeClock, FlakyEngine
+from bide.testing.hooks import lane_of
 from tests.worker.processes import children, counts, log, put, said, wait_for, worker
 
 HANGS = """
@@ -106,9 +107,9 @@ def test_who_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
         bide.stop_worker("web1:7", url)
     with bide.Queue("bide:workers", url) as register:
         command = put_report("push", Report({"push:web1": ["q"]}))
-        register._lane.call(command)
+        lane_of(register).call(command)
         command = put_report("web1:7", Report({"web1:7": ["q"]}, supervised=True))
-        register._lane.call(command)
+        lane_of(register).call(command)
     with pytest.raises(InvalidArgument, match="push:web1 has no supervisor"):
         bide.stop_worker("push:web1", url)
     assert not bide.stop_worker("web1:7", url, wait=0.5)  # nobody is there

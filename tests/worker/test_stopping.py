@@ -12,6 +12,7 @@ from bide.consuming.consumer import Consumer
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Retry
 from bide.model.replies import Claimed
+from bide.testing.hooks import count_waiting
 from bide.worker.process.runner import Runner
 from tests.worker.worker_app import PATIENCE, Scene, entered, until
 
@@ -249,10 +250,10 @@ def test_no_claim_is_left_behind(scene: Scene) -> None:
         scene.app.handler("q")(lambda body: None)
         for _ in range(3):
             runner, task = await start(scene)
-            await until(lambda: len(scene.lane._waiting) == 1)
+            await until(lambda: count_waiting(scene.lane) == 1)
             runner.stop()
             await task
-            assert len(scene.lane._waiting) == 0
+            assert count_waiting(scene.lane) == 0
         assert len(scene.sent(Claim)) == 3
 
     scene.play(story())

@@ -16,6 +16,7 @@ from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Counts
+from bide.testing.engine_hooks import postgres_caller
 from tests.effort import effort
 from tests.postgres_server import PostgresServer
 
@@ -56,9 +57,8 @@ def put(engine: PostgresEngine, *ids: str, at: int | None = None) -> None:
 
 def fold(engine: PostgresEngine) -> None:
     """Keep house, as engines do now and then."""
-    assert engine._caller is not None
-    engine._caller.settle()
-    engine._caller("_fold")
+    postgres_caller(engine).settle()
+    postgres_caller(engine)("_fold")
 
 
 def count(engine: PostgresEngine) -> Counts:
@@ -69,7 +69,7 @@ def count(engine: PostgresEngine) -> Counts:
 
 def read(engine: PostgresEngine, postgres: PostgresServer, index: str = "message_rank") -> int:
     """Return how many entries were read so far of an index, deleted ones too."""
-    caller = engine._caller
+    caller = postgres_caller(engine)
     assert caller is not None
     caller.settle()
     caller.connection.execute("SELECT pg_stat_force_next_flush()")
@@ -359,7 +359,6 @@ def test_a_claim_that_meets_messages_which_are_too_late_promotes_no_more_for_tha
     ]
     engine.execute([cmd.Put("q", late)])
     assert drain(engine, 1) == []
-    assert engine._caller is not None
     states = f"SELECT state, count(*) FROM {engine.schema}.message GROUP BY 1 ORDER BY 1"
-    found = engine._caller.connection.execute(states.encode()).fetchall()
+    found = postgres_caller(engine).connection.execute(states.encode()).fetchall()
     assert found == [(0, 100), (5, PROMOTE)]

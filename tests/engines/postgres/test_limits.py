@@ -18,6 +18,7 @@ from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.replies import Claimed
 from bide.model.times import CREDIT
+from bide.testing.engine_hooks import postgres_caller
 from tests.engines.postgres.claims import claim, counts, ids, leases, put
 from tests.postgres_server import BOUND, PostgresServer, until
 
@@ -121,8 +122,7 @@ def test_claims_of_several_limited_queues_wait_in_no_circle(
         own = from_url(urlsplit(url))()
         for queue in "qp":
             claim(own, 0, queue)  # so that it knows of the limits
-        assert own._caller is not None
-        own._caller.connection.execute("SET deadlock_timeout = '5 ms'")
+        postgres_caller(own).connection.execute("SET deadlock_timeout = '5 ms'")
         for _ in range(60):
             with suppress(PartlyDone):  # a busy machine: it waited for a lock for too long
                 own.execute([commands[name] for name in order])
@@ -270,7 +270,7 @@ def test_a_message_that_comes_and_goes_changes_its_group_no_more_than_twice(
     engine: PostgresEngine, postgres: PostgresServer
 ) -> None:
     def changes() -> int:
-        caller = engine._caller
+        caller = postgres_caller(engine)
         assert caller is not None
         caller.settle()
         caller.connection.execute("SELECT pg_stat_force_next_flush()")

@@ -10,6 +10,7 @@ from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import PostgresServer
 
 MESSAGES = 3_000
@@ -108,7 +109,7 @@ def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], o
 
 def read(engine: PostgresEngine, server: PostgresServer) -> int:
     """Return how much was read so far: entries of indices and rows of whole tables."""
-    caller = engine._caller
+    caller = postgres_caller(engine)
     assert caller is not None
     caller.settle()
     caller.connection.execute("SELECT pg_stat_force_next_flush()")

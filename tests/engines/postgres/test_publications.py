@@ -12,6 +12,7 @@ from bide.engines.postgres import from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Deleted, Outcomes
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import PostgresServer
 
 
@@ -34,7 +35,6 @@ def test_messages_go_through_a_store_whose_tables_are_published(
 ) -> None:
     url, _ = published
     with closing(from_url(urlsplit(url))()) as engine:
-        assert engine._caller is not None
         engine.execute([cmd.Configure("q", history=60_000, limit=2)])
         engine.execute([cmd.Put("q", [Item(id, b"1", group="g") for id in "abc"])])
         engine.execute([cmd.Put("q", [Item("past", b"1", at=1)])])
@@ -44,7 +44,7 @@ def test_messages_go_through_a_store_whose_tables_are_published(
         (acked,) = engine.execute([cmd.Ack("q", leases)])
         assert isinstance(acked, Outcomes)
         assert [outcome.done for outcome in acked.outcomes] == [True, True]
-        engine._fold(engine._caller)
+        engine._fold(postgres_caller(engine))
         engine.execute([cmd.Claim("q", 0, 1, "w"), cmd.Cancel("q", where=cmd.Where(after=0))])
         (counts,) = engine.execute([cmd.Count("q", recount=True)])
         assert isinstance(counts, Counts)

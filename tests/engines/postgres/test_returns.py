@@ -14,6 +14,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RETURNED
 from bide.model.message import Item
 from bide.model.replies import Page
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import PostgresServer
 
 START = 1_700_000_000_000
@@ -63,9 +64,8 @@ def rest(engine: PostgresEngine, cursor: str | None) -> list[str]:
 
 def fold(engine: PostgresEngine, kept: int) -> None:
     """Keep house, as engines do now and then."""
-    assert engine._caller is not None
-    engine._caller.settle()
-    engine._caller("_fold", kept)
+    postgres_caller(engine).settle()
+    postgres_caller(engine)("_fold", kept)
 
 
 def remembered(user: psycopg.Connection[Any]) -> list[str]:

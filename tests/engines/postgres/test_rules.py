@@ -14,6 +14,7 @@ from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
 from bide.model.replies import Affected, Counts, Reply
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import BOUND, PostgresServer
 
 HOUR = 3_600_000
@@ -78,8 +79,7 @@ def test_rules_and_ids_wait_in_no_circle(engine: PostgresEngine, postgres: Postg
     def change(seed: int) -> None:
         chance = random.Random(seed)
         with closing(from_url(urlsplit(url))()) as own:
-            assert own._caller is not None
-            own._caller.connection.execute("SET deadlock_timeout = '5 ms'")
+            postgres_caller(own).connection.execute("SET deadlock_timeout = '5 ms'")
             for _ in range(40):
                 # What is due first has the last id.
                 items = [Item(id, b"1", delay=HOUR - n, group="g") for n, id in enumerate(ids)]

@@ -20,6 +20,7 @@ from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Outcome
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import PostgresServer
 
 
@@ -78,8 +79,7 @@ def careful(postgres: PostgresServer, client: psycopg.Connection[Any]) -> Iterat
 
 def test_commands_are_read_committed_whatever_is_the_users_default(careful: str) -> None:
     with closing(from_url(urlsplit(careful))()) as engine:
-        assert engine._caller is not None
-        own = engine._caller.connection
+        own = postgres_caller(engine).connection
         with own.transaction():  # as of several commands
             assert own.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
         assert own.execute("SHOW transaction_isolation").fetchone() == ("read committed",)

@@ -17,6 +17,7 @@ from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Found, Outcomes
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import PostgresServer
 
 
@@ -361,8 +362,7 @@ def test_changes_of_the_same_messages_wait_in_no_circle(
     def change(seed: int) -> None:
         chance = random.Random(seed)
         with closing(from_url(urlsplit(url))()) as own:
-            assert own._caller is not None
-            own._caller.connection.execute("SET deadlock_timeout = '5 ms'")
+            postgres_caller(own).connection.execute("SET deadlock_timeout = '5 ms'")
             for _ in range(60):
                 with suppress(StoreBusy, PartlyDone):  # on a busy machine
                     own.execute(batch(chance))

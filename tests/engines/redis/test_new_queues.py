@@ -12,6 +12,7 @@ from bide.model.commands import Claim, Command, Configure, Count, Delete, Find, 
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Deleted, Names
+from bide.testing.engine_hooks import redis_sender
 from tests.cluster import RedisCluster
 from tests.engines.redis.conftest import Open
 
@@ -44,7 +45,7 @@ def test_a_large_put_is_told_truly_while_another_process_makes_its_queue(
     if deleted:
         ask(first, Configure("q"))
         ask(second, Delete("q"))
-    only = first._sender.nodes.only
+    only = redis_sender(first).nodes.only
     assert only is not None
     send = only.exchange
 
@@ -86,7 +87,7 @@ def test_two_that_make_a_queue_at_once_agree_though_one_does_not_reach_the_first
     open_engine: Open, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (open_engine(f"{redis_cluster.url}?shards={count}") for count in (8, 3))
-    plain, cut_off = first._sender.plain, second._sender.plain
+    plain, cut_off = redis_sender(first).plain, redis_sender(second).plain
 
     def unreachable(commands: Sequence[Any], *, hurried: bool = False) -> Any:
         error = StoreUnavailable("its node is cut off")
@@ -95,12 +96,12 @@ def test_two_that_make_a_queue_at_once_agree_though_one_does_not_reach_the_first
 
     def overtaken(commands: Sequence[Any], *, hurried: bool = False) -> Any:
         if ("ZADD", NUMBERS) in [each[:2] for each in commands]:
-            monkeypatch.setattr(first._sender, "plain", plain)
+            monkeypatch.setattr(redis_sender(first), "plain", plain)
             ask(second, put("b", "c", queue="once"))
         return plain(commands, hurried=hurried)
 
-    monkeypatch.setattr(second._sender, "plain", unreachable)
-    monkeypatch.setattr(first._sender, "plain", overtaken)
+    monkeypatch.setattr(redis_sender(second), "plain", unreachable)
+    monkeypatch.setattr(redis_sender(first), "plain", overtaken)
     ask(first, put(*IDS, queue="once"))
     ask(second, put("d", "e", queue="once"))
     assert ask(open_engine(redis_cluster.url), Count("once", recount=True)).sizes.ready == 604

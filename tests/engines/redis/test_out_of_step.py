@@ -17,6 +17,7 @@ from bide.model.commands import Cancel, Command, Find, Put
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly
 from bide.model.message import Item
 from bide.model.replies import Found, Outcomes
+from bide.testing.engine_hooks import redis_sender
 from tests.cluster import RedisCluster
 from tests.engines.redis.conftest import Open
 from tests.proxy import Proxy
@@ -151,7 +152,7 @@ def test_an_exception_inside_an_exchange_is_not_taken_for_one_of_the_network(
     engine: RedisEngine, error: Exception
 ) -> None:
     put(engine, "there")
-    only = engine._sender.nodes.only
+    only = redis_sender(engine).nodes.only
     assert only is not None
     only.socket = _Interrupted(only.socket, error)
     with pytest.raises(type(error)):
@@ -220,7 +221,7 @@ def test_servers_are_not_asked_for_slots_while_their_answers_are_due(
     near, engine = open_engine(url), open_engine(f"{url}&wait_replicas=1&timeout=400ms")
     put(near, "there")
     present(engine, *IDS)  # it has connections to all masters, and asks the first one for slots
-    (_, asked), *_ = engine._sender.nodes._connections
+    (_, asked), *_ = redis_sender(engine).nodes._connections
     ports = {id: redis_cluster.owner(slot_of(meta_key("q", shard_of(id, 8)))).port for id in IDS}
     ids = sorted(IDS, key=lambda id: ports[id] != asked)  # what goes to that one is sent first
     short = ids[-1]

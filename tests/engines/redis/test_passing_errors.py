@@ -21,6 +21,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
+from bide.testing.engine_hooks import redis_sender
 from tests.engines.redis.conftest import Open
 from tests.proxy import Proxy
 from tests.servers import PATIENCE, RedisServer
@@ -234,7 +235,7 @@ def test_what_was_refused_is_not_done_after_what_follows_it(
     server = start()
     engine = open_engine(f"{server.url}?reconnect={PATIENCE}")
     assert put(engine, "a")
-    admin, only = server.client(), engine._sender.nodes.only
+    admin, only = server.client(), redis_sender(engine).nodes.only
     assert only is not None
 
     send = only.exchange

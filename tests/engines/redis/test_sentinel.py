@@ -21,6 +21,7 @@ from bide.model.commands import Claim, Count, Put
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
+from bide.testing.engine_hooks import redis_sender
 from tests.engines.redis.conftest import Open
 from tests.sentinels import NAME, SentinelGroup
 from tests.servers import PATIENCE, RedisServer
@@ -270,7 +271,7 @@ def test_a_batch_asks_the_sentinels_once_at_each_attempt(
         raise StoreUnavailable("no sentinel answers") from raised.ConnectionError()
 
     monkeypatch.setattr(Sentinels, "master", none_answers)
-    engine._sender.nodes.doubt()
+    redis_sender(engine).nodes.doubt()
     with pytest.raises(StoreUnavailable, match="no sentinel answers"):
         engine.execute(puts)
     assert len(asked) < 20

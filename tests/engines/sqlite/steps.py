@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from bide.engines.sqlite import SqliteEngine
+from bide.testing.engine_hooks import sqlite_connection
 
 
 def steps_of(engine: SqliteEngine, work: Callable[[], object], every: int) -> int:
     """Return how many steps SQLite took for some work of an engine, in units of `every`."""
-    connection = engine._connection
+    connection = sqlite_connection(engine)
     assert connection is not None
     counted = 0
 

@@ -16,6 +16,7 @@ from bide.engines.waiting import readable
 from bide.model.commands import Put
 from bide.model.errors import StoreError
 from bide.model.message import Item
+from bide.testing.hooks import lane_of
 from tests.cluster import eventually
 
 Open = Callable[[], PipeNotifier]
@@ -326,10 +327,10 @@ def test_a_process_that_only_listens_makes_another_pipe(
     monkeypatch.setattr(module, "CHECK", 0.01)
     heard: list[str] = []
     with bide.Queue("q", f"sqlite:///{tmp_path}/bide.db") as queue:
-        queue._lane.listen(lambda queue, wake: heard.append(queue))
+        lane_of(queue).listen(lambda queue, wake: heard.append(queue))
         (pipe,) = (tmp_path / "bide.db-bell").iterdir()
         pipe.unlink()
-        eventually(lambda: not queue._lane.notifications_lost)
+        eventually(lambda: not lane_of(queue).notifications_lost)
         send_hints(tmp_path / "bide.db", {"q": 1}, None)
         eventually(lambda: heard == ["q"])
 

@@ -13,6 +13,7 @@ from bide.engines.sqlite.tables import SQL
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put, Scan, Where
 from bide.model.message import Item
 from bide.model.replies import Affected, Claimed, Outcome, Outcomes, Page
+from bide.testing.engine_hooks import sqlite_connection
 
 NAMES = sorted(vars(SQL))
 
@@ -119,8 +120,7 @@ def test_changes_of_a_queue_that_is_not_there_look_for_no_message(tmp_path: Path
     ids = [f"m{number}" for number in range(5_000)]
     engine.execute([Put("other", [Item("m1", b"1")])], 0)
     steps: list[int] = []
-    assert engine._connection is not None
-    engine._connection.set_progress_handler(lambda: steps.append(1), 100)
+    sqlite_connection(engine).set_progress_handler(lambda: steps.append(1), 100)
     (reply,) = engine.execute([Cancel("q", ids)], 0)
     assert isinstance(reply, Outcomes)
     assert reply.outcomes == [Outcome(id, False) for id in ids]
@@ -132,8 +132,7 @@ def test_a_scan_of_a_span_reads_nothing_outside_of_it(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "bide.db")
     engine.execute([Put("q", [Item(f"m{n:04}", b"1", at=n * 1_000) for n in range(3_000)])], 0)
     steps: list[int] = []
-    assert engine._connection is not None
-    engine._connection.set_progress_handler(lambda: steps.append(1), 100)
+    sqlite_connection(engine).set_progress_handler(lambda: steps.append(1), 100)
     where = Where(after=1_000_000, before=1_010_000)
     (page,) = engine.execute([Scan("q", where=where)], 0)
     assert isinstance(page, Page)
@@ -166,8 +165,7 @@ def test_statistics_of_a_store_with_few_messages_mislead_nobody_later(
             engine = SqliteEngine(path)
         engine.execute([Put("q", items[1:])], 0)
         steps: list[int] = []
-        assert engine._connection is not None
-        engine._connection.set_progress_handler(lambda: steps.append(1), 1_000)
+        sqlite_connection(engine).set_progress_handler(lambda: steps.append(1), 1_000)
         (claimed,) = engine.execute([Claim("q", 9, 1_000, "w")], 0)
         assert isinstance(claimed, Claimed)
         engine.execute([Ack("q", [Lease(m.id, claimed.token) for m in claimed.messages])], 0)

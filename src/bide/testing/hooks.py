@@ -1,0 +1,60 @@
+"""Hooks for the tests of bide itself: they reach what a queue and its lane keep to themselves.
+
+Programs and their tests have no use for them, and they may change with any version.
+"""
+
+from collections.abc import Callable
+
+from bide.lane.lane import Lane
+from bide.model.commands import Command
+from bide.model.replies import Reply
+from bide.queue.base import BaseQueue
+from bide.queue.sync import Queue
+from bide.worker.app.app import App
+
+
+def lane_of(queue: BaseQueue) -> Lane:
+    """Return the lane by which a queue object sends its commands."""
+    return queue._lane
+
+
+def url_of(owner: BaseQueue | App) -> str:
+    """Return the URL of the store as it was given, where `url` hides users and passwords."""
+    return owner._url
+
+
+def execute(queue: Queue, command: Command) -> Reply:
+    """Execute a command as the methods of the queue do, and return its reply."""
+    reply: Reply = queue._execute(command)
+    return reply
+
+
+def count_waiting(lane: Lane) -> int:
+    """Return how many claims wait for a message, and reads for the end of one."""
+    return len(lane._waiting)
+
+
+def has_waiting_queues(lane: Lane) -> bool:
+    """Return whether the lane keeps any queue for which claims wait, or ask now."""
+    return bool(lane._waiting.queues)
+
+
+def count_submitted(lane: Lane) -> int:
+    """Return how many commands wait for the next batch."""
+    return len(lane._inbox)
+
+
+def batch_waits(lane: Lane) -> bool:
+    """Return whether a batch waits until a caller has executed its command alone."""
+    return lane._batch_waits
+
+
+def is_closing(lane: Lane) -> bool:
+    """Return whether the lane was told to close."""
+    return lane._closing
+
+
+def call_in_thread(lane: Lane, step: Callable[[], object]) -> None:
+    """Have the lane's own thread call a function before its next batch."""
+    lane._notes.append((lambda _: step(), None))
+    lane._signal.set()
