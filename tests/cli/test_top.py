@@ -18,7 +18,8 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.queues.top_screen import View, as_facts, picture
+from bide.cli.queues.top_screen import picture
+from bide.cli.queues.top_view import TopView, as_facts
 from bide.model.replies import Flow, Sizes
 from bide.observing.heartbeat import REMEMBER, Busy
 from bide.observing.sample import Lateness, Rates, RecentWorkers, Sample, Worker, rates
@@ -40,7 +41,7 @@ def test_the_longest_delivery_of_a_worker_is_shown() -> None:
     busy = {"orders": Busy(4, 2, "a", 40_000), "mail": Busy(4, 1, "b", 10_000), "idle": Busy(4)}
     worker = Worker("web1:7", {"orders": 2, "mail": 1}, busy=busy)
     assert worker.longest == ("mail", busy["mail"])
-    view = View(Sample(9.0, {}, {"web1:7": worker}), None, [worker], 100_000)
+    view = TopView(Sample(9.0, {}, {"web1:7": worker}), None, [worker], 100_000)
     console = Console(width=100, file=io.StringIO())
     console.print(picture(view, "here", 100))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -75,7 +76,7 @@ def test_those_that_hold_most_come_first() -> None:
 
 
 def drawn(found: Sample, before: Sample | None = None, lines: int = 1_000, width: int = 100) -> str:
-    view = View(found, before, RecentWorkers().see(found), 100_000)
+    view = TopView(found, before, RecentWorkers().see(found), 100_000)
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(picture(view, "sqlite:///shop.db", width, lines))
     return console.export_text()
@@ -91,7 +92,7 @@ def test_limits_stand_beside_their_queue() -> None:
 def test_nothing_to_show() -> None:
     def shown(prefix: str) -> str:
         console = Console(file=io.StringIO(), width=100, record=True)
-        view = View(Sample(0.0, {}), None, [], 0)
+        view = TopView(Sample(0.0, {}), None, [], 0)
         console.print(picture(view, "sqlite:///shop.db", 100, prefix=prefix))
         return console.export_text()
 
@@ -145,7 +146,7 @@ def test_json_has_lengths_of_time_in_milliseconds() -> None:
     queues = {"orders": bide.Counts(Sizes(ready=1), Flow(), oldest=10_000)}
     late = {"orders": Lateness(2.5, None, 50)}
     sample = Sample(9.0, queues, at_work, late, causes={"orders": {"backlog": 1_500.0}})
-    found = as_facts(View(sample, None, list(at_work.values()), 11_500))
+    found = as_facts(TopView(sample, None, list(at_work.values()), 11_500))
     queue, (idle, dead) = found["queues"][0], found["workers"]
     assert (queue["late"], queue["causes"]) == (1_500, {"backlog": 1_500.0})
     assert (queue["lateness"].p50, queue["lateness"].p99) == (2.5, None)

@@ -13,7 +13,8 @@ from rich.console import Console
 
 import bide
 from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Forecaster
-from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, picture
+from bide.cli.queues.top_screen import picture
+from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView
 from bide.cli.store import Store
 from bide.model.commands import Command
 from bide.model.replies import Flow, Forecasted, Reply, Sizes
@@ -97,9 +98,9 @@ def test_of_many_queues_those_with_most_messages_are_asked(asks: Asks, orders: b
     assert "; without 2 queues" in line(ahead, width=120)
 
 
-def view(ahead: Ahead) -> View:
+def view(ahead: Ahead) -> TopView:
     counts = bide.Counts(Sizes(delayed=9), Flow(put=9))
-    return View(Sample(9.0, {"orders": counts}), None, [], 100_000, ahead)
+    return TopView(Sample(9.0, {"orders": counts}), None, [], 100_000, ahead)
 
 
 def line(ahead: Ahead, width: int = 80) -> str:

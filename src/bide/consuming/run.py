@@ -11,16 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bide.consuming.handler import Middleware, NotAwaited, checked_result, name_of
 from bide.consuming.handling import Handling
-from bide.consuming.outcomes import Discard, Retry
-from bide.observing.spans import messaging_attributes, tracer
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
-
+from bide.observing.spans import is_traced
 
 PATIENCE = 0.001
 """Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
@@ -134,66 +129,11 @@ INTEGRATIONS: list[Middleware] = []
 
 def traced(around: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Return the middleware with integrations around it, and a span if spans are collected."""
-    span_tracer = tracer()
-    spans = () if span_tracer is None else (_middleware(span_tracer),)
-    return (*spans, *INTEGRATIONS, *around)
+    if not is_traced():
+        return (*INTEGRATIONS, *around)
+    from bide.consuming.handling_span import handling_span  # here: the package may be missing
 
-
-def _middleware(tracer: "Tracer") -> Middleware:
-    """Return the middleware that opens a span: a child of the span of the put, linked to it."""
-    from opentelemetry.propagate import extract
-    from opentelemetry.trace import Link, SpanKind, get_current_span
-
-    async def trace(handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        message = handling.message
-        context = extract(dict(message.headers or {}))
-        origin = get_current_span(context).get_span_context()
-        attributes = messaging_attributes("handle", "process", message.queue) | {
-            "messaging.message.id": message.id,
-            "messaging.message.body.size": len(message.data),
-            "bide.message.attempt": message.attempt,
-            "bide.message.lateness": round(handling.lateness, 3),
-            "code.function.name": handling.handler.name,
-        }
-        with tracer.start_as_current_span(
-            f"handle {message.queue}",
-            context=context,
-            kind=SpanKind.CONSUMER,
-            attributes=attributes,
-            links=[Link(origin)] if origin.is_valid else None,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                await go_on()
-            except BaseException as error:
-                _record(span, handling, error)
-                raise
-            if handling.overran:  # a plain handler, which was not interrupted
-                _failed(span, "TimeoutError")
-
-    return trace
-
-
-def _record(span: "Span", handling: Handling, error: BaseException) -> None:
-    """Record in the span what the handler raised; an outcome that it chose is not an error."""
-    match error:
-        case Discard() if not handling.overran:
-            span.add_event("discard", {"reason": str(error)})
-        case Retry() if not handling.overran:
-            span.add_event("retry", {"reason": error.reason})
-        case asyncio.CancelledError() if not handling.timed_out:
-            span.add_event("interrupted")  # the worker stops, or its lease was lost
-        case _:
-            span.record_exception(error)
-            _failed(span, "TimeoutError" if handling.timed_out else type(error).__qualname__)
-
-
-def _failed(span: "Span", name: str) -> None:
-    from opentelemetry.trace import StatusCode
-
-    span.set_attribute("error.type", name)
-    span.set_status(StatusCode.ERROR, name)
+    return (handling_span, *INTEGRATIONS, *around)
 
 
 class Run:

@@ -26,6 +26,7 @@ from bide.model.commands import Put
 from bide.model.errors import InvalidArgument, UnreadableBody
 from bide.model.message import MAX_ATTEMPTS
 from bide.observing import spans
+from bide.observing.trace_context import stamped
 
 ORIGIN = "auto.queue.bide"
 TRACE = ("sentry-trace", "baggage")
@@ -202,4 +203,4 @@ def _publishing(command: Put) -> Iterator[Put]:
                 span.set_data("messaging.message.id", command.items[0].id)
                 span.set_data("messaging.message.body.size", len(command.items[0].data))
         trace = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
-        yield spans.stamped(command, trace, TRACE[0])
+        yield stamped(command, trace, TRACE[0])

@@ -7,22 +7,14 @@ message, as the global propagator writes it: by default W3C Trace Context and ba
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from bide.model.commands import Put
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer, TracerProvider
-
 API = "opentelemetry.trace"
 """Until this module is loaded, no provider can be set."""
-
-PARENT = "traceparent"
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks for who wants spans of puts; a look costs a tenth of a put."""
@@ -45,19 +37,10 @@ def are_possible() -> bool:
     return library in sys.modules and time.monotonic() > none_until
 
 
-def tracer() -> "Tracer | None":
-    """Return the tracer; `None` if no provider is set."""
+def is_traced() -> bool:
+    """Tell whether the program has set a provider of spans."""
     api: Any = sys.modules.get(API)
-    if api is None or isinstance(provider := api.get_tracer_provider(), api.ProxyTracerProvider):
-        return None
-    return _tracer_of(provider)
-
-
-@lru_cache(maxsize=8)
-def _tracer_of(provider: "TracerProvider") -> "Tracer":
-    from importlib.metadata import version
-
-    return provider.get_tracer("bide", version("bide"))
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 @contextmanager
@@ -67,56 +50,14 @@ def sending(command: Put) -> Iterator[Put]:
     A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
     """
     global none_until
-    made = tracer()
-    senders: list[Sender] = SENDERS if made is None else [partial(_sending, made), *SENDERS]
+    senders = SENDERS
+    if is_traced():
+        from bide.observing.opentelemetry import sending_span  # here: the package may be missing
+
+        senders = [sending_span, *SENDERS]
     if not senders:
         none_until = time.monotonic() + LOOK_AGAIN
     with ExitStack() as opened:
         for sender in senders:
             command = opened.enter_context(sender(command))
         yield command
-
-
-def stamped(command: Put, context: Mapping[str, str], mark: str) -> Put:
-    """Return a put with this context in the headers of its messages.
-
-    A message that has the header `mark` keeps its own; no header of a message is replaced.
-    """
-    items = [
-        item
-        if mark in (item.headers or {})
-        else msgspec.structs.replace(item, headers={**context, **(item.headers or {})})
-        for item in command.items
-    ]
-    return msgspec.structs.replace(command, items=items)
-
-
-@contextmanager
-def _sending(made: "Tracer", command: Put) -> Iterator[Put]:
-    from opentelemetry.propagate import inject
-    from opentelemetry.trace import SpanKind
-
-    items = command.items
-    attributes = messaging_attributes("put", "send", command.queue)
-    if len(items) == 1:
-        attributes |= {
-            "messaging.message.id": items[0].id,
-            "messaging.message.body.size": len(items[0].data),
-        }
-    else:
-        attributes["messaging.batch.message_count"] = len(items)
-    name = f"put {command.queue}"
-    with made.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
-        carrier: dict[str, str] = {}
-        inject(carrier)
-        yield stamped(command, carrier, PARENT)
-
-
-def messaging_attributes(verb: str, kind: str, queue: str) -> dict[str, Any]:
-    """Return what the spans of puts and handlings tell of a queue."""
-    return {
-        "messaging.system": "bide",
-        "messaging.destination.name": queue,
-        "messaging.operation.name": verb,
-        "messaging.operation.type": kind,
-    }

@@ -7,24 +7,17 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from bide.cli import option
 from bide.cli.demo.actors import QUEUE, Plan
 from bide.cli.demo.proof import Records, percentile, prove
-from bide.cli.demo.stage import Stage
+from bide.cli.demo.stage import Stage, about, shares
 from bide.cli.errors import NOT_DONE, raise_on_termination, require_packages
 from bide.cli.output import Output, warn
 from bide.queue.results import Audit
 from bide.queue.sync import Queue
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-WIDTH = 76
-"""The maximum length of the stripe of all orders."""
 
 
 @click.command()
@@ -122,17 +115,15 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
 def _watch(out: Output, stage: Stage, looks: Iterable[None]) -> None:
     """Show the stage at each look."""
     if out.terminal:
-        from rich.live import Live
+        from bide.cli.demo.picture import draw  # here: it takes long to import
 
-        with Live(console=out.console, refresh_per_second=10) as live:
-            for _ in looks:
-                live.update(_picture(stage, max(24, min(WIDTH, out.console.width - 4))))
+        draw(out, stage, looks)
         return
     if out.as_json:
         for _ in looks:
             pass
         return
-    out.text(f"bide demo: {_about(stage.plan)}")
+    out.text(f"bide demo: {about(stage.plan)}")
     printed = second = 0
     for _ in looks:
         for moment, text in stage.events[printed:]:
@@ -140,39 +131,8 @@ def _watch(out: Output, stage: Stage, looks: Iterable[None]) -> None:
         printed = len(stage.events)
         if stage.elapsed >= second + 1:
             second = int(stage.elapsed)
-            shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
-            out.text(f"{stage.elapsed:5.1f} s  {shares}")
-
-
-def _about(plan: Plan) -> str:
-    span = f"{plan.shortest:.2g} to {plan.longest:.2g} s"
-    return f"{plan.orders:,} orders, each times out after {span} unless it is paid"
-
-
-def _shares(stage: Stage) -> list[tuple[str, int, str]]:
-    """Return where the orders are: name, how many, style."""
-    sizes, flow = stage.counts.sizes, stage.counts.flow
-    return [
-        ("paid", flow.cancelled, "green"),
-        ("timed out", flow.acked, "red"),
-        ("in hands", sizes.leased, "yellow"),
-        ("waiting", sizes.delayed + sizes.ready, "cyan"),
-    ]
-
-
-def _picture(stage: Stage, width: int) -> "Text":
-    """Return the stage as it is now, with all orders as one stripe."""
-    from rich.text import Text
-
-    numbers, stripe = Text("  "), Text("  ")
-    for name, count, style in _shares(stage):
-        numbers.append("■ ", style).append(f"{name} ").append(f"{count:,}   ", "bold")
-        stripe.append("█" * round(count / stage.plan.orders * width), style)
-    stripe.append("░" * (width - len(stripe)), "bright_black")
-    numbers.append(f"{stage.elapsed:4.1f} s", "dim")
-    events = [Text(f"  {moment:4.1f} s  {text}", "dim") for moment, text in stage.events]
-    heading = Text.assemble(("bide demo", "bold"), f"  {_about(stage.plan)}")
-    return Text("\n").join([Text(), heading, Text(), stripe, numbers, Text(), *events, Text()])
+            counts = "   ".join(f"{name} {count:,}" for name, count, _ in shares(stage))
+            out.text(f"{stage.elapsed:5.1f} s  {counts}")
 
 
 def _print_proof(out: Output, stage: Stage, audit: Audit) -> bool:

@@ -111,3 +111,20 @@ class Stage:
                 for process in self._processes.values():  # one may hang
                     process.kill()
                     process.wait()
+
+
+def about(plan: Plan) -> str:
+    """Say what a plan is, in a line."""
+    span = f"{plan.shortest:.2g} to {plan.longest:.2g} s"
+    return f"{plan.orders:,} orders, each times out after {span} unless it is paid"
+
+
+def shares(stage: Stage) -> list[tuple[str, int, str]]:
+    """Return where the orders are: name, how many, style."""
+    sizes, flow = stage.counts.sizes, stage.counts.flow
+    return [
+        ("paid", flow.cancelled, "green"),
+        ("timed out", flow.acked, "red"),
+        ("in hands", sizes.leased, "yellow"),
+        ("waiting", sizes.delayed + sizes.ready, "cyan"),
+    ]

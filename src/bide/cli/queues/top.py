@@ -13,8 +13,8 @@ import msgspec
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.errors import flush_output, raise_on_termination
-from bide.cli.output import Output, escape, warn
-from bide.cli.queues.top_screen import BUCKET, BUCKETS, Ahead, View, as_facts, picture, print_rows
+from bide.cli.output import Output, warn
+from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView, as_facts, print_rows
 from bide.cli.store import Store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -135,7 +135,7 @@ class Forecaster:
 
 def read_views(
     store: Store, prefix: str, interval: float, forecaster: Forecaster
-) -> Iterator[View | StoreError]:
+) -> Iterator[TopView | StoreError]:
     """Yield what there is after each interval, or why the store is away; then begin again."""
     read = read_events if store.remote else read_store
     before, workers = None, RecentWorkers()
@@ -143,7 +143,7 @@ def read_views(
         try:
             for sample, now in read(store, prefix, interval):
                 ahead = forecaster.forecast(sample.queues)
-                yield View(sample, before, workers.see(sample), now, ahead)
+                yield TopView(sample, before, workers.see(sample), now, ahead)
                 before = sample
         except StoreError as error:
             yield error
@@ -194,41 +194,22 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
             _print_objects(out, chain([view], () if once else views))
         elif not out.terminal:
             print_rows(out, view)
-        elif once or out.console.is_dumb_terminal:  # it cannot draw over what is there
-            image = picture(view, store.shown, out.console.width, prefix=prefix)
-            out.console.print(image, crop=False)
         else:
-            _watch(out, view, views, store.shown, prefix)
+            from bide.cli.queues.top_screen import picture, watch  # here: it takes long to import
+
+            if once or out.console.is_dumb_terminal:  # it cannot draw over what is there
+                image = picture(view, store.shown, out.console.width, prefix=prefix)
+                out.console.print(image, crop=False)
+            else:
+                watch(out, view, views, store.shown, prefix)
 
 
-def _print_objects(out: Output, views: Iterable[View | StoreError]) -> None:
+def _print_objects(out: Output, views: Iterable[TopView | StoreError]) -> None:
     away = False
     for outcome in views:
-        if isinstance(outcome, View):
+        if isinstance(outcome, TopView):
             out.json(as_facts(outcome))
             flush_output()
         elif not away:
             warn(f"{outcome}; waiting for it")
         away = isinstance(outcome, StoreError)
-
-
-def _watch(
-    out: Output, view: View, views: Iterable[View | StoreError], store: str, prefix: str
-) -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    def drawn(outcome: View | StoreError) -> Any:
-        nonlocal view
-        if isinstance(outcome, View):
-            view = outcome
-        width, height = out.console.size
-        image = picture(view, store, width, height - 1, prefix)
-        if isinstance(outcome, View):
-            return image
-        return Group(Text(escape(f"the store is away: {outcome}"), "bold red"), image)
-
-    with Live(drawn(view), console=out.console, screen=True, auto_refresh=False) as live:
-        for outcome in views:
-            live.update(drawn(outcome), refresh=True)

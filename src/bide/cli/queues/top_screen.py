@@ -1,29 +1,44 @@
-"""What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
+"""What `bide top` draws on a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, plural, table_of, text_of
-from bide.cli.queue_output import facts_of, size_cells
-from bide.cli.times import iso, rounded
-from bide.model.replies import FLOW, SIZES, Forecasted
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bide.cli.output import (
+    NAME,
+    STYLES,
+    TEXT,
+    Cell,
+    Column,
+    Output,
+    escape,
+    plural,
+    table_of,
+    text_of,
+)
+from bide.cli.queue_output import size_cells
+from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView, late_by
+from bide.cli.times import rounded
+from bide.model.errors import StoreError
+from bide.model.replies import SIZES
 from bide.model.times import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
 LATENESS, RATES = ("late by", "p50", "p99"), ("put/s", "done/s", "failed/s")
+
 QUEUES = (
     Column("queue", least=NAME),
     *[Column(number, right=True, extra=True) for number in (*SIZES, *LATENESS, *RATES)],
     Column("because", extra=True),
     Column("", least=len("paused")),
 )
+
 WORKERS = (
     Column("worker", least=NAME),
     Column("holds", right=True),
@@ -46,95 +61,12 @@ LONG = 600_000
 
 ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
 
-BUCKET = 3_600_000
-"""Milliseconds. Stores have counters of whole hours, so the cost does not grow with the days."""
-
-BUCKETS = 24
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-class Ahead(NamedTuple):
-    """What falls due in the next hours."""
-
-    forecast: Forecasted
-    left_out: int = 0
-    """How many queues with delayed messages were not asked."""
-
-
-class View(NamedTuple):
-    """What `bide top` shows."""
-
-    sample: Sample
-    before: Sample | None
-    """The sample before this one, for the rates."""
-    workers: list[Worker]
-    """The workers of this sample and of the last minute, those that hold most first."""
-    now: int
-    """The store's clock, in Unix milliseconds."""
-    ahead: Ahead | None = None
-    """What falls due when; `None`: nothing is delayed."""
-
-
-def as_facts(view: View) -> dict[str, Any]:
-    """Return a view for programs. Times and lengths are milliseconds, rates are per second."""
-    sample, before, workers, now, ahead = view
-    queues = []
-    for name, counts in sample.queues.items():
-        facts = {"queue": name, **facts_of(counts), "late": _late(counts.oldest, now)}
-        if (rate := rates(before, sample, name)) is not None:
-            facts["rates"] = {name: round(value, 3) for name, value in rate._asdict().items()}
-        if name in sample.lateness:
-            facts["lateness"] = sample.lateness[name]
-        if name in sample.causes:
-            facts["causes"] = sample.causes[name]
-        queues.append(facts)
-    listed = [
-        {
-            "holder": worker.holder,
-            "holds": worker.holds,
-            "queues": worker.held,
-            "until": worker.until,
-            "seen": round((sample.moment - worker.seen) * 1000),
-            "silent": worker.silent,
-            "busy": worker.busy,
-        }
-        for worker in workers
-    ]
-    shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
-    if ahead is not None:
-        forecast = ahead.forecast
-        shown["forecast"] = {
-            "start": forecast.start,
-            "bucket": BUCKET,
-            "overdue": forecast.overdue,
-            "counts": forecast.buckets,
-            "later": forecast.later,
-            "left_out": ahead.left_out,
-        }
-    return shown
-
-
-def print_rows(out: Output, view: View) -> None:
-    """Print a view as lines with tabs: queues first, then workers, then the forecast."""
-    for name, counts in view.sample.queues.items():
-        sizes = (getattr(counts.sizes, size) for size in SIZES)
-        flow = (getattr(counts.flow, size) for size in FLOW)
-        late = view.sample.lateness.get(name)
-        shares = ("", "") if late is None else (_quantile(late.p50), _quantile(late.p99))
-        out.row("queue", name, *sizes, _late(counts.oldest, view.now), *flow, *shares)
-    for worker in view.workers:
-        held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
-        out.row("worker", worker.holder, worker.holds, held)
-    if view.ahead is not None:
-        ahead = view.ahead.forecast
-        buckets = ",".join(map(str, ahead.buckets))
-        out.row("forecast", iso(ahead.start), ahead.overdue, buckets, ahead.later)
-
-
 def picture(
-    view: View, store: str, width: int, lines: int = sys.maxsize, prefix: str = ""
-) -> "RenderableType":
+    view: TopView, store: str, width: int, lines: int = sys.maxsize, prefix: str = ""
+) -> RenderableType:
     """Return what is on the screen.
 
     Args:
@@ -144,8 +76,6 @@ def picture(
         lines: how many lines it has.
         prefix: the beginning of the names of the queues that are shown.
     """
-    from rich.console import Group
-
     sample, _, workers, _, ahead = view
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
@@ -166,10 +96,8 @@ def picture(
     return Group(*parts)
 
 
-def _headline(store: str, sample: Sample) -> "Text":
+def _headline(store: str, sample: Sample) -> Text:
     """Return the counts of all queues and the store, as one line; its end is what may be cut."""
-    from rich.text import Text
-
     line = Text(no_wrap=True, overflow="ellipsis")
     for size in SIZES:
         count = sum(getattr(counts.sizes, size) for counts in sample.queues.values())
@@ -177,10 +105,8 @@ def _headline(store: str, sample: Sample) -> "Text":
     return line.append(f"at {store}", "bold")
 
 
-def _ahead(ahead: Ahead) -> "Text":
+def _ahead(ahead: Ahead) -> Text:
     """Return how many messages fall due in each hour, as one line; its end is what may be cut."""
-    from rich.text import Text
-
     line = Text(f"due in {BUCKETS}h  ", no_wrap=True, overflow="ellipsis")
     forecast = ahead.forecast
     total, most = sum(forecast.buckets), max(forecast.buckets)
@@ -200,7 +126,7 @@ def _ahead(ahead: Ahead) -> "Text":
     return line
 
 
-def _queues(view: View, room: int, width: int) -> "Table":
+def _queues(view: TopView, room: int, width: int) -> Table:
     sample, before, _, now, _ = view
     pace = {name: rates(before, sample, name) for name in sample.queues}
     names = sorted(sample.queues)
@@ -208,13 +134,13 @@ def _queues(view: View, room: int, width: int) -> "Table":
 
         def weight(name: str) -> tuple[float, float]:
             rate = pace[name] or Rates(0, 0, 0)
-            return -(_late(sample.queues[name].oldest, now)), -(rate.put + rate.done)
+            return -(late_by(sample.queues[name].oldest, now)), -(rate.put + rate.done)
 
         names = sorted(sorted(names, key=weight)[: room - 1])
     rows = []
     for name in names:
         counts, rate = sample.queues[name], pace[name]
-        late = _late(counts.oldest, now)
+        late = late_by(counts.oldest, now)
         rows.append(
             [
                 (name, "bold"),
@@ -235,7 +161,7 @@ def _queues(view: View, room: int, width: int) -> "Table":
     return table_of(QUEUES, rows, width)
 
 
-def _workers(view: View, places: int, width: int) -> "Table":
+def _workers(view: TopView, places: int, width: int) -> Table:
     sample, _, workers, now, _ = view
     rows: list[list[Cell]] = []
     for worker in workers[:places]:
@@ -270,12 +196,7 @@ def _more(count: int, columns: Sequence[Column]) -> list[Cell]:
     return [(f"and {count:,} more", "dim"), *[""] * (len(columns) - 1)]
 
 
-def _late(oldest: int | None, now: int) -> int:
-    """Return for how many milliseconds the oldest due message has waited."""
-    return 0 if oldest is None else max(0, now - oldest)
-
-
-def _quantiles(late: "Lateness | None") -> list[Cell]:
+def _quantiles(late: Lateness | None) -> list[Cell]:
     if late is None:
         return ["", ""]
     return [
@@ -292,10 +213,6 @@ def _bound(ms: float) -> str:
         ('2.5ms', '50ms', '2.5s', '30m')
     """
     return f"{ms:g}ms" if ms < 1_000 else rounded(ms).replace(".0s", "s")
-
-
-def _quantile(ms: float | None) -> str:
-    return "inf" if ms is None else f"{ms:.12g}"
 
 
 def _pace(value: float, style: str = "") -> Cell:
@@ -316,3 +233,23 @@ def sparkline(counts: Sequence[int]) -> str:
         _BLOCKS[max(1, round(count / most * len(_BLOCKS))) - 1] if count else "·"
         for count in counts
     )
+
+
+def watch(
+    out: Output, view: TopView, views: Iterable[TopView | StoreError], store: str, prefix: str
+) -> None:
+    """Draw each view over the one before; if the store is away, say so above the last one."""
+
+    def drawn(outcome: TopView | StoreError) -> Any:
+        nonlocal view
+        if isinstance(outcome, TopView):
+            view = outcome
+        width, height = out.console.size
+        image = picture(view, store, width, height - 1, prefix)
+        if isinstance(outcome, TopView):
+            return image
+        return Group(Text(escape(f"the store is away: {outcome}"), "bold red"), image)
+
+    with Live(drawn(view), console=out.console, screen=True, auto_refresh=False) as live:
+        for outcome in views:
+            live.update(drawn(outcome), refresh=True)

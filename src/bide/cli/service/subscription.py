@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -20,10 +20,8 @@ from bide.cli.store import Store
 from bide.model.errors import InvalidArgument
 from bide.model.identity import split_name
 from bide.model.times import interval
-
-if TYPE_CHECKING:
-    from bide.server.subscriptions.subscription_access import Access
-    from bide.server.subscriptions.subscription_wire import SubscriptionOut
+from bide.server.subscriptions.subscription_access import Access, in_store, on_server
+from bide.server.subscriptions.subscription_wire import SubscriptionOut
 
 COLUMNS = (
     Column("subscription", least=ID),
@@ -85,14 +83,12 @@ def _full(namespace: str | None, name: str) -> str:
     return f"{namespace}/{name}"
 
 
-def access_to(store: Store) -> "Access":
+def access_to(store: Store) -> Access:
     """Return access to the subscriptions of a store.
 
     Raises:
         InvalidArgument: a package is missing.
     """
-    from bide.server.subscriptions.subscription_access import in_store, on_server
-
     if not store.remote:
         require_packages("this command", "h11")
         return in_store(store.lane)
@@ -227,19 +223,19 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
     )
 
 
-def _facts(subscription: "SubscriptionOut") -> dict[str, Any]:
+def _facts(subscription: SubscriptionOut) -> dict[str, Any]:
     namespace, name = split_name(subscription.name)
     facts = {"namespace": namespace, **msgspec.to_builtins(subscription)}
     return facts | {"name": name, "queue": split_name(subscription.queue)[1]}
 
 
-def _line(subscription: "SubscriptionOut") -> tuple[str, ...]:
+def _line(subscription: SubscriptionOut) -> tuple[str, ...]:
     facts = _facts(subscription)
     where = facts["namespace"] or "-", facts["name"], facts["queue"]
     return *where, _receiver(subscription), subscription.state, _why(subscription)
 
 
-def _cells(subscription: "SubscriptionOut") -> list[Cell]:
+def _cells(subscription: SubscriptionOut) -> list[Cell]:
     state = subscription.state, STYLES[subscription.state]
     queue = split_name(subscription.queue)[1]
     return [
@@ -253,7 +249,7 @@ def _cells(subscription: "SubscriptionOut") -> list[Cell]:
 
 @on_subscription(option.text("--reason", "TEXT", "Why; shown by list.", ""))
 @logged("pauseSubscription")
-def pause(out: Output, access: "Access", name: str, reason: str) -> bool | None:
+def pause(out: Output, access: Access, name: str, reason: str) -> bool | None:
     """Stop sending; the messages stay in the queue.
 
     \b
@@ -265,7 +261,7 @@ def pause(out: Output, access: "Access", name: str, reason: str) -> bool | None:
 
 @on_subscription()
 @logged("resumeSubscription")
-def resume(out: Output, access: "Access", name: str) -> bool | None:
+def resume(out: Output, access: Access, name: str) -> bool | None:
     """Start sending again at once, even if it stopped because the receiver failed.
 
     \b
@@ -280,7 +276,7 @@ def resume(out: Output, access: "Access", name: str) -> bool | None:
 @secret_option
 @logged("rotateSecret")
 def rotate(
-    out: Output, access: "Access", name: str, overlap: float, secret: str | None
+    out: Output, access: Access, name: str, overlap: float, secret: str | None
 ) -> bool | None:
     """Sign with a new secret, and print it once.
 
@@ -297,7 +293,7 @@ def rotate(
 
 
 @on_subscription(option.networks())
-def ping(out: Output, access: "Access", name: str, networks: tuple[str, ...]) -> bool | None:
+def ping(out: Output, access: Access, name: str, networks: tuple[str, ...]) -> bool | None:
     """Send a signed request without a message, and show what the receiver answers.
 
     The exit code is 1 if it does not accept the request.
@@ -316,7 +312,7 @@ def ping(out: Output, access: "Access", name: str, networks: tuple[str, ...]) ->
 
 @on_subscription()
 @logged("deleteSubscription")
-def delete(out: Output, access: "Access", name: str) -> bool | None:
+def delete(out: Output, access: Access, name: str) -> bool | None:
     """Delete a subscription. Its messages stay in the queue.
 
     \b
@@ -377,13 +373,13 @@ def _print_secret(out: Output, name: str, secret: str) -> None:
         out.row(secret)
 
 
-def _receiver(subscription: "SubscriptionOut") -> str:
+def _receiver(subscription: SubscriptionOut) -> str:
     from bide.targets.http.subscription import masked
 
     return masked(subscription.url)
 
 
-def _why(subscription: "SubscriptionOut") -> str:
+def _why(subscription: SubscriptionOut) -> str:
     if subscription.state == "paused":
         return subscription.reason
     return subscription.circuit.error if subscription.state != "active" else ""

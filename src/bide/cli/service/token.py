@@ -1,7 +1,7 @@
 """`bide token`: the tokens that give access to the server."""
 
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,7 @@ from bide.cli.program import Group
 from bide.cli.store import Store
 from bide.cli.times import iso, local, now_ms, read_duration, relative, when
 from bide.model.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from bide.server.access.tokens import Token, Tokens
+from bide.server.access.tokens import Token, Tokens
 
 COLUMNS = (
     Column("id"),
@@ -144,7 +142,7 @@ def _ms(expires: float | str) -> int | None:
     return None if isinstance(expires, str) else round(expires * 1000)
 
 
-def _print_token(out: Output, text: str, made: "Token") -> None:
+def _print_token(out: Output, text: str, made: Token) -> None:
     if out.as_json:
         out.json({"token": text, **_shown(made)})
         return
@@ -178,7 +176,7 @@ def list_(store: Store, out: Output) -> None:
     )
 
 
-def _line(token: "Token") -> tuple[str, ...]:
+def _line(token: Token) -> tuple[str, ...]:
     return (
         token.id,
         token.namespace or "-",
@@ -191,7 +189,7 @@ def _line(token: "Token") -> tuple[str, ...]:
     )
 
 
-def _cells(token: "Token") -> list[Cell]:
+def _cells(token: Token) -> list[Cell]:
     now = now_ms()
     until: list[Cell] = [("for ever", "dim"), ""]
     if token.expires is not None:
@@ -228,9 +226,7 @@ def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]
     return revoked
 
 
-def _tokens(store: Store) -> "Tokens":
-    from bide.server.access.tokens import Tokens
-
+def _tokens(store: Store) -> Tokens:
     if store.remote:
         raise InvalidArgument(
             f"{store.shown} is a server, which does not give out its tokens; use the URL of the "
@@ -239,6 +235,6 @@ def _tokens(store: Store) -> "Tokens":
     return Tokens(store.lane)
 
 
-def _shown(token: "Token") -> dict[str, Any]:
+def _shown(token: Token) -> dict[str, Any]:
     names = ("id", "namespace", "rights", "queues", "name", "created", "expires", "used")
     return {name: getattr(token, name) for name in names}

@@ -1,10 +1,9 @@
 """The admin: the dashboard, and the pending messages of a model's instances."""
 
-import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -13,15 +12,10 @@ from django.urls import NoReverseMatch, path, re_path, reverse
 from django.utils.html import format_html, format_html_join
 from django.views.decorators.csrf import csrf_exempt
 
-from bide.contrib.django.conf import configuration, store_url
 from bide.contrib.django.models import Store
 from bide.contrib.django.queues import Queue, group_of
-from bide.dashboard.access import ACTIONS, Access
 from bide.model.errors import StoreError
 from bide.model.message import Message
-
-if TYPE_CHECKING:
-    from bide.dashboard.wsgi_app import ThreadedDashboard
 
 TITLES = ("id", "queue", "state", "due", "attempts", "last error")
 
@@ -44,6 +38,9 @@ class StoreAdmin(admin.ModelAdmin):
 
     def dashboard(self, request: HttpRequest, page: str = "") -> HttpResponse:
         """Answer a request; what the user may see and do, Django's permissions say."""
+        # Django imports this module in every process, also in those that show no page.
+        from bide.contrib.django.dashboard import answer
+
         return answer(request, reverse(f"{self.admin_site.name}:bide_store_changelist").rstrip("/"))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -137,64 +134,3 @@ def _url_of(message: Message) -> str:
     except NoReverseMatch:
         return ""
     return f"{page}?{urlencode({'queue': message.queue, 'id': message.id})}"
-
-
-_lock = threading.Lock()
-_dashboards: dict[tuple[Any, ...], "ThreadedDashboard"] = {}
-"""One, and in tests with other settings several, by the settings."""
-
-
-def access_of(user: Any) -> Access | None:
-    """Return what a user may see and do, by the permissions of Django; `None`: nothing at all."""
-    if not user.has_perm("bide.view_store"):
-        return None
-    return Access(
-        name=str(user.get_username()),
-        actions=[name for name in ACTIONS if user.has_perm(f"bide.{name}")],
-        bodies=user.has_perm("bide.bodies"),
-        log=user.has_perm("bide.log"),
-    )
-
-
-def answer(request: HttpRequest, base: str) -> HttpResponse:
-    """Answer a request to the dashboard that is mounted at the path `base`."""
-    scope = {
-        "method": request.method,
-        "scheme": request.scheme,
-        "path": request.path,
-        "root_path": base,
-        "query_string": request.META.get("QUERY_STRING", "").encode("latin-1"),
-        "headers": [
-            (name.lower().encode("latin-1"), value.encode("utf-8"))
-            for name, value in request.headers.items()
-        ],
-        "client": (request.META.get("REMOTE_ADDR", ""), 0),
-    }
-    bide_settings = configuration()
-    dashboard = _dashboard(store_url(), tuple(bide_settings.hide), bide_settings.action_log)
-    status, content, headers, _ = dashboard.answer(scope, access_of(request.user), request.body)
-    response = HttpResponse(content, status=status)
-    for name, value in headers.items():
-        if name == "set-cookie":  # the only one is that of the language
-            response.cookies.load(value)
-        else:
-            response[name] = value
-    return response
-
-
-def _dashboard(*settings: Any) -> "ThreadedDashboard":
-    """Return the dashboard of these settings."""
-    # Django imports this module in every process, also in those that show no page.
-    from bide.dashboard.wsgi_app import ThreadedDashboard
-
-    with _lock:
-        if settings not in _dashboards:
-            _dashboards[settings] = ThreadedDashboard(*settings)
-        return _dashboards[settings]
-
-
-def close() -> None:
-    """Close the connections of the dashboard to the store; the next request opens them again."""
-    with _lock:
-        while _dashboards:
-            _dashboards.popitem()[1].close()

@@ -136,7 +136,7 @@ def close_connections() -> None:
     A test on the real store calls this in `tearDownClass`: PostgreSQL drops no database with open
     connections.
     """
-    if (dashboard := sys.modules.get("bide.contrib.django.admin")) is not None:
+    if (dashboard := sys.modules.get("bide.contrib.django.dashboard")) is not None:
         dashboard.close()
     queues = [queue for queue in list(open_queues) if isinstance(queue, OfSettings)]
     queues = [queue for queue in queues if not queue._closed]

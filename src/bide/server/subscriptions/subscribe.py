@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bide.engines.registry import default_url, is_server
 from bide.model.message import ATTEMPTS
 from bide.model.times import Duration, milliseconds
 from bide.queue.stores import lane_to
-
-if TYPE_CHECKING:
-    from bide.server.subscriptions.subscription_access import Access
+from bide.server.subscriptions.subscription_access import Access, in_store, on_server
 
 
 def subscribe(
@@ -107,10 +105,7 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
 
 
 @contextmanager
-def _access(url: str | None) -> "Iterator[Access]":
-    # Imported here, so that `import bide` does not load the server.
-    from bide.server.subscriptions.subscription_access import in_store, on_server
-
+def _access(url: str | None) -> Iterator[Access]:
     store = url or default_url()
     if is_server(store):
         with closing(on_server(store)) as access:

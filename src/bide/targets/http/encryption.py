@@ -9,16 +9,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.targets.http.subscription import Secret, Subscription, masked
-
-if TYPE_CHECKING:
-    from cryptography.fernet import MultiFernet
 
 KEY = "BIDE_SECRETS_KEY"
 """The environment variable with the keys: the first one encrypts, all of them decrypt."""
@@ -45,6 +42,14 @@ class _Secrets(msgspec.Struct):
     secrets: tuple[Secret, ...]
 
 
+class _Cipher(Protocol):
+    """What `MultiFernet` of the package cryptography does, which may not be installed."""
+
+    def encrypt(self, msg: bytes) -> bytes: ...
+
+    def decrypt(self, msg: str) -> bytes: ...
+
+
 class SecretKeys:
     """Encrypts and decrypts subscriptions; without keys it leaves them in clear text.
 
@@ -57,7 +62,7 @@ class SecretKeys:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         texts = list(keys)
-        self._fernet: MultiFernet | None = None
+        self._fernet: _Cipher | None = None
         if texts:
             library = _library()
             try:
@@ -162,7 +167,7 @@ def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription
     return msgspec.structs.replace(wanted, paused=last.paused, reason=last.reason)
 
 
-def _decrypted(fernet: "MultiFernet | None", text: str) -> bytes | None:
+def _decrypted(fernet: _Cipher | None, text: str) -> bytes | None:
     if fernet is not None:
         with suppress(_library().InvalidToken):
             return fernet.decrypt(text)
