@@ -45,8 +45,8 @@ MUTANTS = [
     Mutant(
         "one tick early",
         STATE,
-        'due = list(islice(self._upto("delayed", delayed_reach(self.now))',
-        'due = list(islice(self._upto("delayed", delayed_reach(self.now + 1))',
+        'due = self._upto("delayed", delayed_reach(self.now), limit)',
+        'due = self._upto("delayed", delayed_reach(self.now + 1), limit)',
     ),
     Mutant(
         "a lapse one tick late", LEASES, "record.until > facts.now", "record.until >= facts.now"
@@ -119,15 +119,15 @@ MUTANTS = [
     Mutant(
         "keep counts from too late",
         STATE,
-        '("acked", self.now - keep)',
-        '("acked", self.now - keep - 1)',
+        '("acked", self.now - keep, FORGET)',
+        '("acked", self.now - keep - 1, FORGET)',
     ),
     Mutant("expired ones kept as acked ones", STATE, "max(keep, EXPIRED_KEEP)", "keep"),
     Mutant(
         "a claim weighs all",
         STATE,
-        'list(islice(self._upto("delayed", delayed_reach(self.now)), limit))',
-        'list(self._upto("delayed", delayed_reach(self.now)))',
+        'due = self._upto("delayed", delayed_reach(self.now), limit)',
+        'due = self._upto("delayed", delayed_reach(self.now), len(self.records))',
     ),
     Mutant("paused queues hand out", CLAIMING, "if row.paused:", "if False:"),
     Mutant(
@@ -337,8 +337,8 @@ MUTANTS = [
     Mutant(
         "a batch is not undone",
         "sqlite/engine.py",
-        "                self._claims = ()\n                connection.rollback()",
-        "                self._claims = ()\n                connection.commit()",
+        "                self._unreturned = (), ()\n                connection.rollback()",
+        "                self._unreturned = (), ()\n                connection.commit()",
     ),
     Mutant(
         "what was counted is not saved",

@@ -4,8 +4,15 @@ from typing import Any
 
 import msgspec
 
-from bide.model.message import State
+from bide.model.message import STATES, State
 from bide.model.replies import FLOW, Flow, Sizes
+
+_COUNTERS: dict[State, str] = {
+    **{state: state for state in STATES},
+    "acked": "kept",
+    "expired": "kept",
+}
+"""The field that counts the messages of each state."""
 
 
 class QueueRow(msgspec.Struct, gc=False):
@@ -47,8 +54,14 @@ class QueueRow(msgspec.Struct, gc=False):
 
     def add(self, state: State, count: int) -> None:
         """Change the number of messages in a state."""
-        name = "kept" if state in ("acked", "expired") else state
-        setattr(self, name, getattr(self, name) + count)
+        counter = _COUNTERS[state]
+        setattr(self, counter, getattr(self, counter) + count)
+
+    def move(self, before: State, after: State) -> None:
+        """Count a message that goes from one state to another."""
+        source, target = _COUNTERS[before], _COUNTERS[after]
+        setattr(self, source, getattr(self, source) - 1)
+        setattr(self, target, getattr(self, target) + 1)
 
     def sizes(self, due: int) -> Sizes:
         """Return the number of messages in each state, if so many of the delayed ones are due."""

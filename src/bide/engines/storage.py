@@ -32,10 +32,6 @@ class StoredQueue(Protocol):
         """A `Limiter`, for a queue without limits as well."""
 
     @property
-    def is_limited(self) -> bool:
-        """Whether the queue has limits."""
-
-    @property
     def facts(self) -> Facts:
         """What the rules need to know of the queue."""
 

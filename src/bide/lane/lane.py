@@ -115,7 +115,8 @@ class Lane(LaneThread):
         if self._lock._is_owned():  # type: ignore[attr-defined]
             self.refuse_reentry()
         is_claim = type(command) is Claim
-        if is_claim and is_interruptible() and not (engine and engine.capabilities.recovers):
+        recovers = engine is not None and engine.capabilities.recovers
+        if is_claim and not recovers and is_interruptible():
             return None
         reply = None
         try:

@@ -31,23 +31,19 @@ EVERYTHING = 1 << 53
 """Larger than any rank, and than any due time."""
 
 
-def _backwards(priority: int) -> int:
-    return MAX_PRIORITY - priority
-
-
 def delayed_rank(due: int, priority: int) -> int:
     """Return the rank of a delayed message that is due at `due` (Unix milliseconds)."""
-    return due * PRIORITIES + _backwards(priority)
+    return due * PRIORITIES + (MAX_PRIORITY - priority)
 
 
 def delayed_reach(now: int) -> int:
     """Return the largest rank of a delayed message that is due at `now`."""
-    return now * PRIORITIES + _backwards(0)
+    return now * PRIORITIES + MAX_PRIORITY
 
 
 def ready_rank(due: int, priority: int) -> int:
     """Return the rank of a ready message."""
-    return _backwards(priority) * STRIPE + due
+    return (MAX_PRIORITY - priority) * STRIPE + due
 
 
 def rank_when_ready(rank: int) -> int:

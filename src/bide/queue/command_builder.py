@@ -271,8 +271,9 @@ class CommandBuilder:
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
+        ms = self.lease(lease)
         number = check_whole(count, "count", 1, MAX_COUNT)
-        return cmd.Claim(self.queue, number, self.lease(lease), holder or arguments.own_name())
+        return cmd.Claim(self.queue, number, ms, holder or arguments.own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""

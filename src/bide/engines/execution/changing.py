@@ -43,7 +43,7 @@ def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Leas
 
 def reopening(queue: StoredQueue) -> list[int]:
     """Return when a limited queue may be claimed from again after the end of a lease."""
-    if not queue.is_limited or queue.row.paused:
+    if not queue.row.limited or queue.row.paused:
         return []
     opens = queue.lines.opens()
     if opens is None:

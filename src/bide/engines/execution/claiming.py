@@ -19,11 +19,12 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     Messages that are too late are set aside as expired. A claim examines `reach` messages at most,
     so that many expired ones do not block other callers for long.
     """
+    budget = Budget(command.max_bytes)
     queue = store.open(command.queue)
     row, now, count = queue.row, queue.now, command.count
     if row.paused:
         return Claimed([], 0, now)
-    reach, limited = max(PROMOTE, count), queue.is_limited
+    reach, limited = max(PROMOTE, count), bool(row.limited)
     if limited:
         queue.lines.forget()
     died = _end_lapsed(queue, reach)
@@ -32,7 +33,6 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
         count = min(count, command.slots)
     if limited and count and queue.lines.open and queue.is_behind():
         queue.look_ahead()
-    budget = Budget(command.max_bytes)
     taken: list[Record] = []
     late: list[Record] = []
     freed: list[int] = []
@@ -50,7 +50,8 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
             queue.lines.leave(record, leased=True)
         if len(taken) == count:
             break
-    queue.apply([expired(record, queue.facts) for record in late])
+    if late:
+        queue.apply([expired(record, queue.facts) for record in late])
     # In a limited queue all that is due goes into a line before its turn can come.
     if not taken:
         behind = limited and queue.is_behind()
@@ -86,7 +87,7 @@ def _end_lapsed(queue: StoredQueue, reach: int) -> list[Died]:
 def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:
     """Return in how many milliseconds there is something to claim or to collect."""
     moments: list[float] = [*queue.next_moments()]
-    if queue.is_limited:
+    if queue.row.limited:
         opens = queue.lines.opens()
         moments += [opens / 1000] if opens is not None else []
     elif queue.row.ready:

@@ -75,7 +75,7 @@ def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:
         until=seen.until,
         ended=seen.ended,
         successor=None if record.successor is None else record.successor.at,
-        limited=queue.lines.holds(record) if queue.is_limited and waits else None,
+        limited=queue.lines.holds(record) if queue.row.limited and waits else None,
     )
 
 
@@ -92,7 +92,7 @@ def _ahead(queue: StoredQueue, record: Record) -> int:
         return AHEAD + 1
     before = queue.ready_before(record, place[0])
     for rank, seq, group in due:
-        counts = not queue.is_limited or group == record.group
+        counts = not queue.row.limited or group == record.group
         if counts and (rank_when_ready(rank), seq) < place:
             before += 1
     return min(before, AHEAD + 1)

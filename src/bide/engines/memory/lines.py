@@ -15,6 +15,7 @@ from bide.engines import limiter
 from bide.engines.limiter import Limits, key_of
 from bide.engines.memory.group import Group, Place
 from bide.engines.memory.savepoint import Savepoint
+from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.model.message import State
 from bide.model.rank import LOOK_MOST
@@ -27,21 +28,23 @@ class MemoryLines(limiter.Limiter):
     The caller sets `now`, in microseconds, before each command.
     """
 
-    def __init__(self, sets: dict[State, "SortedList[Place]"]) -> None:
+    def __init__(self, sets: dict[State, "SortedList[Place]"], queue: QueueRow) -> None:
         super().__init__(Limits(), 0)
-        self._sets = sets
+        self._sets, self._queue = sets, queue
         self.savepoint: Savepoint | None = None
         self.clear()
 
     def clear(self) -> None:
         """Forget all limits and groups."""
+        self._queue.limited = 0
         self.limits = Limits()
         self.running = 0
         self.groups: dict[str, Group] = {}
         self._turns: SortedList[tuple[int, str]] = SortedList()  # of groups that have a line
 
-    def restore(self, saved: Savepoint) -> None:
+    def restore(self, saved: Savepoint, queue: QueueRow) -> None:
         """Bring back the limits, and the turns of groups; line the records up anew."""
+        self._queue = queue
         groups = saved.groups
         self.limits, self.groups, self.running = saved.limits, groups, 0
         for key, group in saved.changed_groups.items():
@@ -63,6 +66,7 @@ class MemoryLines(limiter.Limiter):
 
     def begin(self) -> None:
         """Count the leased records of each group, and line up the ready ones."""
+        self._queue.limited = 1
         for _, _, record in self._sets["leased"]:
             self._group(key_of(record.group)).running += 1
             self.running += 1

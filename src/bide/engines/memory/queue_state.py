@@ -40,7 +40,7 @@ class MemoryQueue:
         self.all: SortedDict[int, str] = SortedDict()
         """The ids of all, by sequence number: as they were put."""
         self.sets: dict[State, SortedList[Place]] = {state: SortedList() for state in STATES}
-        self.lines: MemoryLines = MemoryLines(self.sets)
+        self.lines: MemoryLines = MemoryLines(self.sets, row)
         self.paused: tuple[Pause, ...] = ()
         self.seq = 0
         self.savepoint: Savepoint | None = None
@@ -77,7 +77,7 @@ class MemoryQueue:
             else:
                 self.records[id] = record
         self.sort()
-        self.lines.restore(saved)
+        self.lines.restore(saved, self.row)
 
     def sort(self) -> None:
         """Make the ordered sets anew from the records."""
@@ -88,11 +88,6 @@ class MemoryQueue:
                 (record.rank, record.seq, record) for record in records if record.state == state
             )
             self.sets[state] = SortedList(entries)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the queue has limits."""
-        return bool(self.lines)
 
     @property
     def facts(self) -> Facts:
@@ -123,13 +118,16 @@ class MemoryQueue:
         elif before is not None and after is None:
             self._remove(before)
         elif before is not None and after is not None and before is not after:
-            self._replace(before, after, keeps_its_place=bool(self.lines) and not change.moves)
+            self._replace(
+                before, after, keeps_its_place=bool(self.row.limited) and not change.moves
+            )
         for name in change.counts:
             setattr(self.row, name, getattr(self.row, name) + 1)
         record = after or before
         assert record is not None or not change.counts
         if record is not None:
-            self.ends.extend((record.id, end) for end in change.ends)
+            for end in change.ends:
+                self.ends.append((record.id, end))
             if change.returned:
                 self.returns.append((self.last_return() + 1, record.id))
 
@@ -148,11 +146,10 @@ class MemoryQueue:
         self.records[after.id] = after
         self.sets[before.state].remove((before.rank, before.seq, before))
         self.sets[after.state].add((after.rank, after.seq, after))
-        self.row.add(before.state, -1)
-        self.row.add(after.state, 1)
+        self.row.move(before.state, after.state)
         if keeps_its_place and before.state == "ready":
             self.lines.swap(before, after)
-        elif self.lines and not keeps_its_place:
+        elif self.row.limited and not keeps_its_place:
             self._leave_lines(before)
             self._enter_lines(after)
 
@@ -177,7 +174,7 @@ class MemoryQueue:
         self.all[record.seq] = record.id
         self.sets[record.state].add((record.rank, record.seq, record))
         self.row.add(record.state, 1)
-        if self.lines:
+        if self.row.limited:
             self._enter_lines(record)
 
     def _remove(self, record: Record) -> None:
@@ -189,7 +186,7 @@ class MemoryQueue:
         del self.all[record.seq]
         self.sets[record.state].remove((record.rank, record.seq, record))
         self.row.add(record.state, -1)
-        if self.lines:
+        if self.row.limited:
             self._leave_lines(record)
 
     def last_return(self) -> int:
@@ -198,12 +195,12 @@ class MemoryQueue:
 
     def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
         """Return rank, sequence number and group of the first delayed records that are due."""
-        first = islice(self._upto("delayed", delayed_reach(self.now)), limit)
+        first = self._upto("delayed", delayed_reach(self.now), limit)
         return [(record.rank, record.seq, record.group) for record in first]
 
     def ready_before(self, record: Record, rank: int) -> int:
         """Count the ready records before a rank; in a limited queue, those of the same group."""
-        if self.lines:
+        if self.row.limited:
             return self.lines.ahead(record, rank)
         return int(self.sets["ready"].bisect_left((rank, record.seq)))
 
@@ -212,20 +209,21 @@ class MemoryQueue:
     def forget(self) -> None:
         """Delete records and ends that were remembered for long enough."""
         keep = self.row.keep
-        acked = self._upto("acked", self.now - keep)
-        expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP))
-        for record in [*islice(acked, FORGET), *islice(expired, FORGET)]:
-            self._remove(record)
+        if self.row.kept:
+            acked = self._upto("acked", self.now - keep, FORGET)
+            expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP), FORGET)
+            for record in acked + expired:
+                self._remove(record)
         while self.ends and self.ends[0][1].moment <= self.now - self.row.remembers:
             self.ends.popleft()
 
     def lapsed(self, limit: int) -> Iterable[Record]:
         """Return the first records whose lease has expired."""
-        return list(islice(self._upto("leased", self.now), limit))
+        return self._upto("leased", self.now, limit)
 
     def promote(self, limit: int) -> None:
         """Make up to `limit` delayed records that are due ready."""
-        due = list(islice(self._upto("delayed", delayed_reach(self.now)), limit))
+        due = self._upto("delayed", delayed_reach(self.now), limit)
         self.apply([Change(record, ready(record)) for record in due])
 
     def is_behind(self) -> bool:
@@ -239,18 +237,21 @@ class MemoryQueue:
 
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
-        if not self.lines:
-            yield from (entry[2] for entry in islice(self.sets["ready"], limit))
+        if not self.row.limited:
+            for _, _, record in islice(self.sets["ready"], limit):
+                yield record
             return
         for _ in range(limit):
-            if (record := self.lines.next()) is None:
+            if (head := self.lines.next()) is None:
                 return
-            yield record
+            yield head
 
     def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
         """Lease records that `in_order` has yielded, by the token of the queue."""
-        held = [leased(record, holder, self.row.token, self.now, until) for record in records]
-        self.apply([Change(*pair) for pair in zip(records, held, strict=True)])
+        token = self.row.token
+        self.apply(
+            [Change(record, leased(record, holder, token, self.now, until)) for record in records]
+        )
 
     def next_moments(self) -> list[int]:
         """Return when the first delayed record is due, and when the first lease expires."""
@@ -390,9 +391,10 @@ class MemoryQueue:
         ends = sum(size_of_end(end) for _, end in self.ends)
         return ends + sum(map(stored_size, records)) + sum(map(stored_size, successors))
 
-    def _upto(self, state: State, rank: int) -> Iterator[Record]:
-        """Yield the records of a set up to a rank, in its order."""
-        return (entry[2] for entry in self.sets[state].irange(maximum=(rank + 1,)))
+    def _upto(self, state: State, rank: int, limit: int) -> list[Record]:
+        """Return the first records of a set up to a rank."""
+        places = self.sets[state].irange(maximum=(rank + 1,))
+        return [record for _, _, record in islice(places, limit)]
 
     def _due_by(self, moment: int) -> int:
         """Return the number of delayed records that are due at `moment`."""

@@ -51,7 +51,7 @@ def repair(session: Session, name: str) -> None:
     """Make dead letters of the messages that a claim would take and cannot read."""
     queue = session.look(name)
     id, run = queue.row.id, queue.run
-    most = -1 if queue.is_limited else PROMOTE  # the first message of any line may be taken
+    most = -1 if queue.row.limited else PROMOTE  # the first message of any line may be taken
     for state, reach in ((READY, EVERYTHING), (DELAYED, delayed_reach(session.now))):
         for row, record in _unreadable(run(SQL.pick, (id, state, reach, most))):
             due, behind = record.rank // PRIORITIES, record.rank % PRIORITIES
@@ -61,7 +61,7 @@ def repair(session: Session, name: str) -> None:
     for row, record in _unreadable(run(SQL.lapsed_whole, (id, session.now, PROMOTE))):
         queue.row.lapsed += 1
         _bury(queue, row, record, session.now, 0)
-    if queue.is_limited:  # the group may be unreadable, and so the line unknown
+    if queue.row.limited:  # the group may be unreadable, and so the line unknown
         queue.lines.rebuild()
 
 

@@ -86,7 +86,8 @@ class SqliteEngine:
         self._notifier: PipeNotifier | None = None
         self._next_hint = 0.0
         self._ends: Sequence[str] = ()  # of messages, in the last transaction
-        self._claims: Sequence[Retry] = ()  # release what was claimed, and not yet returned
+        self._unreturned: tuple[Sequence[Command], Sequence[object]] = ((), ())
+        """The commands of the last call and their outcomes, until it returns these."""
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._files = Files(self._path)
@@ -104,9 +105,8 @@ class SqliteEngine:
                 self._room = 0
             if self._read_only:
                 return replies_of(self._transact(connection, commands, now, identities))
-            if self._claims:  # the last call was interrupted
-                self._transact(connection, self._claims, now, None)
-                self._claims = ()
+            if self._unreturned[0]:  # the last call was interrupted
+                self._transact(connection, releases(*self._unreturned), now, None)
             adds = bytes_added(commands)
             if adds >= self._room:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
@@ -126,7 +126,7 @@ class SqliteEngine:
         if time.monotonic() >= self._next_hint:
             self._send_hints(commands, outcomes)
         replies = replies_of(outcomes)
-        self._claims = ()
+        self._unreturned = (), ()
         return replies
 
     def _transact(
@@ -159,13 +159,13 @@ class SqliteEngine:
             outcomes = session.carry_out(commands, identities)
             if not self._read_only:
                 session.save()
-            self._claims = releases(commands, outcomes)
+            self._unreturned = commands, outcomes
             connection.execute("COMMIT")
             self._ends = session.ends
             return outcomes
         except BaseException as error:
             if connection.in_transaction:
-                self._claims = ()
+                self._unreturned = (), ()
                 connection.rollback()
             if not is_damage(error):
                 raise

@@ -259,7 +259,7 @@ class SqliteQueue(QueueReader):
 
     def promote(self, limit: int) -> None:
         """Make the first delayed records that are due ready, if they are claimed as ready ones."""
-        if self.is_limited:
+        if self.row.limited:
             self.lines.line_up(PROMOTE)
         if self._claimed == DELAYED:
             return
@@ -300,7 +300,7 @@ class SqliteQueue(QueueReader):
 
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
-        if not self.is_limited:
+        if not self.row.limited:
             state = self._claimed
             reach = EVERYTHING if state == READY else delayed_reach(self.now)
             yield from map(record_of, self.run(SQL.pick, (self.row.id, state, reach, limit)))
@@ -333,7 +333,7 @@ class SqliteQueue(QueueReader):
 
     def end_leases(self, seqs: Sequence[int]) -> None:
         """Delete leased messages."""
-        if self.is_limited:
+        if self.row.limited:
             groups = self.run(SQL.groups_of, (json_text(seqs),))
             self.lines.stop([group for (group,) in groups])
         self.run(SQL.drop_leases, (json_text(seqs),))

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
@@ -69,21 +70,15 @@ class QueueReader:
         self.run: Callable[..., sqlite3.Cursor] = transaction.run
         self.run_many: Callable[..., sqlite3.Cursor] = transaction.run_many
         self._transaction = transaction
-        self._row: QueueRow | None = None
         self._lines: SqliteLines | None = None
         self.values_before: tuple[Any, ...] = ()
         """What the table has of the row."""
         self.changed_hours: dict[int, int] = {}
         """The changes of this transaction to the counters of hours."""
 
-    @property
+    @cached_property
     def row(self) -> QueueRow:
         """The row of the queue, read when it is needed; with the id 0 if there is none."""
-        if self._row is None:
-            self._row = self._read_row()
-        return self._row
-
-    def _read_row(self) -> QueueRow:
         values = self.run(SQL.load_queue, (self.name,)).fetchone()
         if values is None:
             row = QueueRow(name=self.name)
@@ -104,11 +99,6 @@ class QueueReader:
         if self._lines is None:
             self._lines = SqliteLines(self._transaction, self.row)
         return self._lines
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the queue has limits."""
-        return bool(self.row.limited)
 
     @property
     def facts(self) -> Facts:
@@ -133,7 +123,7 @@ class QueueReader:
 
     def ready_before(self, record: Record, rank: int) -> int:
         """Count the ready records before a rank; in a limited queue, those of the same group."""
-        if self.is_limited:
+        if self.row.limited:
             return self.lines.ahead(record, rank, AHEAD + 1)
         bounds = (self.row.id, rank, record.seq, AHEAD + 1)
         return len(self.run(SQL.ready_before, bounds).fetchall())
@@ -289,7 +279,7 @@ class QueueReader:
         aside = dict(self.run(SQL.recount_aside, id).fetchall())
         total, strays = self.run(SQL.recount_messages, id).fetchone()
         delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
-        if self.is_limited:
+        if self.row.limited:
             strays += self.lines.strays(ready, self.run(SQL.leased_by_group, id))
         dead, kept = aside.get(DEAD, 0), aside.get(ACKED, 0) + aside.get(EXPIRED, 0)
         places = sum(pending.values()) + leased + sum(aside.values())
