@@ -130,7 +130,7 @@ class Lane(LaneThread):
                     self._lock.release()
                 except RuntimeError:  # it was not taken
                     pass
-            if isinstance(reply, Claimed) and reply.died:
+            if isinstance(reply, Claimed):
                 log_died(command, reply)
             if self._listeners or self._waiting.queues:
                 self._hint_all([(command, reply)])
