@@ -12,16 +12,15 @@ from bide.model.ended import End, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
-from bide.model.undoing import Undone
+from bide.model.undoing import Undoable, Undone
 from bide.queue.delivery import AsyncDelivery, Delivery
-from bide.queue.results import Audit, Forecast
+from bide.queue.results import Audit, Forecast, Imported
 from bide.queue.sync import Queue
 
 # The rest is imported when a program asks for it: a program that only puts needs no worker.
 if TYPE_CHECKING:
     from bide.consuming.handling import Handling
     from bide.consuming.outcomes import Bury, Discard, Retry
-    from bide.exports import Imported
     from bide.importing import TakenOver, take_over
     from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
     from bide.moving import Moved, move
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from bide.queue.search import SearchPage
     from bide.queue.stores import aqueues, asearch, queues, search, stop_worker, workers
     from bide.server.subscriptions.subscribe import subscribe, unsubscribe
-    from bide.undoing.changes import Undoable
     from bide.worker.app.app import App, Job
     from bide.worker.app.task import Task
     from bide.worker.periodic.tick import Tick, next_time
@@ -43,7 +41,6 @@ else:
         "Discard": "bide.consuming.outcomes",
         "Explanation": "bide.observing.explanation",
         "Handling": "bide.consuming.handling",
-        "Imported": "bide.exports",
         "Job": "bide.worker.app.app",
         "LoadedSet": "bide.importing.redis_sorted_set",
         "Moved": "bide.moving",
@@ -52,7 +49,6 @@ else:
         "TakenOver": "bide.importing",
         "Task": "bide.worker.app.task",
         "Tick": "bide.worker.periodic.tick",
-        "Undoable": "bide.undoing.changes",
         "WorkerProcess": "bide.observing.workers",
         "aqueues": "bide.queue.stores",
         "asearch": "bide.queue.stores",

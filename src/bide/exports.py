@@ -1,21 +1,19 @@
 """Exports: a queue as lines of JSON, one message per line, written and read."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from bide.lane.steps import Steps
 from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
-from bide.model.limits import IMPORT_LINES, MAX_BYTES
+from bide.model.limits import IMPORT_LINES
 from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options
 from bide.model.options import check_options, options_of
 from bide.model.parts import in_bytes
-from bide.model.replies import Outcomes
 from bide.model.times import LATEST
 
 Time = Annotated[int, Meta(ge=0, le=LATEST)]
@@ -42,15 +40,6 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
 
 _decode = msgspec.json.Decoder(_Line).decode
 _encode = msgspec.json.Encoder().encode
-
-
-class Imported(msgspec.Struct, frozen=True):
-    """What an import did."""
-
-    stored: int = 0
-    """Messages that are new in the queue."""
-    kept: int = 0
-    """Messages whose id exists: they are unchanged."""
 
 
 def to_line(message: Message) -> str:
@@ -97,18 +86,6 @@ def to_lines(messages: Iterable[Message]) -> Iterator[str]:
     return (to_line(message) for message in messages if message.state not in ("acked", "expired"))
 
 
-def load_steps(
-    lines: Iterable[str | bytes], queue: str, max_body: int, first: int = 1
-) -> Steps[Imported]:
-    """Put the messages of lines into a queue; `first` is the number of the first line."""
-    stored = kept = 0
-    for command in commands_of(lines, queue, max_body, first):
-        reply: Outcomes = yield command
-        new = sum(map(bool, reply.outcomes))
-        stored, kept = stored + new, kept + len(reply.outcomes) - new
-    return Imported(stored, kept)
-
-
 def commands_of(
     lines: Iterable[str | bytes], queue: str, max_body: int, first: int = 1
 ) -> Iterator[Put]:
@@ -132,18 +109,6 @@ def commands_of(
         if not isinstance(line, (str, bytes)) or line.strip()
     )
     return (Put(queue, part) for part in in_bytes(items, IMPORT_LINES))
-
-
-async def gathered(lines: AsyncIterable[Any]) -> AsyncIterator[list[Any]]:
-    """Gather lines that come asynchronously: as many as one command has."""
-    part, size = list[Any](), 0
-    async for line in lines:
-        part.append(line)
-        size += len(line) if isinstance(line, (str, bytes)) else 0
-        if len(part) >= IMPORT_LINES or size >= MAX_BYTES:
-            yield part
-            part, size = [], 0
-    yield part
 
 
 def _item(text: str | bytes, number: int, max_body: int) -> Item:

@@ -7,7 +7,7 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
-from bide.exports import Imported, to_line
+from bide.exports import to_line
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities
@@ -17,7 +17,7 @@ from bide.model.replies import Reply
 from bide.observing.explanation import Explanation
 from bide.queue.base import all_queues_in
 from bide.queue.delivery import Held
-from bide.queue.results import Audit, Forecast
+from bide.queue.results import Audit, Forecast, Imported
 from bide.testing.clock import FakeClock
 from tests.queue.sync_and_async import Blocking, Loop
 from tests.start import START

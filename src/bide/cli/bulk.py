@@ -14,8 +14,9 @@ from bide.cli.message_output import print_messages
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import Store
 from bide.model.message import Message, State
+from bide.model.undoing import Undoable
+from bide.queue.arguments import check_undo
 from bide.queue.sync import Queue
-from bide.undoing.changes import Undoable, check_undo
 
 SHOWN = 5
 """How many messages a dry run shows."""

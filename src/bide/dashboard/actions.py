@@ -20,12 +20,12 @@ from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.parts import in_parts
 from bide.model.replies import GONE, Outcome, Outcomes, Reply
-from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb
+from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, bulk_of
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted
 from bide.server.logs import DONE, Act
-from bide.undoing.changes import alone, bulk_of, steps_of, whole, whole_undo
+from bide.undoing.changes import alone, steps_of, whole, whole_undo
 
 R = TypeVar("R", bound=Reply)
 

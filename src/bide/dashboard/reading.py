@@ -18,7 +18,7 @@ from bide.model.commands import Command, Explain, Forecast, Queues
 from bide.model.identity import check_prefix
 from bide.model.internal_queues import is_listed
 from bide.model.replies import Explained, Forecasted, Names, Reply, expect
-from bide.observing.explanation import look_further
+from bide.observing.circumstances import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 from bide.queue.search import PAGE_BYTES, Query, search_steps
 from bide.server.limits.gate import Visit

@@ -4,12 +4,14 @@ No store executes these commands itself. They are made of others (`bide.undoing`
 process that is next to the store: a client of a server sends them whole.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from bide.model.commands import Where
+from bide.model.commands import Cancel, Purge, Reschedule, Revive, Where
+from bide.model.errors import InvalidArgument
+from bide.model.identity import new_id
 from bide.model.message import Message, State
 from bide.model.times import Ms, UnixMs
 
@@ -73,6 +75,73 @@ class Part(msgspec.Struct, frozen=True, tag="part", omit_defaults=True):
     until: int | None = None
     unchanged: list[str] = []
     """Of a change by ids, those that were not changed."""
+
+
+def bulk_of(
+    command: Cancel | Purge | Reschedule | Revive,
+    where: Where | None = None,
+    *,
+    by_id: bool = False,
+) -> Bulk:
+    """Return the first part of a bulk change, under a new token.
+
+    Args:
+        command: what changes, as it is given without undo.
+        where: which messages, if the command itself has no rule.
+        by_id: only the messages whose ids it names, which may be none.
+
+    Raises:
+        InvalidArgument: such a change cannot be taken back.
+    """
+    common: dict[str, Any] = {
+        "queue": command.queue,
+        "undo": new_id(),
+        "actor": command.actor,
+        "ids": list(dict.fromkeys(command.ids or ())) if by_id else None,
+    }
+    match command:
+        case Cancel():
+            return Bulk(**common, verb="cancel", where=command.where)
+        case Reschedule():
+            at, delay = command.at, command.delay
+            return Bulk(**common, verb="reschedule", where=where, at=at, delay=delay)
+        case Revive():
+            return Bulk(**common, verb="revive", delay=command.delay)
+    before, state = command.before, command.state
+    if state in ("acked", "expired"):
+        raise InvalidArgument(
+            f"undo= is not for {state} messages: they have left the queue, and a purge forgets them"
+        )
+    if state == "dead":
+        return Bulk(**common, verb="purge", state=state, until=before)
+    due = None if before is None else Where(before=before)
+    return Bulk(**common, verb="purge", state=state, where=due)
+
+
+class Undoable(int):
+    """How many messages were changed, and how to take that back.
+
+    Example:
+        >>> import bide
+        >>> mails = bide.Queue("mails", "memory://")
+        >>> outcome = mails.put("hello", group="order:42", delay="1h")
+        >>> cancelled = mails.cancel(group="order:42", undo=True)
+        >>> cancelled, mails.undo(cancelled.undo).restored
+        (1, 1)
+    """
+
+    undo: str
+    """The token for `Queue.undo`."""
+
+    def __new__(cls, count: int, undo: str) -> "Undoable":
+        """Return a count with a token."""
+        self = super().__new__(cls, count)
+        self.undo = undo
+        return self
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        """Let it be copied, and sent to another process."""
+        return int(self), self.undo
 
 
 class Undo(_Composed, frozen=True, kw_only=True, tag="undo"):

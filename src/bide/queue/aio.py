@@ -14,21 +14,21 @@ from inspect import signature
 from types import GenericAlias
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
-from bide.exports import Imported, gathered, load_steps
 from bide.lane.steps import Steps, arun_steps, following
 from bide.model.commands import Command, Put, Scan
 from bide.model.errors import WrongContext
+from bide.model.limits import IMPORT_LINES, MAX_BYTES
 from bide.model.message import Message
 from bide.model.replies import Page
 from bide.model.times import Duration
-from bide.model.undoing import Bulk, Undone
+from bide.model.undoing import Bulk, Undoable, Undone
 from bide.observing import spans
 from bide.queue.arguments import wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
+from bide.queue.results import Imported
+from bide.queue.steps import changing, loading, taking_back
 from bide.queue.sync import Queue
-from bide.undoing.changes import Undoable, in_store, whole, whole_undo
-from bide.within import acarry_out
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -151,11 +151,11 @@ class AsyncQueue(BaseQueue):
     async def load(self, lines: Iterable[str | bytes] | AsyncIterable[str | bytes]) -> Imported:
         """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
         if not isinstance(lines, AsyncIterable):
-            return await self._run(load_steps(lines, self.name, self._builder.max_body))
+            return await self._run(loading(lines, self.name, self._builder.max_body))
         stored = kept = 0
         first = 1
-        async for part in gathered(lines):
-            steps = load_steps(part, self.name, self._builder.max_body, first)
+        async for part in _gathered(lines):
+            steps = loading(part, self.name, self._builder.max_body, first)
             imported = await self._run(steps)
             stored, kept = stored + imported.stored, kept + imported.kept
             first += len(part)
@@ -164,13 +164,11 @@ class AsyncQueue(BaseQueue):
     async def undo(self, undo: str) -> Undone:
         """Async form of `Queue.undo`."""
         await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
-        return await self._run(
-            whole_undo(self.name, undo, self._builder.actor, in_store(self._lane))
-        )
+        return await self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
     async def _undoable(self, bulk: Bulk) -> Undoable:
         await asyncio.to_thread(self._lane.open)
-        return await self._run(whole(bulk, in_store(self._lane)))
+        return await self._run(changing(bulk, self._lane))
 
     async def _execute(
         self,
@@ -184,6 +182,8 @@ class AsyncQueue(BaseQueue):
         if asyncio._get_running_loop() is None:
             raise no_event_loop("bide.AsyncQueue")
         if within is not None and (guest := self._guest(command, within)) is not None:
+            from bide.within import acarry_out  # here: most programs join no transaction
+
             with self._joining(command) as commands:
                 reply = (await acarry_out(within, guest, commands, self._now()))[-1]
             return reply if result_of is None else result_of(reply)
@@ -215,3 +215,15 @@ class AsyncQueue(BaseQueue):
             for message in of(page.messages):
                 yield message
             scan = following(scan, page)
+
+
+async def _gathered(lines: AsyncIterable[Any]) -> AsyncIterator[list[Any]]:
+    """Gather lines that come asynchronously: as many as one command has."""
+    part, size = list[Any](), 0
+    async for line in lines:
+        part.append(line)
+        size += len(line) if isinstance(line, (str, bytes)) else 0
+        if len(part) >= IMPORT_LINES or size >= MAX_BYTES:
+            yield part
+            part, size = [], 0
+    yield part

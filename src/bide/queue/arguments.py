@@ -151,6 +151,22 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     return [check_name(id) for id in ids]
 
 
+def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None:
+    """Refuse `undo=True` where it has no meaning.
+
+    Raises:
+        InvalidArgument: it has none.
+    """
+    if undo and not several:
+        raise InvalidArgument(
+            "undo= is for changes of many messages, by group=, after= or before=; a change "
+            "of one message is taken back with put, reschedule or edit"
+        )
+    if undo and (dry_run or within is not None):
+        name = "dry_run" if dry_run else "within"
+        raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
+
+
 def check_no_rule(
     group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
 ) -> None:

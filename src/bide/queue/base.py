@@ -19,10 +19,8 @@ from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
 from bide.observing import spans
-from bide.outbox.rows import outbox
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
-from bide.within import dialect_of
 
 open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
 """The queues of this process; some may be closed."""
@@ -122,7 +120,12 @@ class BaseQueue:
             raise Unsupported(
                 f"within= needs a store that other processes reach; {self.url} is none"
             )
-        return guest or outbox(dialect_of(within))
+        if guest is not None:
+            return guest
+        from bide.outbox.rows import outbox  # here: most programs need none
+        from bide.within import dialect_of
+
+        return outbox(dialect_of(within))
 
     @contextmanager
     def _joining(self, command: Command) -> Iterator[list[Command]]:

@@ -24,9 +24,8 @@ from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_P
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
-from bide.model.undoing import Bulk
+from bide.model.undoing import Bulk, bulk_of
 from bide.queue import arguments
-from bide.undoing.changes import bulk_of
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""

@@ -102,6 +102,15 @@ def place_of(cursor: str, kind: type[T]) -> T | None:
         return None
 
 
+class Imported(msgspec.Struct, frozen=True):
+    """What an import did."""
+
+    stored: int = 0
+    """Messages that are new in the queue."""
+    kept: int = 0
+    """Messages whose id exists: they are unchanged."""
+
+
 class Forecast(msgspec.Struct, frozen=True):
     """How many messages fall due when, by counting.
 

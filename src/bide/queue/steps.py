@@ -1,6 +1,9 @@
-"""Calls of a queue that may take several commands, as steps."""
+"""Calls of a queue that may take several commands, as steps.
 
-from collections.abc import Iterable
+Steps import what they are made of when they run: most programs explain, export or undo nothing.
+"""
+
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -11,9 +14,11 @@ from bide.model.message import Message
 from bide.model.parts import in_parts
 from bide.model.replies import Affected, Explained, Outcome, Outcomes, Page
 from bide.model.times import Duration
-from bide.observing.explanation import Explanation, look_further
+from bide.model.undoing import Bulk, Undoable, Undone
+from bide.observing.explanation import Explanation
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.results import Imported
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -66,6 +71,43 @@ def reviving(
 
 def explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
     """Explain where a message is, by what the store and the workers' reports say."""
+    from bide.observing.circumstances import look_further
+
     facts: Explained = yield Explain(queue, id)
     facts = yield from look_further(queue, id, facts, around=lane.capabilities.shared)
     return Explanation(id, queue, facts)
+
+
+def changing(bulk: Bulk, lane: Lane) -> Steps[Undoable]:
+    """Make a bulk change that can be taken back, in a store that is open."""
+    from bide.undoing.changes import in_store, whole
+
+    return (yield from whole(bulk, in_store(lane)))
+
+
+def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps[Undone]:
+    """Take back a bulk change, in a store that is open."""
+    from bide.undoing.changes import in_store, whole_undo
+
+    return (yield from whole_undo(queue, undo, actor, in_store(lane)))
+
+
+def exported(messages: Iterable[Message]) -> Iterator[str]:
+    """Return messages as lines of an export."""
+    from bide.exports import to_lines
+
+    return to_lines(messages)
+
+
+def loading(
+    lines: Iterable[str | bytes], queue: str, max_body: int, first: int = 1
+) -> Steps[Imported]:
+    """Put the messages of lines into a queue; `first` is the number of the first line."""
+    from bide.exports import commands_of
+
+    stored = kept = 0
+    for command in commands_of(lines, queue, max_body, first):
+        reply: Outcomes = yield command
+        new = sum(map(bool, reply.outcomes))
+        stored, kept = stored + new, kept + len(reply.outcomes) - new
+    return Imported(stored, kept)

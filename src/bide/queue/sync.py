@@ -7,7 +7,6 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from msgspec import UNSET, UnsetType
 
-from bide.exports import Imported, load_steps, to_lines
 from bide.lane.steps import Steps, first_of, following, run_steps
 from bide.model.commands import Command, Count, Delete, Put, Scan
 from bide.model.ended import End
@@ -17,25 +16,34 @@ from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import Counts, Outcome, Page, Settings
 from bide.model.times import Duration, Moment, Rate
-from bide.model.undoing import Bulk, Undone
+from bide.model.undoing import Bulk, Undoable, Undone, bulk_of
 from bide.observing import spans
 from bide.observing.explanation import Explanation
-from bide.queue.arguments import OnConflict, check_no_rule, wait_seconds
+from bide.queue.arguments import OnConflict, check_no_rule, check_undo, wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import Delivery, Held, Take, leases, settled
 from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
     Audit,
     Forecast,
+    Imported,
     all_outcomes,
     deleted,
     new_outcome,
     only_outcome,
     result_in,
 )
-from bide.queue.steps import explaining, putting, repeated, rescheduling, reviving
-from bide.undoing.changes import Undoable, bulk_of, check_undo, in_store, whole, whole_undo
-from bide.within import carry_out
+from bide.queue.steps import (
+    changing,
+    explaining,
+    exported,
+    loading,
+    putting,
+    repeated,
+    rescheduling,
+    reviving,
+    taking_back,
+)
 
 T = TypeVar("T")
 
@@ -527,7 +535,7 @@ class Queue(BaseQueue):
             NothingToUndo: the token is none of this queue, the change changed nothing, or ten
                 minutes have passed.
         """
-        return self._run(whole_undo(self.name, undo, self._builder.actor, in_store(self._lane)))
+        return self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
     def dead(self) -> Iterator[Message]:
         """Read the dead letters, oldest first: `scan("dead")`."""
@@ -739,7 +747,7 @@ class Queue(BaseQueue):
 
         A message that a worker holds is included: it is ready after an import.
         """
-        return self._walk(Scan(self.name), to_lines)
+        return self._walk(Scan(self.name), exported)
 
     def load(self, lines: Iterable[str | bytes]) -> Imported:
         """Put the messages of an `export`. Ids that exist are kept.
@@ -748,11 +756,11 @@ class Queue(BaseQueue):
             InvalidArgument: a line is invalid; the error says which. Lines before the last commit
                 (one per thousand, or per 8 MiB) were put.
         """
-        return self._run(load_steps(lines, self.name, self._builder.max_body))
+        return self._run(loading(lines, self.name, self._builder.max_body))
 
     def _undoable(self, bulk: Bulk) -> Undoable:
         """Make a bulk change that can be taken back; return how many messages were changed."""
-        return self._run(whole(bulk, in_store(self._lane)))
+        return self._run(changing(bulk, self._lane))
 
     def _execute(
         self,
@@ -771,6 +779,8 @@ class Queue(BaseQueue):
             within: the user's connection, in whose transaction it is executed.
         """
         if within is not None and (guest := self._guest(command, within)) is not None:
+            from bide.within import carry_out  # here: most programs join no transaction
+
             with self._joining(command) as commands:
                 reply = carry_out(within, guest, commands, self._now())[-1]
             return reply if result_of is None else result_of(reply)

@@ -21,7 +21,7 @@ from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BYTES, MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
-from bide.observing.explanation import look_further
+from bide.observing.circumstances import look_further
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
 from bide.server.access.admission import Admission

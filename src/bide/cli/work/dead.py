@@ -26,8 +26,8 @@ from bide.cli.work.revive import revive
 from bide.model.commands import Purge
 from bide.model.parts import in_parts
 from bide.model.replies import Outcomes
+from bide.model.undoing import bulk_of
 from bide.queue.sync import Queue
-from bide.undoing.changes import bulk_of
 
 
 @click.group(cls=ListGroup)

@@ -10,17 +10,16 @@ import bide
 from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
 from bide.engines.port import Guest
 from bide.engines.registry import absolute, lives_alone
-from bide.exports import Imported
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Reply
-from bide.model.undoing import Bulk, Undone
+from bide.model.undoing import Bulk, Undoable, Undone
 from bide.outbox.rows import outbox, pending, timed
 from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
-from bide.undoing.changes import Undoable
+from bide.queue.results import Imported
 from bide.within import dialect_of
 
 _log = logger("bide.django")

@@ -10,6 +10,7 @@ from bide.model.identity import check_name
 from bide.model.limits import BULK, MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.message import Message, Name, version_of
 from bide.model.replies import Affected, Outcome, Outcomes, Page
+from bide.model.undoing import bulk_of
 from bide.queue.dry_run import look_at_dead
 from bide.queue.steps import unheld
 from bide.server import wire
@@ -17,7 +18,6 @@ from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import check_fields
 from bide.server.operation import MESSAGE, QUEUE, Answer, Routes
 from bide.server.routes import given, undoing
-from bide.undoing.changes import bulk_of
 
 route = Routes("messages")
 

@@ -9,6 +9,7 @@ from bide.lane.steps import arun_steps
 from bide.model.commands import Count, Delete
 from bide.model.message import Name, State
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
+from bide.model.undoing import bulk_of
 from bide.queue.dry_run import purge_part
 from bide.queue.results import Audit, deleted
 from bide.queue.search import PAGE_BYTES, Query, query_of, search_steps
@@ -18,7 +19,6 @@ from bide.server.operation import QUEUE, Answer, Routes
 from bide.server.problem import Problem
 from bide.server.routes.undoing import UndoableOut, UndoablePurge, change
 from bide.server.wire import CountsOut, SettingsOut
-from bide.undoing.changes import bulk_of
 
 route = Routes("queues")
 
