@@ -85,7 +85,7 @@ def test_a_name_outlasts_the_function(app: bide.App, store: ScratchStore) -> Non
 
     say_hello.later(id="a").put("Ann")
     assert body_of(say_hello, "a")["task"] == "greet"
-    assert repr(say_hello) == "<Task greet(name: str) -> None of queue 'mails'>"
+    assert repr(say_hello) == "<Task greet(name: str) of queue 'mails'>"
 
 
 def test_options_are_those_of_a_put(app: bide.App, store: ScratchStore) -> None:

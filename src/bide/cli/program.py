@@ -47,6 +47,7 @@ SECTIONS = {
     ),
     "Work": (
         "work.worker",
+        "work.tasks",
         "work.workers",
         "work.sources",
         "work.schedules",
@@ -73,7 +74,9 @@ SECTIONS = {
 }
 """The files of the commands by the section of the help; each is named as its command."""
 
-FILES = {file.rpartition(".")[2]: file for files in SECTIONS.values() for file in files}
+FILES = {
+    file.rpartition(".")[2].replace("_", "-"): file for files in SECTIONS.values() for file in files
+}
 """The file of each command, in the order of the help."""
 
 POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
@@ -184,7 +187,8 @@ class Program(Group):
         file = FILES[cmd_name]
         module = import_module(f"bide.cli.{file}_" if iskeyword(cmd_name) else f"bide.cli.{file}")
         reserved = iskeyword(cmd_name) or cmd_name == "set"
-        command: click.Command = getattr(module, f"{cmd_name}_" if reserved else cmd_name)
+        name = f"{cmd_name}_" if reserved else cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, name)
         return command
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:

@@ -184,6 +184,7 @@ def make_handler(
         seconds_of(warn_after, "warn_after"),
         checked_retry(retry) or Backoff(),
         decode,
+        "" if decode is None or kind is Any else _name(kind),
     )
 
 

@@ -32,6 +32,9 @@ class Handler:
     check: Callable[[Message], object] | None = None
     """Decodes the body as `call` does, and raises `Unfit` if it does not fit; `None` if every body
     does."""
+    takes: str = ""
+    """What it takes, for lists: the parameters of a task, the fields of a job, the type of a body;
+    empty if every body."""
 
 
 class Handling(Delivery):

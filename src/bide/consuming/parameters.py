@@ -95,7 +95,7 @@ class Parameters:
             for parameter in self._signature.parameters.values()
             if parameter.name != self.delivery
         ]
-        return str(self._signature.replace(parameters=shown))
+        return str(self._signature.replace(parameters=shown)).removesuffix(" -> None")
 
     def _add(self, parameter: inspect.Parameter, kind: Any) -> None:
         name, required = parameter.name, parameter.default is parameter.empty

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 
@@ -236,6 +237,7 @@ class App(Periodic):
             handler = make_handler(
                 kind.run, timeout, retry, wanted, body=kind, warn_after=warn_after
             )
+            handler = replace(handler, takes=str(inspect.signature(kind)))
             self._add(queue, known_as, handler, lease, concurrency)
             kind._name = known_as
             return kind

@@ -57,11 +57,12 @@ class Task(Generic[P, R]):
         """Names the task in messages."""
         self.parameters = Parameters(function)
         """What it takes."""
+        self.queue_name = queue
+        """Names the queue of its messages."""
         self.retry = retry
         """The delays after errors, and the number of attempts."""
         self._open_queues = open_queues
         self._function = function
-        self._queue_name = queue
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,17 +70,17 @@ class Task(Generic[P, R]):
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Task {self.name}{self.parameters} of queue {self._queue_name!r}>"
+        return f"<Task {self.name}{self.parameters} of queue {self.queue_name!r}>"
 
     @property
     def queue(self) -> Queue:
         """The queue of its messages; the app opens it."""
-        return self._open_queues.queue(self._queue_name)
+        return self._open_queues.queue(self.queue_name)
 
     @property
     def async_queue(self) -> AsyncQueue:
         """The same for event loops."""
-        return self._open_queues.async_queue(self._queue_name)
+        return self._open_queues.async_queue(self.queue_name)
 
     def later(
         self,
@@ -274,6 +275,7 @@ class Task(Generic[P, R]):
             seconds_of(warn_after, "warn_after"),
             checked_retry(self.retry) or Backoff(),
             parameters.decode,
+            str(parameters),
         )
 
 
