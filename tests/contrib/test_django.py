@@ -19,11 +19,13 @@ BOUND = 300.0
 Run = Callable[..., str]
 
 PUT_ONE_EACH = """
-from kit.handlers import later, orders
+from kit.handlers import expire_order, expire_order_later, later, orders
 from kit.models import Order
 
 for queue in (orders, later):
     queue.put({"order": Order.objects.create().pk})
+for task in (expire_order, expire_order_later):
+    task.put(Order.objects.create().pk)
 Order.objects.create(state="asked")  # the source finds it
 """
 
@@ -101,7 +103,7 @@ def test_the_cases_on_postgresql(run: Run, postgres: PostgresServer) -> None:
 def test_a_worker_lets_its_connections_go(
     run: Run, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """After a plain handler, an async one and a source, as `CONN_MAX_AGE` is 0."""
+    """After handlers and tasks, plain and async, and a source, as `CONN_MAX_AGE` is 0."""
     with psycopg.connect(postgres.url, autocommit=True) as admin:
         admin.execute("CREATE DATABASE kit")
     environment = {"KIT_POSTGRES": str(postgres.folder), "KIT_DATABASE": "kit"}

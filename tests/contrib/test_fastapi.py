@@ -71,6 +71,35 @@ def test_a_request_puts_and_the_worker_inside_handles(tmp_path: Path) -> None:
         assert queue.counts().flow.acked == 1
 
 
+def test_a_route_calls_a_task_later(tmp_path: Path) -> None:
+    url, expired = f"sqlite:///{tmp_path}/bide.db", list[int]()
+    jobs = bide.App(url)
+    app = FastAPI(lifespan=lifespan(jobs))
+
+    @jobs.task
+    async def expire(order: int) -> None:
+        expired.append(order)
+
+    @app.put("/orders/{order}")
+    async def place(order: int, delay: str = "30m") -> dict[str, str | None]:
+        outcome = await expire.later(delay, id=f"order-{order}").aput(order)
+        return {"state": outcome.state}
+
+    @app.post("/orders/{order}/paid")
+    def pay(order: int) -> dict[str, bool]:
+        return {"in_time": expire.cancel(f"order-{order}").done}
+
+    for _ in range(2):  # as tests of an application start it again and again
+        expired.clear()
+        with TestClient(app) as client:
+            assert client.put("/orders/42").json() == {"state": "delayed"}
+            assert client.post("/orders/42/paid").json() == {"in_time": True}
+            assert client.post("/orders/42/paid").json() == {"in_time": False}
+            assert client.put("/orders/43?delay=1ms").status_code == 200
+            wait_until(lambda: expired == [43])
+    jobs.close()
+
+
 def test_redis_that_is_down_at_the_start_makes_it_unhealthy_until_it_comes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 from flask import Flask, current_app, g
 from flask.cli import FlaskGroup, ScriptInfo
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 import bide
 from bide.contrib.flask import Bide
@@ -111,6 +113,77 @@ def test_handlers_run_in_the_application_context(
     assert sorted(name for name, *_ in told) == ["closed", "closed", "shop", "shop"]
     where = {here for *_, here in told}
     assert len(where) == 1  # the teardown runs where the handler ran
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_task_runs_in_the_application_context(
+    tmp_path: Path, bide_store: Any, bide_worker: WorkerFactory, is_async: bool
+) -> None:
+    names: list[str] = []
+    app = app_of(tmp_path)
+    jobs = Bide(app)
+
+    def expire(order: int) -> None:
+        names.append(f"{order} in {current_app.name}")
+
+    async def expire_async(order: int) -> None:
+        expire(order)
+
+    task = jobs.task(name="expire")(expire_async if is_async else expire)
+
+    @app.put("/<int:order>")
+    def place(order: int) -> dict[str, bool]:
+        return {"new": task.later("30m", id=f"order-{order}").put(order).done}
+
+    @app.delete("/<int:order>")
+    def pay(order: int) -> dict[str, bool]:
+        return {"in_time": task.cancel(f"order-{order}").done}
+
+    client = app.test_client()
+    assert client.put("/42").get_json() == {"new": True}
+    assert client.put("/43").get_json() == {"new": True}
+    assert client.delete("/43").get_json() == {"in_time": True}
+    bide_worker(jobs).advance("30m")
+    assert names == ["42 in shop"]
+
+
+def test_a_task_puts_into_the_store_of_the_current_application(tmp_path: Path) -> None:
+    jobs = Bide()
+
+    @jobs.task
+    def expire(order: int) -> None: ...
+
+    with pytest.raises(bide.WrongContext, match=r"call init_app\(app\)"):
+        expire.put(1)
+    one, two = app_of(tmp_path, "one"), app_of(tmp_path, "two")
+    jobs.init_app(one)
+    jobs.init_app(two)
+    orders = jobs.async_queue("expire")
+    with one.app_context():
+        expire.later("1h", id="one").put(1)
+        assert asyncio.run(orders.counts()).sizes.delayed == 1
+    with two.app_context():
+        assert expire.get("one") is None
+        assert asyncio.run(orders.counts()).sizes.delayed == 0
+    jobs.close()
+
+
+def test_a_task_joins_a_session(tmp_path: Path) -> None:
+    jobs = Bide(app := app_of(tmp_path))
+
+    @jobs.task
+    def expire(order: int) -> None: ...
+
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    with app.app_context(), Session(engine) as session:
+        expire.later("30m", id="a", within=session).put(42)
+        session.rollback()
+        assert expire.get("a") is None
+        expire.later("30m", id="a", within=session).put(42)
+        session.commit()
+        assert expire.get("a") is not None
+    engine.dispose()
+    jobs.close()
 
 
 def test_schedules_and_sources_run_in_it_too(

@@ -14,23 +14,23 @@ It imports Starlette alone, and works in Starlette without FastAPI.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
+from bide.clock import SYSTEM_CLOCK, Clock
 from bide.model.errors import WrongContext
 from bide.model.times import Duration
 from bide.queue.aio import AsyncQueue
 from bide.queue.sync import Queue
 from bide.worker.app.app import App
+from bide.worker.app.open_queues import OpenQueues
 from bide.worker.process.in_process import InProcessWorker
 
 __all__ = ["blocking_queue", "health", "lifespan", "queue"]
-
-Q = TypeVar("Q", AsyncQueue, Queue)
 
 STATE = "bide"
 """Where the lifespan leaves what it opened: in the state of the application and of requests."""
@@ -39,25 +39,14 @@ STATE = "bide"
 class _Opened:
     """What the lifespan of an application has opened: its queues and its worker."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, clock: Clock) -> None:
         self.worker: InProcessWorker | None = None
         self.closed = False
-        self._url = url
-        self._queues: dict[tuple[object, ...], AsyncQueue | Queue] = {}
-
-    def queue(self, kind: type[Q], name: str, url: str | None, options: Mapping[str, Any]) -> Q:
-        """Return the one queue with these arguments; call it on the event loop."""
-        key = kind, name, url, *sorted(options.items())
-        if key not in self._queues:
-            self._queues[key] = kind(name, url or self._url, **options)
-        queue = self._queues[key]
-        assert isinstance(queue, kind)
-        return queue
+        self.queues = OpenQueues(lambda: url, clock)
 
     async def close(self) -> None:
         self.closed = True
-        for queue in self._queues.values():
-            await asyncio.to_thread(queue._close)  # it waits for running commands
+        await asyncio.to_thread(self.queues.close)  # it waits for running commands
 
 
 def lifespan(
@@ -87,7 +76,7 @@ def lifespan(
 
     @asynccontextmanager
     async def open_and_close(asgi: Any) -> AsyncIterator[dict[str, Any]]:
-        opened = _Opened(url or (app._url if app is not None else None))
+        opened = _Opened(url, SYSTEM_CLOCK) if app is None else _Opened(url or app._url, app.clock)
         asgi.state.bide = opened
         try:
             if app is not None and worker:
@@ -119,7 +108,7 @@ def queue(
     """
 
     async def dependency(connection: HTTPConnection) -> AsyncQueue:
-        return _opened(connection).queue(AsyncQueue, name, url, options)
+        return _opened(connection).queues.async_queue(name, url, **options)
 
     return dependency
 
@@ -136,7 +125,7 @@ def blocking_queue(
     """
 
     async def dependency(connection: HTTPConnection) -> Queue:
-        return _opened(connection).queue(Queue, name, url, options)
+        return _opened(connection).queues.queue(name, url, **options)
 
     return dependency
 

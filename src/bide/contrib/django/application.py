@@ -9,7 +9,9 @@ from django.db import close_old_connections, connections, reset_queries
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.context_app import ContextApp
 from bide.contrib.django.conf import store_url
+from bide.contrib.django.queues import AsyncQueue, Queue
 from bide.worker.app.lifespan import Lifespan
+from bide.worker.app.open_queues import OpenQueues
 
 
 class App(ContextApp):
@@ -17,7 +19,8 @@ class App(ContextApp):
 
     Around each handler, source and schedule it closes connections as Django does around a request:
     those that are broken, and those that are older than `CONN_MAX_AGE`. An async handler has
-    connections of its own, which are closed at its end.
+    connections of its own, which are closed at its end. What its tasks put joins transactions, as
+    what `bide.contrib.django.Queue` puts.
 
     Args:
         url: of another store; by default the one of the settings.
@@ -32,6 +35,12 @@ class App(ContextApp):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(url or store_url(), lifespan=lifespan, clock=clock)
+        self._url_of_settings = None if url else self._url
+        self._open_queues = OpenQueues(self._url_of_queues, clock, Queue, AsyncQueue)
+
+    def _url_of_queues(self) -> str | None:
+        """Return what queues are given: nothing if they are to follow the settings."""
+        return None if self._url == self._url_of_settings else self._url
 
     @contextmanager
     def _thread_context(self) -> Iterator[None]:

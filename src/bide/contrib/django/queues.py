@@ -110,7 +110,8 @@ class Queue(OfSettings, bide.Queue):
     def _guest(self, command: Command, within: object) -> Guest | None:
         alias = configuration().database
         guest = super()._guest(command, within)
-        if guest is None or within is not connections[alias] or in_database(self._url, alias):
+        # Equal, not identical: `django.db.connection` is a proxy.
+        if guest is None or within != connections[alias] or in_database(self._url, alias):
             return guest
         return outbox(dialect_of(within))
 

@@ -19,8 +19,7 @@ handlers.
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
-from functools import cache, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import click
 from flask import Flask, current_app, has_app_context
@@ -32,8 +31,10 @@ from bide.contrib.context_app import ContextApp
 from bide.contrib.project_program import ProjectProgram
 from bide.engines.registry import default_url, opener
 from bide.model.errors import WrongContext
+from bide.queue.aio import AsyncQueue
 from bide.queue.sync import Queue
 from bide.worker.app.lifespan import Lifespan
+from bide.worker.app.open_queues import OpenQueues
 
 __all__ = ["Bide"]
 
@@ -64,6 +65,7 @@ class Bide(ContextApp):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(lifespan=lifespan, clock=clock)
+        self._open_queues = OpenQueues(self._url_of_application, clock)
         self._flask: Flask | None = None
         if app is not None:
             self.init_app(app)
@@ -80,7 +82,7 @@ class Bide(ContextApp):
         url = app.config.get("BIDE_URL") or default_url()
         opener(url)  # raises if it is not the URL of a store
         self._flask, self._url = app, url
-        app.extensions[NAME] = _Opened(self, url)
+        app.extensions[NAME] = _Extension(self, url)
         app.cli.add_command(command)
 
     def queue(self, name: str, **options: Any) -> Queue:
@@ -93,7 +95,12 @@ class Bide(ContextApp):
         Raises:
             WrongContext: at its use: `init_app` was not called.
         """
-        return cast("Queue", LocalProxy(lambda: self._opened().queue(name, **options)))
+        return cast("Queue", LocalProxy(lambda: self._open_queues.queue(name, **options)))
+
+    def async_queue(self, name: str, **options: Any) -> AsyncQueue:
+        """Return the same for event loops."""
+        proxy = LocalProxy(lambda: self._open_queues.async_queue(name, **options))
+        return cast("AsyncQueue", proxy)
 
     def _thread_context(self) -> AbstractContextManager[object]:
         """Return a context of the application, with its own teardown."""
@@ -110,24 +117,23 @@ class Bide(ContextApp):
         with self._thread_context():
             yield
 
-    def _opened(self) -> "_Opened":
+    def _url_of_application(self) -> str:
         app = current_app if has_app_context() else self._flask
         extension = app.extensions.get(NAME) if app is not None else None
         if extension is None:
             raise WrongContext(
                 "this application has no bide yet: call init_app(app) of bide.contrib.flask.Bide"
             )
-        assert isinstance(extension, _Opened)
-        return extension
+        assert isinstance(extension, _Extension)
+        return extension.url
 
 
-class _Opened:
-    """The queues that one application has opened."""
+class _Extension(NamedTuple):
+    """What an application has in its `extensions`."""
 
-    def __init__(self, jobs: Bide, url: str) -> None:
-        self.jobs = jobs
-        self.url = url
-        self.queue = cache(partial(Queue, url=url))
+    jobs: Bide
+    url: str
+    """Its store."""
 
 
 TARGET = "bide.contrib.flask.target:app"

@@ -328,19 +328,23 @@ class App(Periodic):
 
         return register if function is None else register(function)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, **options: Any) -> Queue:
         """Return a queue in the store of this app. It is opened once, and shared.
+
+        Args:
+            name: of the queue.
+            options: of `bide.Queue`, such as `keep="1d"`.
 
         Example:
             >>> app = App("memory://opened")
             >>> app.queue("orders").name
             'orders'
         """
-        return self._open_queues.queue(name)
+        return self._open_queues.queue(name, **options)
 
-    def async_queue(self, name: str) -> AsyncQueue:
+    def async_queue(self, name: str, **options: Any) -> AsyncQueue:
         """Return the same for event loops."""
-        return self._open_queues.async_queue(name)
+        return self._open_queues.async_queue(name, **options)
 
     def close(self) -> None:
         """Close the queues that `queue`, `async_queue` and tasks have opened.

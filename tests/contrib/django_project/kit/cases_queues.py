@@ -11,7 +11,7 @@ from project.settings import FOLDER
 import bide
 from bide.contrib.django import AsyncQueue, Queue, group_of
 from bide.contrib.django.testing import close_connections
-from kit.handlers import orders
+from kit.handlers import expire_order, orders
 from kit.models import Order
 
 ELSEWHERE = f"sqlite:///{FOLDER / 'elsewhere.db'}"
@@ -69,6 +69,23 @@ class InTheDatabase(QueueCase):
             outcome = orders.put({"order": order.pk}, delay="30m", id="a")
         self.assertEqual((outcome.done, outcome.state), (True, "delayed"))
         self.assertEqual(self.ids(), ["a"])
+
+    def test_a_task_is_put_with_the_order(self) -> None:
+        for within in (None, connection):
+            with self.subTest(within=within):
+                with self.assertRaises(Fails), transaction.atomic():
+                    order = Order.objects.create()
+                    expire_order.later("30m", id="a", within=within).put(order.pk)
+                    raise Fails
+                self.assertIsNone(expire_order.get("a"))
+                with transaction.atomic():
+                    order = Order.objects.create()
+                    expire_order.later("30m", id="a", within=within).put(order.pk)
+                self.assertIsNotNone(expire_order.get("a"))
+                with self.assertRaises(Fails), transaction.atomic():
+                    self.assertTrue(expire_order.cancel("a"))
+                    raise Fails
+                self.assertTrue(expire_order.cancel("a"))
 
     def test_a_rollback_takes_the_put_along(self) -> None:
         with self.assertRaises(Fails), transaction.atomic():
@@ -241,6 +258,16 @@ class ElsewhereWithOutbox(QueueCase):
         call_command("bide", "forward", "--once")
         self.assertEqual(self.rows(), [])
         self.assertEqual(self.ids(), ["b"])
+
+    def test_calls_of_tasks_are_rows_too(self) -> None:
+        with transaction.atomic():
+            self.assertEqual(expire_order.later("1h", id="a").put(1).state, "pending")
+            later = expire_order.later("1h", id="b", within=connection)
+            self.assertEqual(later.put(2).state, "pending")
+            self.assertTrue(expire_order.later("1h", id="c", within=False).put(3))
+        self.assertEqual(self.rows(), [("expire_order", "a"), ("expire_order", "b")])
+        call_command("bide", "forward", "--once")
+        self.assertEqual(self.ids(expire_order.queue), ["a", "b", "c"])
 
     def test_undo_and_load_are_no_part_of_a_transaction(self) -> None:
         _check_what_cannot_join(self)

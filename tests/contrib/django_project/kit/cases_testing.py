@@ -9,7 +9,7 @@ from bide.contrib.django import App, AsyncQueue, Queue
 from bide.contrib.django.testing import BideTestMixin
 from bide.testing import Handled, ManualWorker, ScratchStore
 from kit import handlers
-from kit.handlers import later, orders
+from kit.handlers import expire_order, expire_order_later, later, orders
 from kit.models import Order
 
 
@@ -29,6 +29,21 @@ class _Cases(BideTestMixin):
         assert outcomes(self.bide_worker.advance("1m")) == ["acked"]
         order.refresh_from_db()
         assert order.state == "expired"
+        assert set(handlers.threads) == {threading.current_thread()}
+
+    def test_so_do_tasks(self) -> None:
+        handlers.threads.clear()
+        with transaction.atomic():
+            first, second, third = (Order.objects.create() for _ in range(3))
+            expire_order.later("30m", id="a", within=connection).put(first.pk)
+            expire_order.later("30m", id="b").put(second.pk, state="late")
+            expire_order_later.later("30m", id="c").put(third.pk)
+        self.bide_worker.advance("29m")
+        assert handlers.threads == []
+        self.bide_worker.advance("1m")
+        for order, state in ((first, "expired"), (second, "late"), (third, "expired")):
+            order.refresh_from_db()
+            assert order.state == state
         assert set(handlers.threads) == {threading.current_thread()}
 
     def test_so_does_an_async_handler(self) -> None:

@@ -30,9 +30,20 @@ def report(state: str) -> int:
     return int(Order.objects.filter(state=state).count())
 
 
+@app.task(retry=bide.Backoff(attempts=2, first="1s"))
+def expire_order(order: int, *, state: str = "expired") -> None:
+    threads.append(threading.current_thread())
+    Order.objects.filter(pk=order, state="unpaid").update(state=state)
+
+
+@app.task
+async def expire_order_later(order: int) -> None:
+    await Order.objects.filter(pk=order, state="unpaid").aupdate(state="expired")
+
+
 @app.source("orders", every="1h", window="2h")
 def unpaid(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
-    threads.append(threading.current_thread())
     for order in Order.objects.filter(state="asked"):
+        threads.append(threading.current_thread())
         Order.objects.filter(pk=order.pk).update(state="found")
         yield bide.NewMessage({"order": order.pk}, at=before, id=f"order-{order.pk}")
