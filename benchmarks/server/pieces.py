@@ -28,9 +28,9 @@ from bide.server import app
 from bide.server.app import ServerApp
 from bide.server.http.connection import Connection
 from bide.server.http.http_server import HttpServer
+from bide.server.limits.batches import Batches
 from bide.server.routes import batch
 from bide.server.serve import bind
-from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory
 
@@ -152,7 +152,7 @@ def _server_stamps() -> Stamps:
     stamps.watch(ServerApp, "__call__", before="server: parse the head")
     stamps.watch(app, "_let_in", before="server: route", after="server: authenticate, admit")
     stamps.watch(batch, "unpack", before="server: read the body", after=DECODED)
-    stamps.watch(Service, "batch", before="server: check the command, quotas")
+    stamps.watch(Batches, "execute", before="server: check the command, quotas")
     stamps.watch(Executor, "_ask", before="server: to the lane's thread", after="store")
     stamps.watch(app, "_send", before="server: back from the lane's thread, reply")
     stamps.watch(Connection, "write", before=WRITES, after=RETURNS)

@@ -17,9 +17,9 @@ from bide.lane.steps import arun_steps
 from bide.logs import logger
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
-from bide.model.errors import BideError, StoreBusy, StoreError
+from bide.model.errors import BideError, StoreError
 from bide.model.internal_queues import InternalQueue
-from bide.model.limits import MAX_BYTES, MAX_TALLIES, WAITING_BYTES
+from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
 from bide.observing.circumstances import look_further
 from bide.observing.heartbeat import Heartbeat, Report
@@ -28,25 +28,20 @@ from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
 from bide.server.access.tokens import LeaseSecrets, Tokens
 from bide.server.http.client_address import ClientAddress
+from bide.server.limits.batches import Batches
 from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.open_calls import Claimers, EventFanout, LongCalls
 from bide.server.limits.quotas import Quotas
-from bide.server.limits.reply_budget import room_for
 from bide.server.limits.request_bodies import LargeBodies
-from bide.server.limits.slow_reads import BatchPart, Sent, SlowReads, Turns, within_budget
+from bide.server.limits.slow_reads import SlowReads, Turns
 from bide.server.logs import ActionLog
-from bide.server.problem import ClientText, Problem
+from bide.server.problem import ClientText
 from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats, SharedState
 from bide.server.subscriptions.pushing import Pushing
 from bide.threads import deaths
 
 _log = logger("bide.server")
-
-MOST_UNDER_WAY = 5_000
-"""Commands of batches that may be under way. The lane accepts twice as many without delay, so the
-commands of one batch keep their order."""
-
 
 WATCHED = 10.0
 """Seconds for which a server waits for the end of a message on behalf of an `http://` client, which
@@ -106,6 +101,7 @@ class Service:
             self.quotas,
             lambda: self.admission.asks,
         )
+        self.batches = Batches(self.gate, self.clock)
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
@@ -127,9 +123,7 @@ class Service:
         self._deaths_before = deaths.copy()
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
-        self._under_way = 0
         self._watches: dict[str, asyncio.Task[Reply]] = {}
-        self._less = asyncio.Event()
         self._ended = False
 
     async def begin(self) -> None:
@@ -141,68 +135,6 @@ class Service:
         """
         await asyncio.to_thread(lambda: self.lane.capabilities)
         await self.admission.begin()
-
-    async def batch(self, batch: Sequence[Sent], visit: Visit) -> list[Reply | BaseException]:
-        """Execute commands in order; return a reply or an error for each.
-
-        All replies share the room of one reply. If the client goes, the rest of a batch that only
-        reads is not executed.
-
-        Args:
-            batch: the commands.
-            visit: the request.
-        """
-        room, only_reads = 0, True
-        for sent in batch:
-            room += room_for(sent.command, self.gate.largest)
-            only_reads = only_reads and sent.command.only_reads
-        if room:
-            await visit.hold(min(room, MAX_BYTES))
-
-        async def execute(part: BatchPart) -> list[Reply | BaseException]:
-            if only_reads:
-                visit.check()
-            if part.slow:
-                return [await self._slow_read(part.sent[0].command, visit)]
-            count = len(part.sent)
-            while self._under_way + count > MOST_UNDER_WAY:
-                self._less.clear()
-                await self._less.wait()
-            self._under_way += count
-            try:
-                if count == 1:
-                    return [await self._alone(part.sent[0], in_order=not only_reads)]
-                return await asyncio.gather(
-                    *[
-                        self.lane.acall(command, self, identity=identity, in_order=not only_reads)
-                        for command, identity in part.sent
-                    ],
-                    return_exceptions=True,
-                )
-            finally:
-                self._under_way -= count
-                self._less.set()
-
-        return await within_budget(batch, execute, self.clock)
-
-    async def _slow_read(self, command: Command, visit: Visit) -> Reply | BideError:
-        """Execute a slow read; return its reply or its error."""
-        try:
-            with visit.slowly():
-                return await self.slow_reads.read(command, self)
-        except Problem as problem:
-            return StoreBusy(str(problem))
-        except BideError as error:
-            return error
-
-    async def _alone(self, sent: Sent, *, in_order: bool) -> Reply | Exception:
-        """Execute one command without a task of its own; return its reply or its error."""
-        try:
-            return await self.lane.acall(
-                sent.command, self, identity=sent.identity, in_order=in_order
-            )
-        except Exception as error:  # noqa: BLE001  (as `gather` returns it)
-            return error
 
     async def explained(
         self, visit: Visit, queue: str, id: str | None, reply: Explained

@@ -22,9 +22,9 @@ from bide.server import validate
 from bide.server.access.rights import RIGHTS, Right
 from bide.server.access.senders import sender_of
 from bide.server.call import ApiCall
+from bide.server.limits.batches import Sent
 from bide.server.limits.decoding import Given, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
-from bide.server.limits.slow_reads import Sent
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
 from bide.server.problem import UNREADABLE, Problem, invalid, kind_of, of_decoding
@@ -98,13 +98,13 @@ async def _execute(call: ApiCall, given: RequestBatch, commands: Sequence[Any]) 
     for command, identity in zip(commands, identities, strict=True):
         if isinstance(command, (Bulk, Undo)):
             if together:
-                answers += await call.service.batch(together, call.visit)
+                answers += await call.service.batches.execute(together, call.visit)
                 together = []
             answers.append(await _composed(call, command, given))
         else:
             together.append(Sent(command, identity))
     if together:
-        answers += await call.service.batch(together, call.visit)
+        answers += await call.service.batches.execute(together, call.visit)
     return answers
 
 
