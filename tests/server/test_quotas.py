@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
 from bide.model.message import REASON_LENGTH
+from bide.server.access.admission import Admission
+from bide.server.access.tokens import Tokens
 from bide.server.limits import quotas as module
 from bide.server.limits.admitted import ENDED
 from bide.server.limits.slow_reads import SlowReads
@@ -357,7 +360,8 @@ def test_retry_after_is_long_enough(serve: Serve, make_token: Any) -> None:
 def test_what_is_told_after_the_end_counts_nowhere() -> None:
     usage, settings = SharedState(), Settings(store="memory://ended")
     lane = open_lane(settings.store)
-    quotas = module.Quotas(settings, lane, SlowReads(lane), usage, asks=lambda: True)
+    admission = Admission(Settings(auth="required"), Tokens(lane), SYSTEM_CLOCK)
+    quotas = module.Quotas(settings, lane, SlowReads(lane), usage, admission)
     quotas.carried("shop", 1 << 20)
     usage.close()
     quotas.carried("shop", 1 << 30)  # a request that was broken off

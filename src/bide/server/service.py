@@ -84,13 +84,14 @@ class Service:
         self.large_bodies = LargeBodies(settings.max_request)
         self.lease_secrets = LeaseSecrets(self.lane, self.large_bodies)
         self.shared = shared or SharedState()
+        self.admission = Admission(settings, self.tokens, self.clock, self.shared.logins)
         self.slow_reads = SlowReads(self.lane)
         self.quotas = Quotas(
             settings,
             self.lane,
             self.slow_reads,
             self.shared,
-            lambda: self.admission.asks,
+            self.admission,
             self.clock,
         )
         self.gate = Gate(
@@ -99,11 +100,10 @@ class Service:
             LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads),
             settings.max_body,
             self.quotas,
-            lambda: self.admission.asks,
+            self.admission,
         )
         self.batches = Batches(self.gate, self.clock)
         self.pushing = Pushing(self.lane, self.clock, settings)
-        self.admission = Admission(settings, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
         self.requests: Counter[tuple[str, int]] = Counter()
         """Requests answered, by operation and status."""

@@ -8,11 +8,11 @@ import asyncio
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Protocol
 
 from bide.logs import logger
 from bide.model.limits import MAX_HEADS, MAX_UNREAD, SMALL_HEAD
+from bide.server.access.admission import Admission
 from bide.server.http.client_address import ClientAddress, network_of
 from bide.server.http.request_parser import Refusal
 from bide.server.settings import Settings
@@ -64,14 +64,15 @@ class ConnectionTable:
     Args:
         settings: the limits.
         addresses: tells which clients are proxies.
-        asks: returns whether requests need tokens; then the connections of an address are limited.
+        admission: knows whether requests need tokens; then the connections of an address are
+            limited.
     """
 
     def __init__(
-        self, settings: Settings, addresses: ClientAddress, asks: Callable[[], bool]
+        self, settings: Settings, addresses: ClientAddress, admission: Admission
     ) -> None:
         self._addresses = addresses
-        self._asks = asks
+        self._admission = admission
         self._most_of_address = settings.connections_per_address
         self.patience = settings.request_timeout
         """Seconds that a client may take to send a head."""
@@ -103,7 +104,7 @@ class ConnectionTable:
         address, network = peer.address, network_of(peer.address)
         trusted = self._addresses.trusts(address)  # the clients of a proxy share it
         most = self._most_of_address
-        limited = address and not trusted and self._asks()
+        limited = address and not trusted and self._admission.asks
         if limited and self._by_network[network] >= most:
             self._warn(f"{network} has {most:,} connections; more are refused")
             return 429, f"{network} has {most:,} connections already; use these, or close some"

@@ -34,9 +34,7 @@ class HttpServer:
     def __init__(self, app: ServerApp) -> None:
         self.app = app
         service = app.service
-        self.table = ConnectionTable(
-            service.settings, service.addresses, lambda: service.admission.asks
-        )
+        self.table = ConnectionTable(service.settings, service.addresses, service.admission)
         """The open connections."""
         self._tls = context_of(service.settings)
         self._stop = asyncio.Event()

@@ -8,7 +8,7 @@ access to the store, so none is outside these limits.
 import asyncio
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Command
 from bide.model.limits import MAX_HEADERS, MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE
 from bide.model.replies import Reply
+from bide.server.access.admission import Admission
 from bide.server.access.rights import OPEN, Caller
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.quotas import Quotas
@@ -54,7 +55,8 @@ class Gate:
         slow_calls: limits them.
         max_body: how many bytes a body may take.
         quotas: limits the bytes that a namespace transfers; `None`: nothing does.
-        asks: returns whether requests need tokens: without, slow reads are not limited.
+        admission: knows whether requests need tokens: without, slow reads are not limited. `None`:
+            they are.
     """
 
     lane: Lane
@@ -62,7 +64,7 @@ class Gate:
     slow_calls: LongCalls
     max_body: int
     quotas: Quotas | None = None
-    asks: Callable[[], bool] = lambda: True
+    admission: Admission | None = None
 
     def __post_init__(self) -> None:
         self.replies = ReplyBudget(MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE)
@@ -192,7 +194,8 @@ class Visit:
         Raises:
             Problem: there are too many.
         """
-        if self._slow or not self.gate.asks():
+        admission = self.gate.admission
+        if self._slow or (admission is not None and not admission.asks):
             yield
             return
         with self.gate.slow_calls.one(self.caller.namespace, self.network):

@@ -9,7 +9,7 @@ has left the store is noticed by the next count. A slow count is not repeated so
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from bide.model.message import Item, stored_size
 from bide.model.replies import Counts, Found, Names, expect
 from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import READ_MOST
+from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
 from bide.server.limits.admitted import Admitted, left_by, shortened
 from bide.server.limits.slow_reads import SlowReads
@@ -68,7 +69,7 @@ class Quotas:
         lane: counts messages.
         slow_reads: counts bytes.
         state: what the processes of a server share: how much namespaces have used.
-        asks: returns whether requests need tokens; then namespaces have default quotas.
+        admission: knows whether requests need tokens; then namespaces have default quotas.
         clock: the clock that due times are compared with.
     """
 
@@ -76,7 +77,7 @@ class Quotas:
     lane: Lane
     slow_reads: SlowReads
     state: SharedState
-    asks: Callable[[], bool] = lambda: False
+    admission: Admission | None = None
     clock: Clock = SYSTEM_CLOCK
     _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
     """The full names of the queues that a namespace has or had."""
@@ -108,13 +109,17 @@ class Quotas:
         return self.state.usage
 
     @property
+    def _asks(self) -> bool:
+        return self.admission is not None and self.admission.asks
+
+    @property
     def any(self) -> bool:
         """Whether anything is limited at all."""
-        return self.asks() or bool(self.settings.quotas)
+        return bool(self.settings.quotas) or self._asks
 
     def of(self, namespace: str | None) -> Quota:
         """Return what a namespace may use."""
-        return self.settings.quota(namespace, asks=self.asks())
+        return self.settings.quota(namespace, asks=self._asks)
 
     async def usage(self, caller: Caller) -> Usage:
         """Return how much a caller's namespace uses, with its messages of at most a second ago."""
@@ -319,14 +324,14 @@ class Quotas:
     def carried(self, namespace: str | None, size: int) -> None:
         """Count bytes of a request or an answer."""
         self._carried[namespace] = total = self._carried.get(namespace, 0) + size
-        if total >= self._report_at.get((namespace, self.asks()), 0):
+        if total >= self._report_at.get((namespace, self._asks), 0):
             self.settle(namespace)
 
     def settle(self, namespace: str | None) -> None:
         """Report the bytes counted here to the other processes, and take theirs into account."""
         total = self._carried.pop(namespace, 0)
         rate = self.of(namespace).byte_rate
-        self._report_at[namespace, self.asks()] = min(CARRIED, (rate or CARRIED * 10) / 10)
+        self._report_at[namespace, self._asks] = min(CARRIED, (rate or CARRIED * 10) / 10)
         if rate is None or self.shared.is_closed:
             return
         with self.shared.of(namespace) as use:
