@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from bide.server.access.rights import Caller
 from bide.server.access.tokens import LeaseSecrets
 from bide.server.limits import request_bodies
 from bide.server.limits.request_bodies import LARGE, LargeBodies, Pause
-from bide.server.problem import Problem
+from bide.server.problem import ClientText, Problem
 from bide.server.routes.batch import _shown
 from bide.server.validate import check_values
 from tests.server.client import Q
@@ -182,8 +181,9 @@ def test_what_a_command_names_is_checked_in_steps() -> None:
 
 def test_the_messages_of_a_reply_are_shown_in_steps() -> None:
     messages = [Message(str(n), "shop/q", b"1", True, 0, 0, 0, 1, "ready") for n in range(1_000)]
-    call: Any = SimpleNamespace(caller=Caller("shop", frozenset({"read"})))
-    assert _pauses_in(partial(_shown, call, Page(messages, None))) == 1_000
+    caller = Caller("shop", frozenset({"read"}))
+    shown = partial(_shown, Page(messages, None), caller, ClientText("memory://"))
+    assert _pauses_in(shown) == 1_000
 
 
 def _pauses_of(command: Command) -> int:

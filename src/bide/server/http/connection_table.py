@@ -68,9 +68,7 @@ class ConnectionTable:
             limited.
     """
 
-    def __init__(
-        self, settings: Settings, addresses: ClientAddress, admission: Admission
-    ) -> None:
+    def __init__(self, settings: Settings, addresses: ClientAddress, admission: Admission) -> None:
         self._addresses = addresses
         self._admission = admission
         self._most_of_address = settings.connections_per_address

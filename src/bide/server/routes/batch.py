@@ -19,7 +19,7 @@ from bide.model.message import withheld
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.server import validate
-from bide.server.access.rights import RIGHTS, Right
+from bide.server.access.rights import RIGHTS, Caller, Right
 from bide.server.access.senders import sender_of
 from bide.server.call import ApiCall
 from bide.server.limits.batches import Sent
@@ -27,7 +27,7 @@ from bide.server.limits.decoding import Given, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.problem import UNREADABLE, Problem, invalid, kind_of, of_decoding
+from bide.server.problem import UNREADABLE, ClientText, Problem, invalid, kind_of, of_decoding
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -61,7 +61,8 @@ async def batch(call: ApiCall) -> Answer:
     answer comes, send the batch again with `repeated`: nothing is executed twice, and a command
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
-    service, bodies = call.service, call.service.large_bodies
+    service, caller = call.service, call.visit.caller
+    bodies = service.large_bodies
     binary = call.request.content_type == MSGPACK
     pause = bodies.pauses()
     given = await (_unpacked(call, pause) if binary else call.request.read(RequestBatch))
@@ -73,13 +74,13 @@ async def batch(call: ApiCall) -> Answer:
         commands.append(await _own(call, command, pause))
         weight += commands[-1].weight
     check_count("messages", weight, MAX_BATCH_MESSAGES)
-    with await service.quotas.admit(call.visit.caller, commands) as admitted:
+    with await service.quotas.admit(caller, commands) as admitted:
         answers = await _execute(call, given, admitted.commands)
     replies = []
     pause = bodies.pauses()
     for command, answer in zip(commands, answers, strict=True):
         reply = await _completed(call, command, answer)
-        replies.append(await _shown(call, reply, pause))
+        replies.append(await _shown(reply, caller, service.client_text, pause))
     for act, reply in zip(call.acts, replies, strict=False):  # without the log, there are no acts
         act.messages = count_of(reply)
         if isinstance(reply, FailedReply):
@@ -195,13 +196,12 @@ async def _own(call: ApiCall, command: Given, pause: Pause) -> Any:
     return msgspec.structs.replace(command, **changes)
 
 
-async def _shown(call: ApiCall, reply: Any, pause: Pause) -> Any:
+async def _shown(reply: Any, caller: Caller, client_text: ClientText, pause: Pause) -> Any:
     """Return a reply with the caller's names of queues, and without bodies it may not see."""
-    caller = call.visit.caller
     hides = not caller.may("bodies")
     match reply:
         case BideError():
-            return FailedReply(type(reply).__name__, call.service.client_text.of(reply))
+            return FailedReply(type(reply).__name__, client_text.of(reply))
         case BaseException():
             raise reply
         case Names():
