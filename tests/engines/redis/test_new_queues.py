@@ -1,6 +1,7 @@
 """Queues that are not there yet: who makes them, and what is asked meanwhile."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,20 +46,21 @@ def test_a_large_put_is_told_truly_while_another_process_makes_its_queue(
     if deleted:
         ask(first, Configure("q"))
         ask(second, Delete("q"))
-    only = redis_sender(first).nodes.only
-    assert only is not None
-    send = only.exchange
+    nodes = redis_sender(first).nodes
+    connection = nodes.connection(nodes.owner(0) or ("", 0))
+    send = connection.begin
 
-    def exchange(packed: bytes, labels: Sequence[bytes]) -> list[Any]:
+    def begin(packed: bytes, labels: Sequence[bytes]) -> Any:
         if packed.count(b"FCALL") < 2:
             return send(packed, labels)
         monkeypatch.undo()
         behind = packed.rindex(b"*", 0, packed.rindex(b"FCALL"))
-        answers = send(packed[:behind], labels[:-1])
+        answers = send(packed[:behind], labels[:-1]).answers()
         ask(second, put("other"))
-        return answers + send(packed[behind:], labels[-1:])
+        rest = send(packed[behind:], labels[-1:]).answers()
+        return SimpleNamespace(answers=lambda: answers + rest)
 
-    monkeypatch.setattr(only, "exchange", exchange)
+    monkeypatch.setattr(connection, "begin", begin)
     assert all(outcome.done for outcome in ask(first, put(*IDS)).outcomes)
     claimed = ask(first, Claim("q", 700, 60_000, "w"))
     ids = [message.id for message in claimed.messages if message.id != "other"]

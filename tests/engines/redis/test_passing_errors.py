@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,19 +236,19 @@ def test_what_was_refused_is_not_done_after_what_follows_it(
     server = start()
     engine = open_engine(f"{server.url}?reconnect={PATIENCE}")
     assert put(engine, "a")
-    admin, only = server.client(), redis_sender(engine).nodes.only
-    assert only is not None
+    admin, nodes = server.client(), redis_sender(engine).nodes
+    connection = nodes.connection(nodes.owner(0) or ("", 0))
+    send = connection.begin
 
-    send = only.exchange
-
-    def exchange(packed: bytes, labels: Sequence[bytes]) -> list[Any]:
+    def begin(packed: bytes, labels: Sequence[bytes]) -> Any:
         second = packed.rindex(b"*", 0, packed.rindex(b"FCALL"))
         admin.config_set("min-replicas-to-write", 1)
-        first = send(packed[:second], labels[:1])
+        first = send(packed[:second], labels[:1]).answers()
         admin.config_set("min-replicas-to-write", 0)
-        return first + send(packed[second:], labels[1:])
+        rest = send(packed[second:], labels[1:]).answers()
+        return SimpleNamespace(answers=lambda: first + rest)
 
-    monkeypatch.setattr(only, "exchange", exchange)
+    monkeypatch.setattr(connection, "begin", begin)
     with pytest.raises(PartlyDone) as raised:
         engine.execute([Put("q", [Item("b", b"1")]), Cancel("q", ["b"])])
     monkeypatch.undo()

@@ -51,8 +51,6 @@ class Nodes:
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self.doubtful = False
         """Whether sentinels may name another master."""
-        self.only: RedisConnection | None = None
-        """The connection to the server that has all slots, while it is not in doubt."""
         self._asked = 0.0
         self._closed = threading.Event()
         self._watcher = Background("bide-watcher", self._run)
@@ -76,7 +74,6 @@ class Nodes:
 
     def doubt(self) -> None:
         """Ask the sentinels before the next command: their last answer was of no use."""
-        self.only = None
         if self._settings.sentinels is not None:
             self.doubtful = True
             self._settings.sentinels.doubt()
@@ -140,12 +137,10 @@ class Nodes:
             if connection is not None:
                 connection.close()  # an interrupt has left answers on it
             connection = self._connections[address] = self._connect(address, connection)
-        if self.masters == {address} and not (self._many or self.doubtful):
-            self.only = connection
         return connection
 
     def _connect(self, address: Address, lost: RedisConnection | None) -> RedisConnection:
-        self.only, away = None, self._away.get(address)
+        away = self._away.get(address)
         if away is not None:
             raise away.with_traceback(None)  # else each one would add to it
         # One that answers again gets as long as it had for that: it may be slow.
@@ -166,7 +161,6 @@ class Nodes:
     def lose(self, address: Address) -> None:
         """Close a connection; whether the server is away shows at the next one."""
         if (connection := self._connections.get(address)) is not None:
-            self.only = None
             connection.close()
 
     def lose_all(self) -> None:
@@ -186,7 +180,7 @@ class Nodes:
             if sentinels is not None:
                 named = sentinels.look()
                 if self.doubtful or (named and self.masters - named):
-                    self.doubtful, self.only = True, None
+                    self.doubtful = True
             for address, error in list(self._away.items()):
                 if error is not None:
                     with suppress(StoreError):

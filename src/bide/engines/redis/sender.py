@@ -27,7 +27,6 @@ from bide.engines.redis.layout import (
 )
 from bide.engines.redis.settings import RedisSettings
 from bide.engines.redis.transport import ServerCommand, Transport
-from bide.engines.redis.wire import Beginning, pack_words
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
 
@@ -132,9 +131,6 @@ class CallSender(Transport):
             requests.append(request)
             if call.script == "claim":
                 self.claims.append((call, request))
-        only = None if self._settings.wait_replicas else self.nodes.only
-        if only is not None:  # the usual case: one server, which answers
-            self._exchange(only, requests)
         answers = self.execute(requests)
         self._note_changes(calls, answers)
         return answers
@@ -177,41 +173,44 @@ class CallSender(Transport):
         mark = str(next(self._numbers))
         label = f"{mark} ".encode()
         if identity is None:
-            slot, beginning = _beginning_of(script, queue, shard, self._lane, place)
+            slot, first_words = _first_words(script, queue, shard, self._lane, place)
         else:
             kept_in = shard if self.clustered else None
             sender = identity.sender, identity.owner
-            slot, beginning = _beginning_of_identified(script, queue, shard, *sender, kept_in)
+            slot, first_words = _first_words_identified(script, queue, shard, *sender, kept_in)
             mark = f"{mark} {_words_of(call, identity)}"
         lifetime = self._lifetime if writes else 0
         lane = self._lane if self.listens else ""
         words = mark, packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows
-        hurried = call.shards > 1 and script in _HURRIED
         return ServerCommand(
-            slot if self.clustered else 0, words, writes, hurried, beginning, label
+            slot if self.clustered else 0,
+            first_words + words,
+            writes=writes,
+            hurried=call.shards > 1 and script in _HURRIED,
+            mark=len(first_words),
+            label=label,
         )
 
 
 @lru_cache(1024)
-def _beginning_of(
+def _first_words(
     script: str, queue: str, shard: int, lane: str, place: int
-) -> tuple[int, Beginning]:
+) -> tuple[int, tuple[Arg, ...]]:
     """Return the slot of a call, and its words up to the mark."""
-    return _begin(script, queue, shard, [replay_key(queue, shard, lane, place)])
+    return _call_of(script, queue, shard, [replay_key(queue, shard, lane, place)])
 
 
 @lru_cache(1024)
-def _beginning_of_identified(
+def _first_words_identified(
     script: str, queue: str, shard: int, sender: str, owner: str, kept_in: int | None
-) -> tuple[int, Beginning]:
+) -> tuple[int, tuple[Arg, ...]]:
     """Return the same of a call whose command has an identity."""
-    return _begin(script, queue, shard, sender_keys(sender, owner, queue, kept_in))
+    return _call_of(script, queue, shard, sender_keys(sender, owner, queue, kept_in))
 
 
-def _begin(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int, Beginning]:
+def _call_of(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int, tuple[Arg, ...]]:
     keys = [*script_keys(queue, shard), *kept]
-    words: tuple[Arg, ...] = "FCALL", load_library().functions[script], len(keys), *keys
-    return slot_of(keys[0]), Beginning(len(words), pack_words(words))
+    return slot_of(keys[0]), ("FCALL", load_library().functions[script], str(len(keys)), *keys)
 
 
 def _words_of(call: ScriptCall, identity: Identity) -> str:

@@ -13,7 +13,7 @@ from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings, shown_address
-from bide.engines.redis.wire import NOTHING, Beginning, ConnectionLost, pack
+from bide.engines.redis.wire import ConnectionLost, pack
 from bide.logs import logger
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
@@ -32,11 +32,11 @@ class ServerCommand(msgspec.Struct, eq=False):
     slot: int
     """0 if one server has all."""
     words: tuple[Arg, ...]
-    """Those behind the beginning; the first one of a script is its mark."""
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
-    beginning: Beginning = NOTHING
+    mark: int = 0
+    """The place of the mark among the words of a script's call."""
     label: bytes = b""
     """With what the answer begins; empty for a command of the server's own."""
     answer: Any = None
@@ -47,10 +47,10 @@ class ServerCommand(msgspec.Struct, eq=False):
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
-        words = self.words
+        words, mark = self.words, self.mark
         if self.again and self.writes:
-            words = (f"?{words[0]!s}", *words[1:])
-        return pack(words, self.beginning)
+            words = (*words[:mark], f"?{words[mark]!s}", *words[mark + 1 :])
+        return pack(words)
 
 
 class Transport:
@@ -76,10 +76,12 @@ class Transport:
         Returns:
             The answer to each, errors as values.
         """
-        while remaining := _left(requests):
+        remaining = requests
+        while remaining:
             self._attempt(remaining)
             if remaining := _left(remaining):
                 self._wait(remaining)
+                remaining = _left(requests)
         return [
             self._error_of(request) if isinstance(request.answer, Exception) else request.answer
             for request in requests
@@ -128,14 +130,6 @@ class Transport:
         for connection, _, due in exchanges:
             if due[-1].words[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
-
-    def _exchange(self, connection: RedisConnection, due: Sequence[ServerCommand]) -> None:
-        """Send commands to a server, and take in what it answers."""
-        try:
-            labels = [request.label for request in due]
-            self._take(connection, due, connection.exchange(_packed(due), labels))
-        except ConnectionLost as lost:
-            self._lose(connection, due, lost)
 
     def _connect(
         self, address: Address, group: Sequence[ServerCommand]

@@ -10,7 +10,7 @@ import select
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import hiredis
 import msgspec
@@ -40,35 +40,12 @@ class ConnectionLost(Exception):
     """The connection broke; its cause is what broke it, in the same words."""
 
 
-class Beginning(NamedTuple):
-    """The first words of a command, as they go to the server: many commands share them."""
-
-    words: int
-    """How many they are."""
-    packed: bytes
-
-
-NOTHING = Beginning(0, b"")
-
-
-def pack(words: tuple[Arg, ...], beginning: Beginning = NOTHING) -> bytes:
-    """Return a command as it goes to the server.
-
-    Args:
-        words: of the command.
-        beginning: those in front of them.
-    """
-    count = b"*%d\r\n" % (len(words) + beginning.words)
-    return b"".join((count, beginning.packed, pack_words(words)))
-
-
-def pack_words(words: tuple[Arg, ...]) -> bytes:
-    """Return words of a command as they go to the server."""
+def pack(words: tuple[Arg, ...]) -> bytes:
+    """Return a command as it goes to the server."""
     if int in map(type, words):
         # An interrupt while hiredis takes the text of a number would end the process.
         words = tuple([str(word) if type(word) is int else word for word in words])
-    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
-    return packed[packed.index(b"\n") + 1 :]  # their number is in front of them
+    return hiredis.pack_command(words)  # type: ignore[no-any-return,arg-type]
 
 
 class Wire:
