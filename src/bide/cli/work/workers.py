@@ -7,7 +7,7 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import ListGroup
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, rounded
 from bide.observing.workers import WorkerProcess
 from bide.queue.stores import ask_to_stop, read_workers
@@ -34,7 +34,7 @@ def workers() -> None:
 
 
 @on_store(group=workers, name="list")
-def list_(store: Store, out: Output) -> None:
+def list_(store: CommandStore, out: Output) -> None:
     """List the worker processes that report that they are alive.
 
     Each line shows how many messages the process handles and how many it can, and the message that
@@ -61,7 +61,7 @@ def list_(store: Store, out: Output) -> None:
 
 @on_store(click.argument("name"), group=workers)
 @option.time("--wait", "How long to wait for its supervisor, which looks every 5 s.", "15s")
-def stop(store: Store, out: Output, name: str, wait: float) -> bool:
+def stop(store: CommandStore, out: Output, name: str, wait: float) -> bool:
     """Have a worker process replaced, such as one that hangs.
 
     Its supervisor starts a new process and asks the old one to end: its handlers get the grace time
