@@ -1,8 +1,9 @@
 """Run the blocks of one page of the documentation, in order, in one namespace.
 
 A program of its own, so that each page has a process and a directory to itself. Reads from its
-standard input, as JSON, what `test_pages.py` found on the page. Queues go by a clock that jumps to
-whatever is waited for, so that half an hour takes no time; on a page in real time they do not.
+standard input, as JSON, what `test_pages.py` found on the page. Queues and apps go by a clock that
+jumps to whatever is waited for, so that half an hour takes no time; on a page in real time they do
+not.
 """
 
 import doctest
@@ -17,6 +18,7 @@ from typing import Any
 
 from bide.queue.base import BaseQueue
 from bide.testing import FakeClock
+from bide.worker.app.app import App
 
 NINE_O_CLOCK = 1_772_442_000_000  # 2026-03-02 09:00:00 UTC, a Monday
 OPTIONS = doctest.ELLIPSIS
@@ -28,9 +30,10 @@ def main() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     if not page["real_time"]:
         namespace["clock"] = FakeClock(NINE_O_CLOCK, autojump=True)
-        defaults = BaseQueue.__init__.__kwdefaults__
-        assert defaults is not None
-        defaults["clock"] = namespace["clock"]
+        for initialise in (BaseQueue.__init__, App.__init__):
+            defaults = initialise.__kwdefaults__
+            assert defaults is not None
+            defaults["clock"] = namespace["clock"]
     for block in page["blocks"]:
         match block["kind"]:
             case "python":
