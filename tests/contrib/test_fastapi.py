@@ -202,7 +202,7 @@ def test_starlette_and_a_mounted_application(tmp_path: Path) -> None:
 
     inner = Starlette(routes=[Route("/mails", write, methods=["POST"])])
     routes = [Route("/mails", write, methods=["POST"]), Mount("/inner", inner)]
-    with serving(Starlette(routes=routes, lifespan=lifespan(url="memory://"))) as site:
+    with serving(Starlette(routes=routes, lifespan=lifespan(url="memory://mounted"))) as site:
         assert site.ask("POST", "/mails").body == {"id": "one"}
         assert site.ask("POST", "/inner/mails").body == {"id": "one"}
     assert seen[0] is seen[1]
@@ -219,7 +219,7 @@ def test_without_a_lifespan_the_error_names_the_fix() -> None:
 
 def test_after_the_lifespan_the_error_names_the_fix() -> None:
     """As in a test without `with`, after one of the same application with it."""
-    client = TestClient(site_of(None, url="memory://"))
+    client = TestClient(site_of(None, url="memory://after"))
     with client:
         assert client.delete("/mails/one").json() == {"cancelled": False}
     with pytest.raises(bide.WrongContext, match=r"with TestClient\(app\) as client"):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,8 +17,7 @@ import bide
 from bide import InvalidArgument
 from bide.consuming.unknown_work import GIVEN_UP
 from bide.testing import ManualWorker, ScratchStore
-from tests.cluster import RedisCluster
-from tests.server.process import ServerProcess
+from tests.worker.stores import STORES, url_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -435,26 +433,11 @@ def test_what_nobody_knows_for_an_hour_dies(app: bide.App, store: ScratchStore) 
 
 # Every store.
 
-STORES = ("memory", "sqlite", "postgres", "redis", "cluster", "http")
-
 
 @pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Provide the URL of an empty store, of each kind."""
-    match request.param:
-        case "memory":
-            yield f"memory://{tmp_path.name}"
-        case "sqlite":
-            yield f"sqlite:///{tmp_path}/bide.db"
-        case "http":
-            with ServerProcess(tmp_path, "--store", f"sqlite:///{tmp_path}/bide.db") as server:
-                yield server.url
-        case "cluster":
-            cluster: RedisCluster = request.getfixturevalue("redis_cluster")
-            cluster.wipe()
-            yield f"{cluster.url}?shards=4"
-        case kind:
-            yield request.getfixturevalue(f"{kind}_url")()
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with url_of(request.param, request) as url:
+        yield url
 
 
 def test_tasks_run_on_every_store(url: str) -> None:

@@ -30,7 +30,7 @@ NAMED = 8
 ELSEWHERE = "put a message first, or name another store with --url or BIDE_URL"
 
 
-class CommandStore(ExitStack):
+class Store(ExitStack):
     """The store that a command names; its queues are closed with it.
 
     Args:

@@ -45,6 +45,8 @@ class QueueHandlers:
     """For a source: the queue that it puts messages into."""
     tasks: bool = False
     """Whether some of them are tasks, which the bodies of their messages name."""
+    settings: dict[str, int] = field(default_factory=dict)
+    """What the app declares of the queue, by names of settings, as `Configure` takes them."""
 
     @property
     def any(self) -> Handler:

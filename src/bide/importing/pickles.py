@@ -7,7 +7,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from bide.importing.source import NotTakenOver
+from bide.importing.source import Refused
 
 _PLAIN = {
     ("builtins", "set"),
@@ -54,7 +54,7 @@ class _Reader(pickle.Unpickler):
             return made
         if (module, name) in _PLAIN:
             return super().find_class(module, name)
-        raise NotTakenOver(f"its pickle has a {module}.{name}, which is no plain value")
+        raise Refused(f"its pickle has a {module}.{name}, which is no plain value")
 
 
 def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
@@ -65,24 +65,24 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
         also: replacements of further classes, by name.
 
     Raises:
-        NotTakenOver: it is broken, has anything else in it, or more than `MOST` values.
+        Refused: it is broken, has anything else in it, or more than `MOST` values.
 
     Example:
         >>> plain(pickle.dumps({"order": [42]}))
         {'order': [42]}
         >>> plain(pickle.dumps(print))
         Traceback (most recent call last):
-        bide.importing.source.NotTakenOver: its pickle has a builtins.print, which is no ...
+        bide.importing.source.Refused: its pickle has a builtins.print, which is no ...
     """
     try:
         _check_steps(data)
         value = _Reader(data, also or {}).load()
         _count(value)
         return value
-    except NotTakenOver:
+    except Refused:
         raise
     except Exception as error:
-        raise NotTakenOver(f"its pickle cannot be read ({error})") from error
+        raise Refused(f"its pickle cannot be read ({error})") from error
 
 
 def decoded(data: bytes, *, pickles: bool) -> Any:
@@ -90,7 +90,7 @@ def decoded(data: bytes, *, pickles: bool) -> Any:
 
     Raises:
         Pickled: it is pickled, and `pickles` are not to be read.
-        NotTakenOver: as `plain`.
+        Refused: as `plain`.
         ValueError: it is no JSON.
     """
     if not is_pickle(data):
@@ -104,21 +104,20 @@ def _check_steps(data: bytes) -> None:
     """Check a pickle without loading it: an instruction of five bytes may ask for gigabytes.
 
     Raises:
-        NotTakenOver: it has too many instructions, or names a place of the memo that it cannot
-            need.
+        Refused: it has too many instructions, or names a place of the memo that it cannot need.
         ValueError: an instruction is broken, or promises more bytes than there are.
     """
     for count, (step, argument, _) in enumerate(pickletools.genops(data)):
         too_far = step.name in _INDEXED and argument is not None and int(argument) > MOST_STEPS
         if count > MOST_STEPS or too_far:
-            raise NotTakenOver(f"its pickle has more than {MOST_STEPS:,} steps")
+            raise Refused(f"its pickle has more than {MOST_STEPS:,} steps")
 
 
 def _count(value: Any) -> None:
     """Check how many values there are: a small pickle can name the same list a billion times.
 
     Raises:
-        NotTakenOver: too many, or without end because a list contains itself.
+        Refused: too many, or without end because a list contains itself.
     """
     count, rest = 0, [value]
     while rest:
@@ -129,7 +128,7 @@ def _count(value: Any) -> None:
             continue
         count += len(container)
         if count > MOST:
-            raise NotTakenOver(f"its pickle has more than {MOST:,} values, or contains itself")
+            raise Refused(f"its pickle has more than {MOST:,} values, or contains itself")
         rest += container
 
 
@@ -137,7 +136,7 @@ def inflated(data: bytes, limit: int) -> bytes:
     """Return data without the compression of zlib or gzip, if it has one.
 
     Raises:
-        NotTakenOver: it is broken, or larger than the limit.
+        Refused: it is broken, or larger than the limit.
     """
     if data[:1] not in (b"\x78", b"\x1f"):
         return data
@@ -145,7 +144,7 @@ def inflated(data: bytes, limit: int) -> bytes:
     try:
         content = reader.decompress(data, limit)
     except zlib.error as error:
-        raise NotTakenOver(f"it cannot be decompressed ({error})") from error
+        raise Refused(f"it cannot be decompressed ({error})") from error
     if not reader.eof:
-        raise NotTakenOver(f"it has more than {limit:,} bytes")
+        raise Refused(f"it has more than {limit:,} bytes")
     return content

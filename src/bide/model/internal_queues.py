@@ -26,6 +26,8 @@ class InternalQueue(Enum):
     """The ledger of a move to another store."""
     SOURCE = f"{INTERNAL_PREFIX}source:"
     """Windows of a source: each source has a queue whose name begins with this."""
+    DECLARED = f"{INTERNAL_PREFIX}declared"
+    """Settings that apps declare, as they were applied last: one message for each queue."""
     TOKENS = f"{SERVER_NAMESPACE}/tokens"
     """Access tokens, without their secrets."""
     KEYS = f"{SERVER_NAMESPACE}/keys"

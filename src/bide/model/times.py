@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -367,6 +368,26 @@ def limits_text(settings: Any) -> str:
     """
     limits = limits_of(settings).items()
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in limits if value)
+
+
+def settings_text(settings: Mapping[str, int]) -> str:
+    """Return settings of a queue, by name as `Configure` takes them, as text.
+
+    Example:
+        >>> settings_text({"limit": 3, "rate": 600_000, "history": 3_600_000, "keep": 0})
+        'limit 3, rate 100/m, history 1h, keep off'
+    """
+
+    def shown(name: str, value: int) -> str:
+        if not value:
+            return "off"
+        if name.endswith("rate"):
+            return rate_text(value)
+        return str(value) if name.endswith("limit") else format_duration(value)
+
+    return ", ".join(
+        f"{name.replace('_', ' ')} {shown(name, value)}" for name, value in settings.items()
+    )
 
 
 def served(last: int, us: int, now: int) -> int:

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
+from bide.consuming.declared_settings import apply_declared
 from bide.consuming.queue_handlers import QueueHandlers, chained
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
 from bide.tasks import first_of
-from bide.testing.manual_consumer import Handled, ManualConsumer
+from bide.testing.manual_consumer import HOLDER, Handled, ManualConsumer
 from bide.testing.store import ScratchStore
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import entered
@@ -141,6 +142,8 @@ class _Worker(Generic[Answer]):
         try:
             async with entered(self.app.lifespan, self.app):
                 store_client = StoreClient(self.store.lane, self.store.clock)
+                handled = [self._handlers_of(queue) for queue in self._queues]
+                await apply_declared(store_client, handled, HOLDER)
                 for queue in self._queues:
                     queue_handlers = self._handlers_of(queue)
                     around, chain = chained(queue_handlers, store_client, self.app.around)

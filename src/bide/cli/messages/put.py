@@ -11,7 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK, Form, check_size, decode_body, read_body
 from bide.cli.message_output import outcome_json, sentence_of
 from bide.cli.output import DONE, NOT_DONE, Bar, Output, plural, warn
-from bide.cli.store import CommandStore, refuse_internal
+from bide.cli.store import Store, refuse_internal
 from bide.cli.times import when
 from bide.model.errors import StoreError
 from bide.model.replies import Outcome
@@ -41,7 +41,7 @@ BATCH = 1_000
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
-    store: CommandStore,
+    store: Store,
     out: Output,
     queue: str,
     body: str | None,

@@ -7,7 +7,7 @@ from bide.cli.command import on_store
 from bide.cli.message_output import print_messages
 from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Output
-from bide.cli.store import CommandStore
+from bide.cli.store import Store
 from bide.model.message import STATES, State
 
 
@@ -16,12 +16,7 @@ from bide.model.message import STATES, State
 @option.rule
 @option.limit
 def scan(
-    store: CommandStore,
-    out: Output,
-    queue: str,
-    state: State | None,
-    limit: int | None,
-    **rule: Any,
+    store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
 ) -> None:
     """List messages by state, group or time.
 

@@ -1,50 +1,76 @@
 """`bide queues`: list the queues of the store."""
 
+from typing import Any, NamedTuple
+
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import NAME, Cell, Column, Output
 from bide.cli.queue_output import facts_of, size_cells
-from bide.cli.store import CommandStore
+from bide.cli.store import Store
 from bide.cli.times import now_ms, rounded
+from bide.consuming.declared_settings import declared_of, shown
 from bide.model.commands import Count
 from bide.model.replies import SIZES, Counts
+from bide.model.times import settings_text
 
 COLUMNS = (
     Column("queue", least=NAME),
     *[Column(name, right=True, extra=True) for name in (*SIZES, "late by")],
     Column(""),
+    Column("settings", extra=True),
 )
 
 
+class Row(NamedTuple):
+    """What is shown of a queue."""
+
+    queue: str
+    counts: Counts
+    declared: dict[str, int]
+    """The settings that an app declares, by name as `Configure` takes them."""
+
+
 @on_store(option.prefix, option.internal)
-def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
+def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
     """List the queues of the store.
 
     With PREFIX, only those whose names begin with it. In a pipe, each line is: name, delayed,
-    ready, leased, dead, and "paused" if it is.
+    ready, leased, dead, and "paused" if it is. Settings are shown that the app of a worker
+    declares; `bide set` may have changed them since.
 
     \b
     Example:
       bide queues
       bide queues shop- --json
     """
-    rows = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix, own=own)]
+    rows = [
+        Row(name, store.ask(Counts, Count(name)), store.run(declared_of(name)))
+        for name in store.names(prefix, own=own)
+    ]
     if prefix and not rows:
         raise store.no_queue(prefix, "no queue begins with")
     out.items(
         rows,
         COLUMNS,
-        facts=lambda row: {"queue": row[0], **facts_of(row[1])},
+        facts=_facts,
         line=lambda row: [
-            row[0],
-            *[getattr(row[1].sizes, size) for size in SIZES],
-            *["paused"] * row[1].paused,
+            row.queue,
+            *[getattr(row.counts.sizes, size) for size in SIZES],
+            *["paused"] * row.counts.paused,
         ],
-        cells=lambda row: _cells(*row),
+        cells=_cells,
         empty=f"no queues in {store.shown}",
     )
 
 
-def _cells(name: str, counts: Counts) -> list[Cell]:
+def _facts(row: Row) -> dict[str, Any]:
+    declared = {"declared": shown(row.declared)} if row.declared else {}
+    return {"queue": row.queue, **facts_of(row.counts), **declared}
+
+
+def _cells(row: Row) -> list[Cell]:
+    counts = row.counts
     late = "" if counts.oldest is None else rounded(max(0, now_ms() - counts.oldest))
-    return [(name, "bold"), *size_cells(counts), late, ("paused" * counts.paused, "yellow")]
+    settings: Cell = f"declared: {settings_text(row.declared)}" if row.declared else ""
+    paused: Cell = ("paused" * counts.paused, "yellow")
+    return [(row.queue, "bold"), *size_cells(counts), late, paused, settings]

@@ -1,5 +1,8 @@
 """`bide workers`: list worker processes, or have one replaced."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 import msgspec
 
@@ -7,8 +10,10 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import ListGroup
-from bide.cli.store import CommandStore
+from bide.cli.store import Store
 from bide.cli.times import now_ms, rounded
+from bide.consuming.declared_settings import declared_of, shown
+from bide.model.times import settings_text
 from bide.observing.workers import WorkerProcess
 from bide.queue.stores import ask_to_stop, read_workers
 
@@ -18,6 +23,10 @@ COLUMNS = (
     Column("longest", right=True, extra=True),
     Column("queues", least=TEXT),
 )
+
+
+Declared = Mapping[str, Mapping[str, int]]
+"""The settings that apps declare, by queue."""
 
 
 @click.group(cls=ListGroup)
@@ -34,25 +43,27 @@ def workers() -> None:
 
 
 @on_store(group=workers, name="list")
-def list_(store: CommandStore, out: Output) -> None:
+def list_(store: Store, out: Output) -> None:
     """List the worker processes that report that they are alive.
 
-    Each line shows how many messages the process handles and how many it can, and the message that
-    has run longest. In a pipe, each line is: name, messages that it handles, the longest of them,
-    its milliseconds so far, milliseconds that its report is overdue, queues with commas between
-    them.
+    Each line shows how many messages the process handles and how many it can, the message that has
+    run longest, and behind a queue the settings that its app declares. In a pipe, each line is:
+    name, messages that it handles, the longest of them, its milliseconds so far, milliseconds that
+    its report is overdue, queues with commas between them.
 
     \b
     Example:
       bide workers list --json | jq 'select(.silent)'
     """
     listing = read_workers(store.lane)
+    queues = {queue for worker in listing.workers for queue in worker.queues}
+    declared = {queue: store.run(declared_of(queue)) for queue in sorted(queues)}
     out.items(
         listing.workers,
         COLUMNS,
-        facts=msgspec.structs.asdict,
+        facts=lambda worker: _facts(worker, declared),
         line=_line,
-        cells=_cells,
+        cells=lambda worker: _cells(worker, declared),
         empty=f"no worker reports that it is alive in {store.shown}",
     )
     if listing.partly:
@@ -61,7 +72,7 @@ def list_(store: CommandStore, out: Output) -> None:
 
 @on_store(click.argument("name"), group=workers)
 @option.time("--wait", "How long to wait for its supervisor, which looks every 5 s.", "15s")
-def stop(store: CommandStore, out: Output, name: str, wait: float) -> bool:
+def stop(store: Store, out: Output, name: str, wait: float) -> bool:
     """Have a worker process replaced, such as one that hangs.
 
     Its supervisor starts a new process and asks the old one to end: its handlers get the grace time
@@ -107,7 +118,12 @@ def _line(worker: WorkerProcess) -> tuple[object, ...]:
     return worker.holder, running, id, *times, ",".join(worker.queues)
 
 
-def _cells(worker: WorkerProcess) -> list[Cell]:
+def _facts(worker: WorkerProcess, declared: Declared) -> dict[str, Any]:
+    settings = {queue: shown(declared[queue]) for queue in worker.queues if declared[queue]}
+    return msgspec.structs.asdict(worker) | ({"declared": settings} if settings else {})
+
+
+def _cells(worker: WorkerProcess, declared: Declared) -> list[Cell]:
     id, lasting = _longest(worker)
     running = sum(busy.running for busy in worker.busy.values())
     places = sum(busy.places for busy in worker.busy.values())
@@ -115,4 +131,8 @@ def _cells(worker: WorkerProcess) -> list[Cell]:
     if worker.silent is not None:
         now = f"silent for {rounded(worker.silent)}", "red"
     longest = "" if lasting is None else f"{id} {rounded(lasting)}"
-    return [worker.holder, now, longest, ", ".join(worker.queues)]
+    queues = [
+        queue + (f" ({settings_text(declared[queue])})" if declared[queue] else "")
+        for queue in worker.queues
+    ]
+    return [worker.holder, now, longest, ", ".join(queues)]

@@ -233,7 +233,7 @@ class Celery(App):
                     retry = Backoff(attempts=MAX_ATTEMPTS, on=())
                     made = make_handler(task.handle, task.options.time_limit, retry)
                     handler = replace(made, name=name)
-                    self._add(queue, name, handler, self._lease, self._concurrency)
+                    self._add(queue, name, handler, self._lease, self._concurrency, {})
                     known = self._queue_handlers[queue]
 
 

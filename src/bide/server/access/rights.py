@@ -99,6 +99,8 @@ def rights_of(
             return ("admin",)
     if internal is InternalQueue.STOPS:  # a supervisor looks for requests; an admin makes them
         return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)
+    if internal is InternalQueue.DECLARED and not command.only_reads:
+        return ("admin",)  # who may change settings
     if internal is InternalQueue.WORKERS and not command.only_reads:
         return ("consume",)  # a worker's heartbeat
     if isinstance(command, cmd.Put) and command.on_conflict == "replace":

@@ -22,8 +22,9 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, NewMessage
-from bide.model.times import Duration, milliseconds
+from bide.model.times import Duration, Rate, milliseconds
 from bide.queue.aio import AsyncQueue
+from bide.queue.arguments import settings_of
 from bide.queue.sync import Queue
 from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.open_queues import OpenQueues
@@ -153,6 +154,13 @@ class App(Periodic):
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
         still_wanted: Callable[..., Any] | None = None,
+        keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
     ) -> Callable[[F], F]:
         """Register a function that handles the messages of a queue. The function is not changed.
 
@@ -179,17 +187,35 @@ class App(Periodic):
             still_wanted: called before each delivery with the body, or the body and the delivery.
                 If it returns false, the message is discarded: it is acked, and the handler is not
                 called. Async if the handler is.
+            keep, history, result_ttl, limit, rate, group_limit, group_rate: settings of the queue,
+                as for `Queue.configure`. A worker applies them when it starts and they have changed
+                since they were last applied; what is not declared stays as it is.
 
         Raises:
-            InvalidArgument: the function takes other parameters, or the queue has a handler.
+            InvalidArgument: the function takes other parameters, a setting is not valid, or the
+                queue has a handler.
+
+        Example:
+            >>> app = App("memory://")
+            >>> @app.handler("calls", limit=5, rate="100/m", history="7d")
+            ... def call(number: str) -> None: ...
         """
 
         check_decorator(queue, 'app.handler("orders")')
+        settings = settings_of(
+            keep=keep,
+            history=history,
+            result_ttl=result_ttl,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_rate=group_rate,
+        )
 
         def register(function: F) -> F:
             self._check_free(queue, "for several kinds of work in one queue use @app.job")
             handler = make_handler(function, timeout, retry, still_wanted, warn_after=warn_after)
-            self._add(queue, None, handler, lease, concurrency)
+            self._add(queue, None, handler, lease, concurrency, settings)
             return function
 
         return register
@@ -204,6 +230,13 @@ class App(Periodic):
         timeout: Duration | None = None,
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
+        keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
     ) -> Callable[[J], J]:
         """Register a class whose instances are the work, a subclass of `bide.Job`.
 
@@ -215,6 +248,8 @@ class App(Periodic):
             concurrency: as for `handler`; the same for all jobs of a queue.
             timeout, warn_after: as for `handler`.
             retry: as for `handler`.
+            keep, history, result_ttl, limit, rate, group_limit, group_rate: as for `handler`; all
+                jobs of a queue share them.
 
         Raises:
             InvalidArgument: it is not a `Job`, it has no `run`, its `run` or `still_wanted` takes
@@ -223,6 +258,15 @@ class App(Periodic):
         """
 
         check_decorator(queue, 'app.job("orders")')
+        settings = settings_of(
+            keep=keep,
+            history=history,
+            result_ttl=result_ttl,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_rate=group_rate,
+        )
 
         def register(kind: J) -> J:
             if not isinstance(kind, type) or not issubclass(kind, Job):
@@ -238,7 +282,7 @@ class App(Periodic):
                 kind.run, timeout, retry, wanted, body=kind, warn_after=warn_after
             )
             handler = replace(handler, takes=str(inspect.signature(kind)))
-            self._add(queue, known_as, handler, lease, concurrency)
+            self._add(queue, known_as, handler, lease, concurrency, settings)
             kind._name = known_as
             return kind
 
@@ -258,6 +302,13 @@ class App(Periodic):
         timeout: Duration | None = None,
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
+        keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
         self,
@@ -271,6 +322,13 @@ class App(Periodic):
         timeout: Duration | None = None,
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
+        keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function that messages call: `@app.task`, or `@app.task(queue="orders")`.
 
@@ -288,6 +346,8 @@ class App(Periodic):
             lease: as for `handler`; the same for all tasks of a queue.
             concurrency: as for `handler`; the same for all tasks of a queue.
             timeout, warn_after, retry: as for `handler`.
+            keep, history, result_ttl, limit, rate, group_limit, group_rate: as for `handler`; all
+                tasks of a queue share them.
 
         Raises:
             InvalidArgument: the function takes arguments that a message cannot carry, the name is
@@ -307,6 +367,16 @@ class App(Periodic):
                 f"{function!r} is no function; name the queue of a task with @app.task(queue=...)"
             )
 
+        settings = settings_of(
+            keep=keep,
+            history=history,
+            result_ttl=result_ttl,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_rate=group_rate,
+        )
+
         def register(function: Callable[P, R]) -> Task[P, R]:
             if inspect.isclass(function) or not callable(function):
                 raise InvalidArgument(f"{function!r} is no function; classes are for @app.job")
@@ -321,7 +391,8 @@ class App(Periodic):
                 self._open_queues, function, known_as, home, checked_retry(retry) or Backoff()
             )
             self._check_name(home, known_as)
-            self._add(home, known_as, made.handler(timeout, warn_after), lease, concurrency)
+            handler = made.handler(timeout, warn_after)
+            self._add(home, known_as, handler, lease, concurrency, settings)
             self._queue_handlers[home].tasks = True
             self.tasks[known_as] = made
             return made

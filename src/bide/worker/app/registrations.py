@@ -11,7 +11,7 @@ from bide.engines.registry import default_url, mask, opener
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import check_whole
-from bide.model.times import Duration
+from bide.model.times import Duration, settings_text
 from bide.worker.app.lifespan import SHAPE, Lifespan
 from bide.worker.periodic.schedule import Schedule
 from bide.worker.periodic.source import Source
@@ -59,6 +59,7 @@ class Registrations:
         handler: Handler,
         lease: Duration,
         concurrency: int | None,
+        settings: Mapping[str, int],
     ) -> None:
         """Register a handler with the settings of its queue, which all its jobs must share."""
         ms = lease_of(lease)
@@ -74,6 +75,12 @@ class Registrations:
                 f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
                 f"{known.concurrency} already; give all its jobs the same"
             )
+        for name, value in settings.items():
+            if known.settings.setdefault(name, value) != value:
+                raise InvalidArgument(
+                    f"queue {queue!r} has {settings_text({name: known.settings[name]})} already; "
+                    "declare each setting of a queue once"
+                )
         known.handlers[job] = handler
 
     def _check_name(self, queue: str, name: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 
 from bide.consuming.consumer import Consumer
+from bide.consuming.declared_settings import apply_declared
 from bide.consuming.graceful_stop import stop
 from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import chained
@@ -184,6 +185,8 @@ class Runner:
         heartbeat = Heartbeat(store_client.lane, store_client.clock, holder, report, self.tallies)
         beside: list[asyncio.Task[None]] = []
         try:
+            handled = [self.app.queue_handlers[queue] for queue in self._queues]
+            await apply_declared(store_client, handled, holder)
             for queue in self._queues:
                 queue_handlers = self.app.queue_handlers[queue]
                 around, chain = chained(queue_handlers, store_client, self.app.around)
