@@ -48,6 +48,7 @@ SECTIONS = {
     "Work": (
         "work.worker",
         "work.tasks",
+        "work.call",
         "work.workers",
         "work.sources",
         "work.schedules",

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from bide.engines.registry import DEFAULT_URL, file_of, is_server, mask, opener
 from bide.lane.lane import Lane
@@ -50,6 +51,17 @@ class Store(ExitStack):
         """The name of the user in changes."""
         self._makes = makes
         self._lane: Lane | None = None
+
+    def of_app(self, url: str) -> "Store":
+        """Return the store of an app, unless the command line names another one with `--url`.
+
+        Args:
+            url: that of the app.
+        """
+        source = click.get_current_context().get_parameter_source("url")
+        if source is ParameterSource.COMMANDLINE:
+            return self
+        return self.enter_context(Store(url, makes=self._makes))
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue, whether or not anything was ever put into it.

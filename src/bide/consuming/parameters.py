@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
@@ -77,8 +78,10 @@ class Parameters:
         self._name = name_of(function)
         self._signature = inspect.signature(function)
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
+        self._texts: set[str] = set()
         self._required: set[str] = set()
-        self._by_position: list[str] = []
+        self.by_position: list[str] = []
+        """The names of those that a call may give by position, in order."""
         self._other: Callable[[bytes], Any] | None = None
         self.delivery: str | None = None
         """The parameter that takes the delivery, if there is one."""
@@ -118,10 +121,12 @@ class Parameters:
             self._other = decode
             return
         self._decoders[name] = decode
+        if kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str):
+            self._texts.add(name)
         if required:
             self._required.add(name)
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            self._by_position.append(name)
+            self.by_position.append(name)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name.
@@ -132,10 +137,10 @@ class Parameters:
         Raises:
             InvalidArgument: the function cannot be called with them.
         """
-        arguments = dict(zip(self._by_position, args, strict=False))
+        arguments = dict(zip(self.by_position, args, strict=False))
         twice = arguments.keys() & kwargs.keys()
         arguments |= kwargs
-        if len(args) > len(self._by_position) or twice or self._mismatch(arguments):
+        if len(args) > len(self.by_position) or twice or self._mismatch(arguments):
             raise InvalidArgument(self._cannot_be_called(args, kwargs))
         data, _ = bodies.encode(arguments)
         try:
@@ -143,6 +148,33 @@ class Parameters:
         except Unfit as error:
             raise InvalidArgument(str(error)) from error
         return arguments
+
+    def read(self, name: str, text: str) -> Any:
+        """Return the value of an argument that a person wrote, for `bide call`.
+
+        A parameter annotated with `str` takes the text as it is. Others take it as JSON if that
+        fits the annotation, or else as text. What fits in neither way is for `bind` to refuse.
+
+        Example:
+            >>> import datetime
+            >>> def expire(order: int, reason: str, until: datetime.date) -> None: ...
+            >>> parameters = Parameters(expire)
+            >>> parameters.read("order", "42"), parameters.read("reason", "42")
+            (42, '42')
+            >>> parameters.read("until", "2030-01-01")
+            datetime.date(2030, 1, 1)
+        """
+        decode = self._decoders.get(name, self._other)
+        if decode is None or name in self._texts:
+            return text
+        data = text.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
+        with suppress(Exception):  # validation code of the user may raise anything
+            return decode(data)
+        with suppress(Exception):
+            return decode(msgspec.json.encode(text))
+        with suppress(ValueError, RecursionError):
+            return bodies.parse(data)
+        return text
 
     def decode(self, message: Message) -> dict[str, Any]:
         """Return the arguments that a message has, by name.

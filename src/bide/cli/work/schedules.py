@@ -3,7 +3,6 @@
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from bide.cli import option
 from bide.cli.command import on_store
@@ -84,20 +83,19 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     from bide.worker.periodic.progress import schedule_facts
 
     app = load(target)
-    given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
-    with Store(store.url if given else app._url) as place:
-        try:
-            known = set(place.names())
-        except StoreUnavailable:  # no worker has run yet
-            known = set()
-        rows = []
-        for schedule in app.schedules.values():
-            rule = schedule.recurrence
-            facts = schedule_facts(schedule.queue, rule, rule.after(now_ms()), count)
-            stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
-            if stored is not None and all(stored[key] == facts[key] for key in RULE):
-                facts = stored  # else the next worker with this schedule puts another tick
-            rows.append({**facts, "missed": schedule.missed})
+    place = store.of_app(app._url)
+    try:
+        known = set(place.names())
+    except StoreUnavailable:  # no worker has run yet
+        known = set()
+    rows = []
+    for schedule in app.schedules.values():
+        rule = schedule.recurrence
+        facts = schedule_facts(schedule.queue, rule, rule.after(now_ms()), count)
+        stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
+        if stored is not None and all(stored[key] == facts[key] for key in RULE):
+            facts = stored  # else the next worker with this schedule puts another tick
+        rows.append({**facts, "missed": schedule.missed})
     return rows
 
 

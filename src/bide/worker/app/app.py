@@ -387,9 +387,8 @@ class App(Periodic):
                     f"a task is named {known_as!r} already; give this one another name="
                 )
             home = queue or known_as
-            made = Task(
-                self._open_queues, function, known_as, home, checked_retry(retry) or Backoff()
-            )
+            backoff = checked_retry(retry) or Backoff()
+            made = Task(self, self._open_queues, function, known_as, home, backoff)
             self._check_name(home, known_as)
             handler = made.handler(timeout, warn_after)
             self._add(home, known_as, handler, lease, concurrency, settings)

@@ -1,4 +1,4 @@
-"""Import the `App` that `module:app` on a command line names."""
+"""Import the `App` that `module:app` on a command line names, or the `Task`: `module:task`."""
 
 import importlib
 import os
@@ -10,6 +10,7 @@ from typing import Any
 
 from bide.model.errors import InvalidArgument
 from bide.worker.app.app import App
+from bide.worker.app.task import Task
 
 EXTRAS = {
     "alembic": "sqlalchemy",
@@ -53,12 +54,8 @@ def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
         raise InvalidArgument(
             f"{target!r} names no app; write module:app, as in: bide worker {hint or 'shop'}:{name}"
         )
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
     module = _import(module_name)
-    named_object: object = module
-    for part in name.split("."):
-        named_object = getattr(named_object, part, None)
+    named_object = _attribute(module, name)
     if celery or hasattr(named_object, OF_CELERY):
         named_object = _publisher(target, named_object, celery)
     if isinstance(named_object, App):
@@ -68,6 +65,49 @@ def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
     hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
     what = "has no" if named_object is None else "has something else than a bide.App as"
     raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
+
+
+def load_task(target: str) -> Task[..., Any]:
+    """Import the task that `module:name` names: an attribute, or a task of an app in the module.
+
+    Args:
+        target: `module:name`.
+
+    Raises:
+        InvalidArgument: there is no such module, its import fails, or it has no such task.
+    """
+    module_name, _, name = target.partition(":")
+    if not module_name or not name or "/" in module_name:
+        raise InvalidArgument(
+            f"{target!r} names no task; write module:task, as in: bide call shop:expire"
+        )
+    module = _import(module_name)
+    named_object = _attribute(module, name)
+    if isinstance(named_object, Task):
+        return named_object
+    apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
+    named = [app.tasks[name] for app in apps.values() if name in app.tasks]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise InvalidArgument(
+            f"several apps of {module_name} have a task {name!r}; write the name of its function"
+        )
+    if callable(named_object):
+        raise InvalidArgument(f"{target} is no task; decorate it with @app.task")
+    tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
+    tasks = tasks or [key for app in apps.values() for key in app.tasks]
+    listed = ", ".join(f"{module_name}:{key}" for key in tasks)
+    hint = f"it has: {listed}" if tasks else "make one there with @app.task"
+    raise InvalidArgument(f"{module_name} has no task {name!r}; {hint}")
+
+
+def _attribute(module: ModuleType, path: str) -> Any:
+    """Return what a path such as `app` or `Shop.app` names in a module; `None` if there is none."""
+    named_object: object = module
+    for part in path.split("."):
+        named_object = getattr(named_object, part, None)
+    return named_object
 
 
 def _publisher(target: str, named_object: Any, celery: bool) -> App:
@@ -98,6 +138,9 @@ def _apps(module: ModuleType) -> list[str]:
 
 
 def _import(name: str) -> ModuleType:
+    """Import a module. Those of the current directory come first, as when a script there is run."""
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
     try:
         __import__(name)  # importlib.import_module would add its own frames to tracebacks
         return sys.modules[name]

@@ -17,6 +17,7 @@ from bide.queue.aio import AsyncQueue
 from bide.queue.arguments import OnConflict
 from bide.queue.sync import Queue
 from bide.worker.app.open_queues import OpenQueues
+from bide.worker.app.registrations import Registrations
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,12 +48,15 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
+        app: Registrations,
         open_queues: OpenQueues,
         function: Callable[P, R],
         name: str,
         queue: str,
         retry: Backoff,
     ) -> None:
+        self.app = app
+        """The app that it belongs to."""
         self.name = name
         """Names the task in messages."""
         self.parameters = Parameters(function)

@@ -1,0 +1,91 @@
+"""`bide call`: put a message that calls a task."""
+
+from typing import Any
+
+import click
+
+from bide.cli import option
+from bide.cli.command import on_any_store
+from bide.cli.errors import usage_error
+from bide.cli.output import Output
+from bide.cli.putting import put_one
+from bide.cli.store import Store, refuse_memory
+from bide.model.errors import InvalidArgument
+
+
+@on_any_store(
+    click.argument("target", metavar="MODULE:TASK"),
+    click.argument("arguments", nargs=-1, metavar="[ARGUMENT]..."),
+    option.put_options(option.changed),
+)
+def call(
+    store: Store,
+    out: Output,
+    target: str,
+    arguments: tuple[str, ...],
+    on_conflict: str,
+    if_version: str | None,
+    **options: Any,
+) -> bool:
+    """Put a message that calls a task.
+
+    MODULE:TASK names it: shop:expire is the function `expire` of shop.py with the decorator
+    @app.task, or the task that an app of shop.py knows as "expire". The store is the one of --url,
+    else the one of the app. Without --delay and --at, the call is due at once. --attempts is by
+    default what the task says.
+
+    Each ARGUMENT is a value, in the order of the parameters, or NAME=VALUE. A value is text for a
+    parameter annotated with `str`; for others it is JSON, or else text, as a date is. Give a text
+    that reads like NAME=VALUE by name: note=a=b. Put -- before a negative number, or give it by
+    name. The task checks the arguments as its `put` does.
+
+    Output and exit code are those of `bide put`.
+
+    \b
+    Example:
+      bide call shop:expire 42 --delay 30m
+      bide call shop:expire 42 reason=late --id order-42
+      bide call shop:notify '{"name": "Ann"}' days='[1, 2]' --group ann
+    """
+    from bide.worker.app.loading import load_task
+
+    task = load_task(target)
+    by_position, by_name = _divided(arguments)
+    parameters = task.parameters
+    names = parameters.by_position
+    try:
+        message = task.later(
+            **{name: value for name, value in options.items() if value is not None}
+        ).message(
+            *[
+                parameters.read(names[place], text) if place < len(names) else text
+                for place, text in enumerate(by_position)
+            ],
+            **{name: parameters.read(name, text) for name, text in by_name.items()},
+        )
+    except InvalidArgument as error:  # it speaks of arguments of the task, and not of options
+        raise usage_error(str(error)) from error
+    place = store.of_app(task.app._url)
+    refuse_memory(place.url, "name a shared store with --url, or in the app")
+    return put_one(
+        place, out, task.queue_name, message, on_conflict=on_conflict, if_version=if_version
+    )
+
+
+def _divided(arguments: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """Return the values by position, and those by name.
+
+    Raises:
+        click.UsageError: a name is given twice.
+    """
+    by_position: list[str] = []
+    by_name: dict[str, str] = {}
+    for argument in arguments:
+        name, given, text = argument.partition("=")
+        if not given or not name.isidentifier():
+            by_position.append(argument)
+        elif name in by_name:
+            raise usage_error(f"{name}= is given twice")
+        else:
+            by_name[name] = text
+    return by_position, by_name
