@@ -7,8 +7,8 @@ its own thread. Nothing here is lost: what was put with an answer is in the stor
 import gc
 import itertools
 import logging
+import random
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,8 +91,13 @@ def test_finalizers_that_the_collector_calls(url: str, work: Callable[[], None])
             def __del__(self) -> None:
                 puts.put()
 
+        chance = random.Random(1)
+        lists: list[object] = []
+
         def turn() -> None:
             Garbage()
+            # The collector counts what is made: so it comes at any place of a turn.
+            lists.extend([] for _ in range(chance.randrange(20)))
             work()
 
         before, died = gc.get_threshold(), deaths.total()
@@ -109,16 +114,19 @@ def test_finalizers_that_the_collector_calls(url: str, work: Callable[[], None])
 def test_a_signal_handler_that_puts(url: str, work: Callable[[], None]) -> None:
     with bide.Queue("notes", url) as notes:
         puts = Puts(notes)
-        before = signal.signal(signal.SIGALRM, lambda *_: puts.put())
+        rings = True
 
-        def turn() -> None:
-            if threading.current_thread() is threading.main_thread():
+        def ring(*_: object) -> None:
+            puts.put()
+            if rings:  # again after the put, which may take longer
                 signal.setitimer(signal.ITIMER_REAL, 0.0003)
-            work()
 
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
         try:
-            in_threads(turn, effort(200, 2_000))
+            in_threads(work, effort(200, 2_000))
         finally:
+            rings = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         check(url, puts)
