@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.model.commands import Ack, Extend
+from bide.model.commands import Ack, Extend, Release
 from tests.worker.worker_app import PATIENCE, Scene, entered, more, until
 
 HOUR = 3_600
@@ -167,5 +167,71 @@ def test_a_wall_clock_that_jumps_loses_nothing(scene: Scene, hours: int) -> None
         counts = await scene.counts()
         assert counts.sizes.total == 0
         assert counts.flow.lapsed == (1 if hours > 0 else 0)
+
+    scene.play(story())
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+def test_a_message_that_was_released_elsewhere_stops_its_run_here_first(
+    scene: Scene, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[str] = []
+    runs = 0
+
+    def begin() -> bool:
+        nonlocal runs
+        runs += 1
+        events.append(f"begin {runs}")
+        return runs == 1
+
+    async def story() -> None:
+        if is_async:
+
+            @scene.app.handler("q", lease="30s")
+            async def handle(_: Any) -> None:
+                if begin():
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        events.append("end 1")
+        else:
+
+            @scene.app.handler("q", lease="30s")
+            def handle_plainly(_: Any, delivery: bide.Delivery) -> None:
+                if begin():
+                    assert isinstance(delivery, bide.Handling)
+                    assert delivery.lost.wait(PATIENCE)
+                    events.append("end 1")
+
+        await scene.put("work", id="a")
+        async with scene.at_work():
+            await until(lambda: runs == 1)
+            await scene.lane.acall(Release("q", ["a"], "an operator said so"))
+            await scene.acked(1)
+        assert events == ["begin 1", "end 1", "begin 2"]
+        assert "was released, and is claimed here again" in caplog.text
+
+    scene.play(story())
+
+
+def test_a_run_that_does_not_stop_goes_on_beside_the_next_one(scene: Scene) -> None:
+    gate = threading.Event()
+    runs: list[int] = []
+
+    async def story() -> None:
+        @scene.app.handler("q", lease="30s")
+        def handle(_: Any) -> None:
+            runs.append(len(runs))
+            if len(runs) == 1:
+                gate.wait(PATIENCE)
+
+        await scene.put("work", id="a")
+        async with scene.at_work():
+            await until(lambda: len(runs) == 1)
+            await scene.lane.acall(Release("q", ["a"], "an operator said so"))
+            await scene.pass_time(lambda: len(runs) == 2)
+            await scene.acked(1)
+            gate.set()
+        assert (await scene.counts()).flow.acked == 1
 
     scene.play(story())

@@ -22,6 +22,13 @@ def test_it_is_later_than_a_time_and_in_the_zone() -> None:
     assert bide.next_time(0, every="15m") == datetime(1970, 1, 1, 0, 15, tzinfo=UTC)
 
 
+def test_by_default_it_is_later_than_the_time_of_the_test() -> None:
+    with ScratchStore() as store:
+        store.clock.advance(90 * 86_400)
+        following = bide.next_time(every="1h")
+        assert timedelta(0) < following - store.clock.datetime() <= timedelta(hours=1)
+
+
 @pytest.mark.parametrize("rule", [{"cron": "* * * * *"}, {"every": "1m"}], ids=str)
 @pytest.mark.parametrize(
     ("second", "minute"),

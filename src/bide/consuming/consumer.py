@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.heartbeat import Busy
 from bide.observing.tally import Tally
-from bide.tasks import cancel
+from bide.tasks import cancel, first_of
 
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
@@ -84,6 +84,8 @@ class Consumer(Claimer):
         self._durations: list[float] = []
         self._timer: Timer | None = None
         self._leaving = False
+        self._newest: dict[str, Handling] = {}
+        """The last run of each message, by id."""
         self._chance = random.random
 
     def open(self) -> None:
@@ -291,6 +293,8 @@ class Consumer(Claimer):
         handler, handling.began = handling.handler, now
         self.late_causes.begun.append(handling)
         self.running[handling] = None
+        earlier = self._newest.get(handling.id)
+        self._newest[handling.id] = handling
         if handler.timeout is not None:
             late = partial(self._out_of_time, handling)
             handling.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
@@ -305,7 +309,29 @@ class Consumer(Claimer):
                 format_duration(handler.warn_after * 1000),
             )
             handling.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
-        self._run.start(handling, self._crash_isolation.before(handling))
+        before = self._crash_isolation.before(handling)
+        if earlier is not None:
+            before = partial(self._stopped, earlier, before)
+        self._run.start(handling, before)
+
+    async def _stopped(
+        self, earlier: Handling, before: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        """Stop an earlier run of the same message, whose lease was ended elsewhere.
+
+        An async handler is cancelled. A plain one that does not check `delivery.lost` cannot be
+        stopped: after `CLEANUP` seconds the next run goes on beside it.
+        """
+        if not earlier.gone:
+            self._lose([earlier], "the message was released, and is claimed here again")
+        await first_of(self._until_ended(earlier), sleep(self._clock, CLEANUP))
+        if before is not None:
+            await before()
+
+    async def _until_ended(self, handling: Handling) -> None:
+        while handling in self.running:
+            self._changed.clear()
+            await self._changed.wait()
 
     def _wait(self, seconds: float) -> None:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
@@ -329,6 +355,8 @@ class Consumer(Claimer):
     def _ended(self, handling: Handling, error: BaseException | None) -> None:
         """Settle a delivery whose handler has returned or raised."""
         del self.running[handling]
+        if self._newest.get(handling.id) is handling:
+            del self._newest[handling.id]
         if handling.message.failures:  # only a message with failures can be a suspect
             self._crash_isolation.left(handling)
         now = self._clock.monotonic()

@@ -45,6 +45,11 @@ def stand_in() -> Lane | None:
     return _stand_ins[-1] if _stand_ins else None
 
 
+def present_clock() -> Clock:
+    """Return the clock of this process: that of the test's store, if a test replaces all stores."""
+    return SYSTEM_CLOCK if not _stand_ins else _stand_ins[-1].clock
+
+
 @contextmanager
 def replace_lanes(lane: Lane) -> Iterator[None]:
     """Let `open_lane` return one lane for all stores during the block, for tests."""

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 from bide.consuming.handling import Handling
 from bide.importing.celery import TaskMessage, encoded, id_of
 from bide.importing.source import iso_seconds
+from bide.lane.shared import present_clock
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
@@ -388,5 +388,5 @@ def _expiration(headers: dict[str, Any]) -> dict[str, float | None]:
     """
     if not headers.get("expires"):
         return {}
-    seconds = iso_seconds(headers["expires"]) - time.time()
+    seconds = iso_seconds(headers["expires"]) - present_clock().now() / 1000
     return {"expiration": seconds if seconds > 0 else None}

@@ -8,7 +8,6 @@ It needs Django 6 or newer.
 from __future__ import annotations
 
 import random
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from bide.consuming.outcomes import text_of
 from bide.consuming.settling import judge
 from bide.contrib.django.queues import Queue
 from bide.contrib.django.task_records import Record, result_of, result_of_message
+from bide.lane.shared import present_clock
 from bide.model.commands import Explain
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
@@ -213,7 +213,7 @@ class BideBackend(BaseTaskBackend):
             Bury: the task has failed for good.
             Retry: it will be tried again.
         """
-        result = result_of_message(delivery.message, since=round(time.time() * 1000))
+        result = result_of_message(delivery.message, since=present_clock().now())
         task_started.send(type(self), task_result=result)
         task = result.task
         context = (TaskContext(task_result=result),) if task.takes_context else ()

@@ -1,10 +1,10 @@
 """What `bide` exports of schedules: a tick, and when one is due next."""
 
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from bide.lane.shared import present_clock
 from bide.model.times import Duration, Moment, to_datetime, unix
 from bide.worker.periodic.recurrence import recurrence
 
@@ -48,7 +48,7 @@ def next_time(
 
     Args:
         after: the returned time is later than this one: an aware `datetime` or Unix seconds; by
-            default this machine's time.
+            default this machine's time, or in a test that of its clock.
         cron: five fields, as "0 9 * * MON-FRI": minute, hour, day of month, month, weekday.
         every: a period instead, counted from 1970 in UTC: "15m" is due at the full quarters.
         timezone: the time zone of `cron` and of the returned time, such as "Europe/Berlin".
@@ -67,5 +67,5 @@ def next_time(
         2026-03-30 09:00:00+02:00
     """
     rule = recurrence(cron, every, timezone)
-    start = time.time_ns() // 1_000_000 if after is None else unix(after, "after", rounding="down")
+    start = present_clock().now() if after is None else unix(after, "after", rounding="down")
     return to_datetime(rule.after(start)).astimezone(rule.zone)
