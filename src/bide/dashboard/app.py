@@ -24,14 +24,14 @@ from bide.model.limits import MAX_FORM, MAX_LOGGED_PATH, MAX_LOGIN_FORM, MAX_NAM
 from bide.observing.logs import printable
 from bide.server.access.foreign_pages import refuse_foreign_forms
 from bide.server.http.client_address import network_of
-from bide.server.limits.gate import Gate, Visit, new_request_id
+from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.request_bodies import ClientGone, LargeBodies, Receive
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.logs import Act, ActionLog
 from bide.server.operation import Answer
 from bide.server.problem import KINDS, ClientText, Problem
-from bide.server.response import Response
+from bide.server.response import Response, new_request_id
 from bide.server.settings import Settings
 
 CSP = (

@@ -18,13 +18,13 @@ from bide.server.access.foreign_pages import refuse_pages
 from bide.server.access.rights import OPEN
 from bide.server.call import ApiCall
 from bide.server.http.client_address import network_of
-from bide.server.limits.gate import Visit, new_request_id
+from bide.server.limits.gate import Visit
 from bide.server.limits.request_bodies import ClientGone, Receive, RequestBody
 from bide.server.logs import DONE, Act, count_of, log_request
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.request import ApiRequest, Scope
-from bide.server.response import Response, Send
+from bide.server.response import Response, Send, new_request_id
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service
 from bide.server.settings import Settings

@@ -47,33 +47,23 @@ class ApiRequest:
     settings: Settings
 
     def __post_init__(self) -> None:
-        self.headers: dict[bytes, bytes] = dict(self.scope["headers"])
+        headers: dict[bytes, bytes] = dict(self.scope["headers"])
+        self.headers = headers
         """The header fields by their names in lower case; of several with one name, the last."""
-
-    # The head.
+        scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        self.token = text.strip() if scheme.lower() == "bearer" else None
+        """The bearer token, if there is one."""
+        kind = headers.get(b"content-type", b"").decode("latin-1")
+        self.content_type = kind.partition(";")[0].strip().lower()
+        """The content type without parameters, in lower case."""
+        mark = headers.get(MARK, b"")
+        self.mark = {MARK.decode(): mark.decode()} if _MARK.fullmatch(mark) else {}
+        """The header field of the answer that names the request, if the client has named it."""
 
     def header(self, name: str) -> str | None:
         """Return a header by its name in lower case."""
         value = self.headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
-
-    @property
-    def token(self) -> str | None:
-        """The bearer token, if there is one."""
-        kind, _, text = self.headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        return text.strip() if kind.lower() == "bearer" else None
-
-    @property
-    def mark(self) -> dict[str, str]:
-        """The header field of the answer that names the request, if the client has named it."""
-        given = self.headers.get(MARK, b"")
-        return {MARK.decode(): given.decode()} if _MARK.fullmatch(given) else {}
-
-    @cached_property
-    def content_type(self) -> str:
-        """The content type without parameters, in lower case."""
-        given = self.headers.get(b"content-type", b"").decode("latin-1")
-        return given.partition(";")[0].strip().lower()
 
     @property
     def has_body(self) -> bool:
@@ -102,8 +92,6 @@ class ApiRequest:
     def queue(self) -> str:
         """The caller's name of the queue."""
         return self.part("queue")
-
-    # The body and the query.
 
     async def arguments(self) -> dict[str, Any]:
         """Return the arguments of the handler besides the call.

@@ -1,5 +1,7 @@
 """The answer to a request: whole, or a stream."""
 
+import itertools
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -11,12 +13,21 @@ SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 keeps what a token was needed for."""
 
 
+_numbers = itertools.count()
+_process = secrets.token_hex(4)
+
+
+def new_request_id() -> str:
+    """Return an id for a request: the part of this process, and a number."""
+    return f"{_process}-{next(_numbers):x}"
+
+
 class Response:
     """The answer to one request.
 
     Args:
         send: ASGI's `send`.
-        request: the id of the request, which the answer has.
+        request: the id of the request, which its answer and both logs have.
     """
 
     def __init__(self, send: Send, request: str) -> None:

@@ -95,7 +95,7 @@ class Exchange:
         except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
             path = printable(self._scope["path"], MAX_LOGGED_PATH)
             _log.exception("%s %s failed", self._scope["method"], path)
-        if self._done or self._client.gone:
+        if self._done or self._client.disconnected:
             return
         self.keep = False
         if self.started:
@@ -143,7 +143,7 @@ class Exchange:
     async def receive(self) -> dict[str, Any]:
         """Return the next part of the body, or that the client has gone."""
         connection = self._connection
-        while not (self._client.gone or self._done):
+        while not (self._client.disconnected or self._done):
             if not self._read and (self.body or self.complete):
                 data = bytes(self.body)
                 self.body.clear()
@@ -159,7 +159,7 @@ class Exchange:
 
     async def send(self, message: dict[str, Any]) -> None:
         """Write a part of the answer; the head waits for the first part of the body."""
-        if self._client.gone or self._done:
+        if self._client.disconnected or self._done:
             return
         if message["type"] == "http.response.start":
             self._head = message["status"], list(message.get("headers", ()))
@@ -167,7 +167,7 @@ class Exchange:
         connection = self._connection
         if connection.write_paused:
             await connection.drained()
-            if self._client.gone or self._done:
+            if self._client.disconnected or self._done:
                 return
         data, more = message.get("body", b""), message.get("more_body", False)
         pieces = []

@@ -6,8 +6,6 @@ access to the store, so none is outside these limits.
 """
 
 import asyncio
-import itertools
-import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -31,15 +29,6 @@ from bide.server.limits.reply_budget import (
 )
 from bide.server.limits.request_bodies import ClientGone
 from bide.server.limits.slow_reads import SlowReads, is_slow
-
-_numbers = itertools.count()
-_process = secrets.token_hex(4)
-
-
-def new_request_id() -> str:
-    """Return an id for a request: the part of this process, and a number."""
-    return f"{_process}-{next(_numbers):x}"
-
 
 CLIENT = "bide.client"
 """The extension in the scope of a request with the `Client`; bide's own server has it."""
@@ -143,7 +132,7 @@ class Visit:
         Raises:
             ClientGone: it has.
         """
-        if self.client.gone:
+        if self.client.disconnected:
             raise ClientGone
 
     async def execute(self, command: Command) -> Reply:
@@ -207,7 +196,7 @@ class Visit:
 
     def close(self) -> None:
         """End the visit; what the client did not wait for counts as transferred."""
-        if self.client.gone:
+        if self.client.disconnected:
             self.carried(self._held)
         self._closed = True
         if self._held and not self._reading.locked():

@@ -81,7 +81,7 @@ def size_of_reply(reply: Reply) -> int | None:
 class Client(Protocol):
     """What a request knows of its client."""
 
-    gone: bool
+    disconnected: bool
     """Whether the client has closed the connection."""
     waiting: "asyncio.Future[None] | None"
     """What the request waits for; it gets `ClientGone` when the client closes the connection."""
@@ -91,12 +91,12 @@ class Present:
     """A client of which is known that it has gone once it has said so."""
 
     def __init__(self) -> None:
-        self.gone = False
+        self.disconnected = False
         self.waiting: asyncio.Future[None] | None = None
 
     def leave(self) -> None:
         """Note that the client has gone, and end the wait of its request."""
-        self.gone = True
+        self.disconnected = True
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_exception(ClientGone())
 
