@@ -34,7 +34,7 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     command = run[0]
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
-    rows, plan = _rows_of(items)
+    rows = _rows_of(items)
     script, head = script_of(command)
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
@@ -46,7 +46,6 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
         sharded.count,
         first=first,
         sizes=[len(row[1]) for row in rows],
-        common=(plan,),
     )
     for lot, (now, _change, following, stored) in answered:
         sharded.next = max(sharded.next, following)
@@ -63,27 +62,17 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
 _all_but_body = attrgetter(*(name for name in Item.__struct_fields__ if name not in ("id", "data")))
 
 
-def _rows_of(items: Sequence[Item]) -> tuple[list[tuple[Any, ...]], bytes]:
-    """Return the id and the record from `json` on of each item that is put, and the plan of all.
-
-    If their plans differ, each row has its own, and the last is empty.
-    """
-    rows: list[tuple[Any, ...]] = []
-    plans: list[bytes] = []
+def _rows_of(items: Sequence[Item]) -> list[tuple[str, bytes, bytes]]:
+    """Return the id, the record from `json` on, and the plan of each item that is put."""
+    rows: list[tuple[str, bytes, bytes]] = []
     before, fields, plan = None, b"", b""
-    alike = True
     for item in items:
         options = _all_but_body(item)
         if options != before or item.headers:  # equal headers may be in another order
-            fields, latest = _fields_of(item), _plan_of(item)
-            alike = alike and (before is None or latest == plan)
-            before, plan = options, latest
+            before, fields, plan = options, _fields_of(item), _plan_of(item)
         data = item.data
-        rows.append((item.id, b"".join((fields, len(data).to_bytes(4), data))))
-        plans.append(plan)
-    if alike:
-        return rows, plan
-    return [(*row, own) for row, own in zip(rows, plans, strict=True)], b""
+        rows.append((item.id, b"".join((fields, len(data).to_bytes(4), data)), plan))
+    return rows
 
 
 def _fields_of(item: Item) -> bytes:
@@ -232,7 +221,6 @@ def in_lots(
     shards: int,
     first: int | None = None,
     sizes: Sequence[int] = (),
-    common: tuple[Arg, ...] = (),
 ) -> Round:
     """Call a script for messages, in as many calls as are needed.
 
@@ -244,7 +232,6 @@ def in_lots(
         shards: of how many the queue is made.
         first: the place of the first message of a put, among those of all shards.
         sizes: see `spread`.
-        common: the arguments in front of those of each message.
 
     Returns:
         A list with the errors of those messages whose call failed; the indexes of the others with
@@ -263,7 +250,7 @@ def in_lots(
             begun.add(shard)
         places = None if first is None else [first + at for at in lot]
         named = rows if len(lots) == 1 else [rows[index] for index in lot]
-        arguments = [*common, *chain.from_iterable(named)]
+        arguments = list(chain.from_iterable(named))
         calls.append(
             ScriptCall(
                 script, command.queue, (*head, forwarded, places), shard, shards, rows=arguments

@@ -4,10 +4,9 @@
 --   origin    see `read_origin`
 --   places    in a queue of several shards, the place of each among those of all shards
 -- ARGV:
---   3 plan of all messages; empty: each has its own. These values in MessagePack, one behind the other:
---     delay, at, latest (how long after the first put of the id at most), priority, whether it expires, died,
---     created, group
---   from 4 on, for each message: its id; its record from `json` on; its plan, if they have not all the same
+--   from 3 on, for each message: its id; its record from `json` on; its plan. The plan is these values in
+--     MessagePack, one behind the other: delay, at, latest (how long after the first put of the id at most),
+--     priority, whether it expires, died, created, group
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts, earliest
 local groups, leaving  -- nil until there is one: entries in groups; messages that leave a set, with where they go
@@ -85,17 +84,14 @@ end
 
 define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   if not exists then return NO_SHARD end
-  local plan = ARGV[3]
-  local width = plan == '' and 3 or 2  -- arguments of each message
-  local ids, known, outcomes, total, seq, new, done = {}, nil, {}, (#ARGV - 3) / width, numbers.seq, 0, nil
+  local ids, known, outcomes, total, seq, new, done = {}, nil, {}, (#ARGV - 2) / 3, numbers.seq, 0, nil
   ranks, texts, earliest, groups, leaving, last_plan = {}, {}, nil, nil, nil, nil
   read_origin(origin)
-  for i = 1, total do ids[i] = ARGV[4 + width * (i - 1)] end
+  for i = 1, total do ids[i] = ARGV[3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
   for i = 1, total do
-    local at, instead = 4 + width * (i - 1), nil
-    local text = ARGV[at + 1]
-    read(width == 2 and plan or ARGV[at + 2])
+    local text, instead = ARGV[3 * i + 1], nil
+    read(ARGV[3 * i + 2])
     if rows and is_forwarded(i) then
       instead = {false, 'forwarded'}
     elseif known[i] then
