@@ -25,6 +25,8 @@ DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 _MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
 """The columns `{message}`: with them begins each row of a message, then comes its state."""
 
+_INT = frozenset([int])
+
 _as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 as_item = msgspec.json.Decoder(Item).decode
@@ -98,7 +100,10 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         id.encode()
         if group is not None:
             group.encode()
-        _ = len(data) + due + priority + attempt + attempts + (expires or 0)
+        if {type(due), type(priority), type(attempt), type(attempts), type(expires or 0)} != _INT:
+            raise TypeError(f"a number of {id!r} is no number")
+        if type(data) is not str and type(data) is not bytes:
+            raise TypeError(f"the body of {id!r} is no text and no bytes")
     if ranked and code == DELAYED:
         rank = delayed_rank(due, priority)
     elif ranked and code == READY:
