@@ -313,10 +313,10 @@ class SqliteEngine:
             self.leave()
             connection = self._open()
         if not self._read_only:
-            forget_statistics(connection)
             if self._files.log_size > LOG_BYTES:
                 with suppress(sqlite3.OperationalError):  # busy or full: the next check is soon
                     connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            forget_statistics(connection)
         return connection
 
 

@@ -1,5 +1,6 @@
 """A queue in a SQLite file, in one transaction."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -35,6 +36,7 @@ from bide.model.rank import (
     rank_when_ready,
 )
 from bide.model.replies import PAUSES
+from bide.model.times import HOUR_MS
 
 _CONTENT = (
     "data",
@@ -201,6 +203,16 @@ class SqliteQueue(QueueReader):
             self.run(SQL.drop_pending, (row.id, code, record.rank, record.seq))
             if record.state == "ready" and row.limited:
                 self.lines.leave(record)
+
+    def count_hour(self, due: int, count: int) -> None:
+        """Count delayed and ready messages in the hour they are due: `count` more, or fewer."""
+        hour = -(-due // HOUR_MS)
+        self.changed_hours[hour] = self.changed_hours.get(hour, 0) + count
+
+    def count_hours(self, dues: Iterable[int], sign: int) -> None:
+        """Count delayed and ready messages by their due times; `sign` is -1 if they have gone."""
+        for due, count in Counter(dues).items():
+            self.count_hour(due, sign * count)
 
     def _remember_end(self, id: str, end: End) -> None:
         """Remember how a message ended."""

@@ -231,16 +231,6 @@ class QueueReader:
         hours.update(self.changed_hours)
         return hours
 
-    def count_hour(self, due: int, count: int) -> None:
-        """Count delayed and ready messages in the hour they are due: `count` more, or fewer."""
-        hour = -(-due // HOUR_MS)
-        self.changed_hours[hour] = self.changed_hours.get(hour, 0) + count
-
-    def count_hours(self, dues: Iterable[int], sign: int) -> None:
-        """Count delayed and ready messages by their due times; `sign` is -1 if they have gone."""
-        for due, count in Counter(dues).items():
-            self.count_hour(due, sign * count)
-
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""
         counted: Counter[int] = Counter()
