@@ -31,7 +31,7 @@ demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 
 
 test: $(VENV)/.dev servers ## Run every check: lint, types, docs, tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint types docs
-	$(BIN)/python -m pytest --numprocesses auto tests examples
+	$(BIN)/python -m pytest --numprocesses auto examples tests
 
 servers:
 	@tools/servers

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 SHARING = (
     "tests/rabbitmq/",
+    "tests/conformance/test_http.py",
+    "tests/dashboard/test_browser.py",
+    "tests/faults/test_http_faults.py",
+    "tests/fuzz/test_corpus.py",
+    "tests/server/test_oidc.py",
     "tests/server/test_openapi.py",
     "tests/server/test_try_it.py",
     "tests/test_architecture.py",
@@ -101,12 +107,24 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests marked `full` to `make test-full`."""
-    if config.getoption("full"):
-        return
-    left = [item for item in items if item.get_closest_marker("full") is not None]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item.get_closest_marker("full") is None]
+    """Leave the tests marked `full` to `make test-full`, and mix the others for many processes."""
+    if not config.getoption("full"):
+        left = [item for item in items if item.get_closest_marker("full") is not None]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
+    if hasattr(config, "workerinput"):  # this process is one of several
+        items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Take tests from each quarter of the suite in turn.
+
+    Those of a folder are much alike: of some the processor is the limit, others wait. In the order
+    of folders all processes would be busy with the same kind at the same time.
+    """
+    length = (len(items) + 3) // 4
+    quarters = [items[start : start + length] for start in range(0, len(items), length)]
+    return [item for turn in zip_longest(*quarters) for item in turn if item is not None]
 
 
 @pytest.fixture(autouse=True)
