@@ -12,7 +12,8 @@ import bide
 from bide.lane import inbox
 from bide.logs import logger, waiting_lines, write_lines
 from bide.testing.hooks import has_waiting_queues, lane_of
-from tests.lane.commands import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, spawn
+from tests.waiting import until
 
 
 class NeedsRequest(logging.Filter):
@@ -104,7 +105,7 @@ def test_who_waits_for_a_message_writes_the_lines_that_wait(
     written = threading.Event()
     with bide.Queue("q", "memory://lines-that-wait") as queue:
         waiting = spawn(queue.claim, wait="10m")
-        eventually(lambda: lane_of(queue).is_idle and has_waiting_queues(lane_of(queue)))
+        until(lambda: lane_of(queue).is_idle and has_waiting_queues(lane_of(queue)))
         waiting_lines.append(written.set)
         assert written.wait(PATIENCE)
         queue.put("go on")

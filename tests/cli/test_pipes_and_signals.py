@@ -8,25 +8,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import bide
 from tests.cli.conftest import Bide, Shell
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
 BOUND = 60.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        os.sched_yield()
 
 
 def lives(process: int) -> bool:

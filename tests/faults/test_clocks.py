@@ -8,8 +8,9 @@ import pytest
 import bide
 from bide.testing.clock import FakeClock
 from bide.testing.hooks import has_waiting_queues, lane_of
-from tests.lane.commands import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, spawn
 from tests.start import START
+from tests.waiting import until
 
 DAY = 86_400_000
 
@@ -85,7 +86,7 @@ def test_whoever_waits_through_a_jump_is_served_within_a_second(
     orders: bide.Queue, clock: FakeClock, jump: int
 ) -> None:
     waiter = spawn(orders.claim, wait="3d")
-    eventually(lambda: has_waiting_queues(lane_of(orders)))
+    until(lambda: has_waiting_queues(lane_of(orders)))
     clock.wait_for_waiters()
     clock.set_wall(START + jump)
     orders.put(1, id="a", delay=0.5)
@@ -99,7 +100,7 @@ def test_a_wait_is_measured_by_a_clock_that_nobody_sets(
     orders: bide.Queue, clock: FakeClock
 ) -> None:
     waiter = spawn(orders.claim, wait=0.75)
-    eventually(lambda: has_waiting_queues(lane_of(orders)))
+    until(lambda: has_waiting_queues(lane_of(orders)))
     clock.wait_for_waiters()
     clock.set_wall(START + DAY)
     assert not waiter.done()

@@ -16,7 +16,8 @@ import bide
 from bide import LeaseLost, NotAStore, StoreBusy, StoreError
 from bide.engines.sqlite.notifier import PipeNotifier
 from bide.testing.hooks import has_waiting_queues, lane_of
-from tests.lane.commands import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, spawn
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -66,7 +67,7 @@ def test_a_worker_who_waits_notices_that_the_file_was_deleted(
     orders: bide.Queue, file: Path
 ) -> None:
     waiter = spawn(orders.claim, wait=PATIENCE)
-    eventually(lambda: has_waiting_queues(lane_of(orders)))
+    until(lambda: has_waiting_queues(lane_of(orders)))
     remove(file)
     with bide.Queue("orders", f"sqlite:///{file}?durability=normal") as other:
         other.put("new file")
@@ -157,12 +158,12 @@ def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
             orders.claim(wait=0.01)
         elsewhere.rename(data)
         shutil.rmtree(f"{file}-bell")  # as a restored copy has none
-        eventually(lambda: orders.claim(wait=0.01) == [] and listening(orders) != notifier)
+        until(lambda: orders.claim(wait=0.01) == [] and listening(orders) != notifier)
         assert listening(orders).exists()
         heard: list[str] = []
         lane_of(orders).listen(lambda queue, wake: heard.append(queue))
         outside(file, "new")
-        eventually(lambda: heard)
+        until(lambda: heard)
 
 
 def test_a_store_that_was_away_at_the_first_wait_is_listened_to_later(
@@ -256,9 +257,7 @@ def test_something_else_put_in_its_place_is_refused_and_left_alone(
 def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{file}")
     waiter = spawn(orders.claim, wait=60)
-    eventually(
-        lambda: lane_of(orders)._notifier is not None and has_waiting_queues(lane_of(orders))
-    )
+    until(lambda: lane_of(orders)._notifier is not None and has_waiting_queues(lane_of(orders)))
     shutil.rmtree(f"{file}-bell")
     spawn(orders.close).result(PATIENCE)
     assert isinstance(waiter.exception(PATIENCE), bide.Closed)

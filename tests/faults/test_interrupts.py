@@ -14,7 +14,8 @@ from bide.threads import deaths
 from tests.effort import effort
 from tests.faults.ledger import Ledger
 from tests.faults.strikes import Late, alarms, own_threads, raise_in
-from tests.lane.commands import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, spawn
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
@@ -73,7 +74,7 @@ def test_the_death_of_threads_of_its_own(
                 put.add(id)
             with suppress(bide.OutcomeUnknown, error):
                 events.claim(wait=0.001)  # by way of the thread
-        eventually(lambda: lane_of(events).is_idle)
+        until(lambda: lane_of(events).is_idle)
         events.put("go on")
         assert waiting.result(PATIENCE) == "go on"
         there = {message.id for message in queue.scan()}

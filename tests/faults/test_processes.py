@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import bide
-from tests.lane.commands import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, spawn
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -134,7 +135,7 @@ def test_a_put_in_one_process_wakes_a_claim_in_another(orders: bide.Queue, url: 
         assert time.monotonic() < deadline, lateness
         id, before = f"m{len(lateness)}", set(bells.glob("*"))
         with holder(url, lease=30) as waiting:
-            eventually(partial(new_bell, bells, before))
+            until(partial(new_bell, bells, before))
             time.sleep(0.1)  # let it park; if it has not, it finds the message right away
             orders.put(1, id=id)
             assert line(waiting) == id

@@ -3,7 +3,6 @@
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import get_args
@@ -12,6 +11,7 @@ import pytest
 
 from tests.proxy import Fault, Faults, Proxy, before_all
 from tests.servers import PATIENCE, free_port
+from tests.waiting import until
 
 
 class Server:
@@ -50,13 +50,6 @@ def server() -> Iterator[Server]:
 
 def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def exchange(client: socket.socket, request: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """What the tests of the lane speak with: short commands, threads that report, bounded waiting."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Reply
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import count_submitted, count_waiting
+from tests.waiting import until
 
 R = TypeVar("R")
 PATIENCE = 60.0
@@ -48,16 +48,9 @@ def spawn(function: Callable[..., R], *args: Any, **options: Any) -> "Future[R]"
     return future
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.0005)
-
-
 def gathered(lane: Lane, count: int) -> None:
     """Block until so many commands wait in the inbox."""
-    eventually(lambda: count_submitted(lane) == count)
+    until(lambda: count_submitted(lane) == count)
 
 
 def sizes(engine: FlakyEngine, now: int) -> tuple[int, int, int]:
@@ -70,7 +63,7 @@ def sizes(engine: FlakyEngine, now: int) -> tuple[int, int, int]:
 def waiting(lane: Lane, count: int = 1) -> None:
     """Block until so many claims are parked and the lane itself is at rest."""
 
-    eventually(lambda: count_waiting(lane) == count and lane.is_idle)
+    until(lambda: count_waiting(lane) == count and lane.is_idle)
 
 
 def claims(engine: FlakyEngine) -> int:

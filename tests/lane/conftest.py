@@ -7,8 +7,9 @@ from bide.lane.lane import Lane
 from bide.model.commands import Lease, Retry
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.commands import claim, eventually, ids, put, sizes
+from tests.lane.commands import claim, ids, put, sizes
 from tests.start import START
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def back(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> Callable[[], None
 
     def check() -> None:
         given_back = Retry("q", [Lease("a", START + 1)], release=True)
-        eventually(lambda: any(given_back in batch for batch in engine.batches))
-        eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0))
+        until(lambda: any(given_back in batch for batch in engine.batches))
+        until(lambda: sizes(engine, clock.now()) == (0, 1, 0))
         (message,) = engine.engine.execute([claim()], clock.now())
         assert ids(message) == ["a"]
         assert message.messages[0].attempt == 1  # type: ignore[union-attr]

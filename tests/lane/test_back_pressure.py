@@ -13,7 +13,8 @@ from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import batch_waits, count_submitted
-from tests.lane.commands import PATIENCE, eventually, gathered, put, sizes, spawn
+from tests.lane.commands import PATIENCE, gathered, put, sizes, spawn
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
     futures = [spawn(lane.call, put("alone"))]
     engine.wait_until_held()
     futures.append(spawn(lane.call, put("batch")))
-    eventually(lambda: batch_waits(lane))
+    until(lambda: batch_waits(lane))
     for number in (1, 2):
         futures.append(spawn(lane.call, put(f"inbox{number}")))
         gathered(lane, number)
@@ -46,7 +47,7 @@ def test_a_thread_blocks_until_there_is_room(narrow: Lane, engine: FlakyEngine) 
     with engine.held():
         futures = fill(narrow, engine)
         late = spawn(narrow.call, put("late"))
-        eventually(lambda: blocked(narrow) == 1)
+        until(lambda: blocked(narrow) == 1)
         assert count_submitted(narrow) == 2
     for future in [*futures, late]:
         future.result(PATIENCE)
@@ -57,7 +58,7 @@ def test_a_task_awaits_until_there_is_room(narrow: Lane, engine: FlakyEngine) ->
         with engine.held():
             futures = await asyncio.to_thread(fill, narrow, engine)
             late = asyncio.create_task(narrow.acall(put("late")))
-            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 1)
+            await asyncio.to_thread(until, lambda: blocked(narrow) == 1)
             assert count_submitted(narrow) == 2
         await asyncio.wait_for(late, PATIENCE)
         for future in futures:
@@ -78,7 +79,7 @@ def test_a_cancelled_task_takes_nobodys_place(narrow: Lane, engine: FlakyEngine)
         with engine.held():
             await asyncio.to_thread(fill, narrow, engine)
             late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(6)]
-            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 6)
+            await asyncio.to_thread(until, lambda: blocked(narrow) == 6)
             for task in late[:4]:
                 task.cancel()
         await asyncio.wait_for(asyncio.gather(*late[4:]), PATIENCE)
@@ -102,7 +103,7 @@ def test_a_task_cancelled_when_it_was_let_in_leaves_its_place_to_the_next(
         with engine.held():
             await asyncio.to_thread(fill, narrow, engine)
             late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(4)]
-            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 4)
+            await asyncio.to_thread(until, lambda: blocked(narrow) == 4)
             rooms = [room for _, room in narrow._inbox._tasks]
             leaving.update(zip(rooms[:2], late[:2], strict=True))
         await asyncio.wait_for(asyncio.gather(*late[2:]), PATIENCE)
@@ -124,7 +125,7 @@ def test_a_task_whose_loop_was_closed_takes_nobodys_place(
         assert blocked(narrow) == 3
         loop.close()
         late = spawn(asyncio.run, narrow.acall(put("late")))
-        eventually(lambda: blocked(narrow) == 4)
+        until(lambda: blocked(narrow) == 4)
     for future in [*futures, late]:
         future.result(PATIENCE)
     for task in tasks:
@@ -154,7 +155,7 @@ def test_closing_frees_who_waits_for_room(narrow: Lane, engine: FlakyEngine) -> 
             futures = await asyncio.to_thread(fill, narrow, engine)
             task = asyncio.create_task(narrow.acall(put("task")))
             thread = spawn(narrow.call, put("thread"))
-            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 2)
+            await asyncio.to_thread(until, lambda: blocked(narrow) == 2)
             closing = spawn(narrow.close)
             with pytest.raises(Closed):
                 await asyncio.wait_for(task, PATIENCE)

@@ -15,7 +15,8 @@ from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import batch_waits
-from tests.lane.commands import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
+from tests.lane.commands import PATIENCE, claim, gathered, ids, put, sizes, spawn
+from tests.waiting import until
 
 
 def is_put_of(id: str) -> Callable[[Command], bool]:
@@ -28,7 +29,7 @@ def together(lane: Lane, engine: FlakyEngine, *commands: Command) -> "list[Futur
         first = spawn(lane.call, put("first"))
         engine.wait_until_held()
         second = spawn(lane.call, put("second"))
-        eventually(lambda: batch_waits(lane))  # the lane's thread is at the door
+        until(lambda: batch_waits(lane))  # the lane's thread is at the door
         futures = []
         for number, command in enumerate(commands, 1):
             futures.append(spawn(lane.call, command))
@@ -53,7 +54,7 @@ def test_callers_go_on_only_after_the_engine_has_committed(lane: Lane, engine: F
         alone = spawn(lane.call, put("a"))
         engine.wait_until_held()
         shared = spawn(lane.call, put("b"))
-        eventually(lambda: batch_waits(lane))
+        until(lambda: batch_waits(lane))
         assert not alone.done()
         assert not shared.done()
     assert outcome(alone) == ["a"]
@@ -173,7 +174,7 @@ def test_a_thread_that_always_comes_back_at_once_starves_nobody(
         busy = spawn(lambda: [lane.call(put(f"busy{n}")) for n in range(20)])
         engine.wait_until_held()
         other = spawn(lane.call, put("other"))
-        eventually(lambda: batch_waits(lane))
+        until(lambda: batch_waits(lane))
     other.result(PATIENCE)
     busy.result(PATIENCE)
     assert engine.batches.index([put("other")]) == 1

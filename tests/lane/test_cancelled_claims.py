@@ -14,7 +14,8 @@ from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import count_submitted, count_waiting, has_waiting_queues, is_closing
-from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, sizes, waiting
+from tests.lane.commands import PATIENCE, claim, claims, ids, put, sizes, waiting
+from tests.waiting import until
 
 WAITS = [None, 0.0, 60.0]
 
@@ -79,7 +80,7 @@ def test_closing_ends_although_only_claims_without_callers_are_left(
             await asyncio.sleep(0)
             task.cancel()
             closing = asyncio.create_task(asyncio.to_thread(lane.close))
-            await asyncio.to_thread(eventually, lambda: is_closing(lane))
+            await asyncio.to_thread(until, lambda: is_closing(lane))
         await asyncio.wait_for(closing, PATIENCE)
         await other
 
@@ -117,7 +118,7 @@ def test_cancelled_while_it_is_executed_and_the_lane_is_closed(
                 await task
             closing = threading.Thread(target=lane.close)
             closing.start()
-            await asyncio.to_thread(eventually, lambda: is_closing(lane))
+            await asyncio.to_thread(until, lambda: is_closing(lane))
         closing.join(PATIENCE)  # this loop has no time to look meanwhile
 
     asyncio.run(main())
@@ -266,7 +267,7 @@ def test_whose_event_loop_was_closed_while_it_waited(
     waiting(lane)
     loop.close()
     lane.call(put("a"))
-    eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0) and not lane._waiting)
+    until(lambda: sizes(engine, clock.now()) == (0, 1, 0) and not lane._waiting)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
@@ -282,4 +283,4 @@ def test_a_put_whose_caller_was_cancelled_is_carried_out_all_the_same(
             await task
 
     asyncio.run(main())
-    eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0))
+    until(lambda: sizes(engine, clock.now()) == (0, 1, 0))

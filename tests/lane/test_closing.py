@@ -16,7 +16,8 @@ from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import is_closing
-from tests.lane.commands import PATIENCE, claim, eventually, ids, put, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, ids, put, spawn, waiting
+from tests.waiting import until
 
 
 def test_a_closed_lane_refuses_everything(lane: Lane, engine: FlakyEngine) -> None:
@@ -63,7 +64,7 @@ def test_what_was_handed_in_is_carried_out_first(lane: Lane, engine: FlakyEngine
             task = asyncio.create_task(lane.acall(put("b")))
             await asyncio.sleep(0)
             closing = spawn(lane.close)
-            await asyncio.to_thread(eventually, lambda: is_closing(lane))
+            await asyncio.to_thread(until, lambda: is_closing(lane))
             assert engine.closed == 0
         closing.result(PATIENCE)
         return alone.result(PATIENCE), await task
@@ -95,7 +96,7 @@ def test_a_claim_that_asks_while_it_is_closed_is_settled(
         future = spawn(asyncio.run, lane.acall(claim(), wait=60))
         engine.wait_until_held()
         closing = spawn(lane.close)
-        eventually(lambda: is_closing(lane))
+        until(lambda: is_closing(lane))
     closing.result(PATIENCE)
     if filled:
         assert ids(future.result(PATIENCE)) == ["a"]
@@ -201,4 +202,4 @@ def test_no_thread_is_left_behind(engine: FlakyEngine, clock: FakeClock) -> None
     waiting(lane)
     lane.close()
     assert waiter.exception(PATIENCE)
-    eventually(lambda: set(threading.enumerate()) <= before)
+    until(lambda: set(threading.enumerate()) <= before)

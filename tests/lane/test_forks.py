@@ -22,7 +22,8 @@ from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from bide.model.identity import new_id, new_ids
 from bide.testing.hooks import count_waiting, lane_of
-from tests.lane.commands import PATIENCE, claim, eventually, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, spawn, waiting
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
@@ -134,7 +135,7 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
     with closing(sqlite3.connect(tmp_path / "bide.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         putting = spawn(orders.put, 1)
-        eventually(lambda: is_busy(orders))
+        until(lambda: is_busy(orders))
         text = in_child(lambda: orders.put(2))
         again = in_child(lambda: bide.Queue("mails", f"sqlite:///{tmp_path}/bide.db").put(1))
         other.execute("ROLLBACK")
@@ -258,7 +259,7 @@ def test_forks_in_the_middle_of_a_batch_split_none(orders: bide.Queue) -> None:
         return done
 
     workers = [spawn(work) for _ in range(3)]
-    eventually(lambda: orders.counts().flow.acked > 3)
+    until(lambda: orders.counts().flow.acked > 3)
     try:
         for number in range(15):
             assert in_child(partial(orders.put, 1, id=f"c{number}")).startswith("Outcome(")

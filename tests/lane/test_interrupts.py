@@ -20,7 +20,8 @@ from bide.model.commands import Claim, Command, Count, History
 from bide.model.replies import Counts, Reply, expect
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.commands import PATIENCE, claim, eventually, ids, put, sizes, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, ids, put, sizes, spawn, waiting
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
     lane.call(put("a"))
     with pytest.raises(KeyboardInterrupt):
         lane.call(claim())
-    eventually(lambda: len(store._states["q"].sets["ready"]) == 1)
+    until(lambda: len(store._states["q"].sets["ready"]) == 1)
     lane.close()
 
 
@@ -116,7 +117,7 @@ def test_interrupted_between_the_commit_and_the_reply(
         patched.setattr(sqlite, "replies_of", strike)
         with pytest.raises(KeyboardInterrupt):
             lane.call(claim())
-    eventually(lambda: ready(lane) == 1)
+    until(lambda: ready(lane) == 1)
     claimed = lane.call(claim())
     assert ids(claimed) == ["a"]
     assert claimed.messages[0].attempt == 1  # type: ignore[union-attr]
@@ -134,7 +135,7 @@ def test_interrupted_with_the_reply_at_hand(
         patched.setattr(lane, "_hint_all", strike)
         with pytest.raises(KeyboardInterrupt):
             lane.call(claim())
-    eventually(lambda: ready(lane) == 1)
+    until(lambda: ready(lane) == 1)
     lane.close()
 
 

@@ -14,19 +14,9 @@ from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import count_waiting
-from tests.lane.commands import (
-    PATIENCE,
-    claim,
-    claims,
-    eventually,
-    ids,
-    pause,
-    put,
-    sizes,
-    spawn,
-    waiting,
-)
+from tests.lane.commands import PATIENCE, claim, claims, ids, pause, put, sizes, spawn, waiting
 from tests.start import START
+from tests.waiting import until
 
 
 def crowd(lane: Lane, count: int, wait: float = 600.0) -> "list[Future[Reply]]":
@@ -80,9 +70,9 @@ def test_at_the_due_moment_one_asks_and_the_next_only_after_it_got_something(
     before = claims(engine)
     clock.wait_for_waiters()
     clock.advance(0.5)
-    eventually(lambda: any(future.done() for future in futures))
+    until(lambda: any(future.done() for future in futures))
     waiting(lane, 9)
-    eventually(lambda: claims(engine) == before + 2)  # the leader, and one who found no more
+    until(lambda: claims(engine) == before + 2)  # the leader, and one who found no more
     clock.wait_for_waiters()
     assert claims(engine) == before + 2
 
@@ -231,7 +221,7 @@ def test_a_wall_clock_set_back_wakes_nobody_for_a_message_that_is_not_due(
     (future,) = crowd(lane, 1)
     clock.set_wall(START - 5_000)
     pass_time(clock, 0.8)
-    eventually(lambda: count_waiting(lane) == 1)
+    until(lambda: count_waiting(lane) == 1)
     assert not future.done()
     assert sizes(engine, clock.now()) == (1, 0, 0)
 
@@ -285,4 +275,4 @@ def test_nobody_wakes_for_the_deadline_of_a_claim_that_was_settled(
     (future,) = crowd(lane, 1, wait=5)
     lane.call(put("a"))
     assert ids(future.result(PATIENCE)) == ["a"]
-    eventually(lambda: [moment for moment, _ in clock._signals.values()] == [None])
+    until(lambda: [moment for moment, _ in clock._signals.values()] == [None])

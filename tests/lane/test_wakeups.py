@@ -18,8 +18,9 @@ from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import count_submitted
 from bide.threads import deaths
-from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, claims, ids, put, spawn, waiting
 from tests.start import START
+from tests.waiting import until
 
 
 class Bell:
@@ -85,7 +86,7 @@ def test_a_hint_for_later_wakes_at_its_moment(lane: Lane, store: Shared, clock: 
     waiting(lane)
     put_elsewhere(store, "a", delay=300)
     store.bell.ring(wake=START + 300)
-    eventually(lambda: lane._waiting.queues["q"].wake == clock.monotonic() + 0.3)
+    until(lambda: lane._waiting.queues["q"].wake == clock.monotonic() + 0.3)
     clock.wait_for_waiters()
     clock.advance(0.3)
     assert ids(future.result(PATIENCE)) == ["a"]
@@ -95,7 +96,7 @@ def test_a_hint_for_nothing_costs_one_look(lane: Lane, store: Shared, engine: Fl
     future = spawn(lane.call, claim(), wait=60)
     waiting(lane)
     store.bell.ring()
-    eventually(lambda: claims(engine) == 3)  # alone, before it was parked, and for the hint
+    until(lambda: claims(engine) == 3)  # alone, before it was parked, and for the hint
     waiting(lane)
     assert not future.done()
 
@@ -108,16 +109,16 @@ def test_a_hint_for_another_queue_costs_nothing(
     before = claims(engine)
     store.bell.ring("other")
     store.bell.ring("another")  # when it is taken, the one before has been handled
-    eventually(store.bell.hints.empty)
+    until(store.bell.hints.empty)
     assert claims(engine) == before
 
 
 def test_closing_stops_to_listen(lane: Lane) -> None:
     spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    eventually(lambda: lane._hearing.is_alive)
+    until(lambda: lane._hearing.is_alive)
     lane.close()
-    eventually(lambda: not lane._hearing.is_alive)
+    until(lambda: not lane._hearing.is_alive)
 
 
 def test_a_listener_may_close_the_lane(lane: Lane, store: Shared) -> None:
@@ -155,10 +156,10 @@ def test_after_a_notifier_has_ended_at_once_the_next_claim_listens_again(
     store.bell.close()
     future = spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    eventually(lambda: lane._listens is None)
+    until(lambda: lane._listens is None)
     clock.wait_for_waiters()
     clock.advance(LOOK_AGAIN)
-    eventually(lambda: store.events.count("listen") == 2)
+    until(lambda: store.events.count("listen") == 2)
     waiting(lane)
     put_elsewhere(store, "a")
     store.bell.ring()
@@ -169,7 +170,7 @@ def test_a_lane_with_listeners_listens_again_without_a_claim(lane: Lane, store: 
     heard: queue.Queue[str] = queue.Queue()
     lane.listen(lambda name, _: heard.put(name))
     store.bell.close()
-    eventually(lambda: store.events.count("listen") == 2)
+    until(lambda: store.events.count("listen") == 2)
     store.bell.ring("other")
     assert heard.get(timeout=PATIENCE) == "other"
 
@@ -239,7 +240,7 @@ def test_a_put_between_looking_and_parking_is_not_lost(clock: FakeClock) -> None
 
     def meanwhile() -> None:  # it is on its way, and must wait until the claim has been executed
         putting.append(spawn(lane.call, put("a")))
-        eventually(lambda: count_submitted(lane) == 1)
+        until(lambda: count_submitted(lane) == 1)
 
     lane.call(put("far", delay=9_000))
     store.meanwhile = lambda: setattr(store, "meanwhile", meanwhile)  # not the look of one's own
@@ -363,4 +364,4 @@ def test_notifications_are_lost_until_a_lane_can_listen(
         clock.wait_for_waiters()
         assert lane.notifications_lost
     clock.advance(LOOK_AGAIN)
-    eventually(lambda: not lane.notifications_lost)
+    until(lambda: not lane.notifications_lost)

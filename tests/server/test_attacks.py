@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from bide.model import commands as cmd
+from tests.server.client import Q
 from tests.server.process import ServerProcess
 
 pytestmark = pytest.mark.process
 
-Q = "/v1/queues/orders"
 MIB = 1024 * 1024
 
 

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import bide
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
+from tests.waiting import until
 
 
 def raw(client: Client, data: bytes) -> socket.socket:
@@ -28,13 +28,6 @@ def claiming(client: Client, **content: object) -> socket.socket:
         f"{token}Content-Length: {len(data)}\r\n\r\n"
     )
     return raw(client, head.encode() + data)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_tls_where_none_is_spoken_is_told(client: Client) -> None:

@@ -23,7 +23,8 @@ from bide.server.limits.open_calls import EventFanout
 from bide.server.routes import events
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
-from tests.server.test_clients import claiming, until
+from tests.server.test_clients import claiming
+from tests.waiting import until
 
 
 class Stream:

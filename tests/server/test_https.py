@@ -21,9 +21,9 @@ from bide.server.settings import Settings
 from tests.server.conftest import SERVERS, Serve
 from tests.server.process import ServerProcess
 from tests.server.raw import request
-from tests.server.test_connection import until
 from tests.server.test_graceful_stop import refuses
 from tests.server.test_processes import run
+from tests.waiting import until
 
 
 class Files(NamedTuple):

@@ -46,10 +46,9 @@ from bide.model.limits import (
 from bide.model.message import MAX_ATTEMPT, MAX_ATTEMPTS
 from bide.server.limits.open_calls import Claimers
 from bide.server.limits.request_bodies import CHECKED
-from tests.server.client import Client, Reply
+from tests.server.client import Client, Q, Reply
 from tests.server.conftest import Serve
 
-Q = "/v1/queues/orders"
 HERE = Path(__file__).parents[1]
 
 Send = Callable[[Client, int], Reply]
@@ -325,25 +324,25 @@ ELSEWHERE = {
     "MAX_RESULT": "queue/test_ending.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
     "IMPORT_LINES": "queue/test_exports.py",
-    "KEEP_ALIVE": "server/test_connection_limits.py",
+    "KEEP_ALIVE": "server/test_connection.py",
     "MAX_BUFFERED": "server/test_large_bodies.py",
-    "MAX_DISCARDED": "server/test_connection_limits.py",
+    "MAX_DISCARDED": "server/test_connection.py",
     "MAX_DOCUMENT": "server/test_oidc.py",
-    "MAX_FAILED_LOGINS": "server/test_client_address.py",
+    "MAX_FAILED_LOGINS": "server/test_access.py",
     "MAX_FIELDS": "server/test_connection.py",
     "MAX_HEAD": "server/test_connection.py",
-    "MAX_HEADS": "server/test_connection_limits.py",
-    "SMALL_HEAD": "server/test_connection_limits.py",
+    "MAX_HEADS": "server/test_connection.py",
+    "SMALL_HEAD": "server/test_connection.py",
     "MAX_KEYS": "server/test_oidc.py",
-    "MAX_PACKED": "server/test_packed_limits.py",
+    "MAX_PACKED": "server/test_pieces.py",
     "MAX_REPLIES": "server/test_reply_budget.py",
     "MAX_REPLIES_OF_NAMESPACE": "server/test_reply_budget.py",
     "MAX_SUBJECT": "server/test_oidc.py",
-    "MAX_HINTS": "server/test_streams.py",
-    "MAX_TALLIES": "server/test_shared_stats.py",
-    "MAX_UNREAD": "server/test_connection_limits.py",
+    "MAX_HINTS": "server/test_connection.py",
+    "MAX_TALLIES": "server/test_metrics.py",
+    "MAX_UNREAD": "server/test_connection.py",
     "WAITING_BYTES": "server/test_reply_budget.py",
-    "STALLED": "server/test_connection_limits.py",
+    "STALLED": "server/test_connection.py",
 }
 """Where other limits are tested."""
 

@@ -1,17 +1,20 @@
-"""What can be asked about messages, as curl would ask it."""
+"""What can be asked about messages, as curl would ask it: changes, searches and ends, too."""
 
 import base64
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+import bide
+from bide.lane import waiting_claims
 from bide.model.errors import StoreUnavailable
-from bide.model.options import OPTIONS
+from bide.model.options import OPTIONS, Option
 from bide.server import wire
-from tests.server.client import Client, Q
+from tests.server.client import Client, Q, Reply
 from tests.server.conftest import Serve
 
 ONE = f"{Q}/messages/order-42"
@@ -403,3 +406,329 @@ def test_a_reply_that_cannot_be_completed_is_no_failure_of_its_batch(
     done, failed = reply.json["replies"]
     assert done["outcomes"][0]["done"]
     assert failed == {"type": "failed", "error": "StoreUnavailable", "detail": "it is away"}
+
+
+FAR = 2_000_000_000
+
+
+def test_patch_changes_what_is_named_and_nothing_else(client: Client) -> None:
+    given = {"body": {"a": 1}, "at": FAR, "priority": 3, "group": "g", "headers": {"h": "v"}}
+    client.put(ONE, {**given, "expires": "1h"})
+    before = client.get(ONE).json
+    for change, now_is in (
+        ({"body": [2]}, {"body": [2]}),
+        ({"priority": 9, "attempts": 2}, {"priority": 9, "attempts": 2}),
+        ({"group": "h", "headers": {"x": "y"}}, {"group": "h", "headers": {"x": "y"}}),
+        ({"at": FAR + 1, "expires": "2h"}, {"due": (FAR + 1) * 1_000, "expires": 7_200_000}),
+    ):
+        before |= now_is
+        tag = client.get(ONE).headers["etag"]
+        changed = client.send("PATCH", ONE, change, if_match=tag)
+        assert (changed.status, changed.json["due"]) == (200, before["due"])
+        found = client.get(ONE)
+        assert (found.json, found.headers["etag"]) == (before, changed.headers["etag"])
+    without = {"group": None, "headers": None, "expires": None}
+    assert client.send("PATCH", ONE, without).status == 200
+    assert client.get(ONE).json == {k: v for k, v in before.items() if k not in without}
+
+
+def test_an_option_of_a_put_that_no_edit_changes_is_not_asked_of_patch(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put(ONE, {"body": 1, "at": FAR})
+    monkeypatch.setitem(OPTIONS, "cost", Option("cost", 0, "Of a put alone.", 0, 9))
+    assert client.send("PATCH", ONE, {"priority": 9}).status == 200
+
+
+def test_patch_replaces_a_body_by_bytes(client: Client) -> None:
+    client.put(ONE, {"body": 1, "at": FAR})
+    data = base64.b64encode(b"\xff").decode()
+    assert client.send("PATCH", ONE, {"bytes": data}).status == 200
+    assert client.get(ONE).json["bytes"] == data
+    assert client.send("PATCH", ONE, {"body": None}).status == 200
+    assert client.get(ONE).json["body"] is None
+
+
+def test_the_etag_of_an_edit_after_a_retry(client: Client) -> None:
+    client.put(ONE, {"body": 1, "expires": "1h"})
+    (message,) = client.post(f"{Q}/claim", {}).json["messages"]
+    lease = {"id": "order-42", "token": message["token"]}
+    client.post(f"{Q}/retry", {"leases": [lease], "delay": "5m", "reason": "no"})
+    for change in ({"priority": 1}, {"expires": "2h"}, {"body": 2}, {"delay": "1m"}):
+        changed = client.send("PATCH", ONE, change, if_match=client.get(ONE).headers["etag"])
+        assert client.get(ONE).headers["etag"] == changed.headers["etag"], change
+    assert client.get(ONE).json["attempt"] == 1
+
+
+def test_a_dead_letter_is_edited_but_has_no_due_time(client: Client) -> None:
+    client.put(ONE, {"body": 1, "attempts": 1})
+    (message,) = client.post(f"{Q}/claim", {}).json["messages"]
+    client.post(f"{Q}/retry", {"leases": [{"id": "order-42", "token": message["token"]}]})
+    assert client.send("PATCH", ONE, {"body": 2}).json["state"] == "dead"
+    assert client.send("PATCH", ONE, {"delay": 5}).status == 409
+    assert client.get(ONE).json["body"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({}, None),
+        ({"body": 1, "bytes": ""}, "body"),
+        ({"priority": 256}, "priority"),
+        ({"attempts": 0}, "attempts"),
+        ({"group": ""}, "group"),
+        ({"headers": {"a": 1}}, "headers"),
+        ({"delay": 1, "at": FAR}, None),
+        ({"expires": 0}, None),
+        ({"id": "b"}, "id"),
+        ({"priority": None}, "priority"),
+    ],
+)
+def test_what_cannot_be_is_refused(client: Client, change: Any, field: str | None) -> None:
+    client.put(ONE, {"body": 1, "at": FAR})
+    tag = client.get(ONE).headers["etag"]
+    refused = client.send("PATCH", ONE, change)
+    assert refused.status == 400, refused.data
+    assert field is None or refused.problem["field"].startswith(field)
+    assert client.get(ONE).headers["etag"] == tag
+
+
+def test_an_edit_needs_the_right_to_change(serve: Serve, make_token: Any) -> None:
+    writer = make_token(None, rights=["put", "change"], name="writer")
+    reader = make_token(None, rights=["put", "read", "bodies"], name="reader")
+    client = serve()
+    mine, other = client.with_token(writer), client.with_token(reader)
+    mine.put(ONE, {"body": 1, "at": FAR})
+    assert mine.send("PATCH", ONE, {"body": 2}).status == 200
+    assert other.send("PATCH", ONE, {"body": 3}).status == 403
+    assert other.send("PATCH", f"{Q}/messages?group=g", {"delay": 1}).status == 403
+    assert other.get(ONE).json["body"] == 2
+
+
+def test_a_group_is_moved_part_by_part(client: Client) -> None:
+    many = [{"body": n, "id": f"m{n}", "group": "g", "at": FAR} for n in range(5)]
+    client.post(f"{Q}/put", {"messages": [*many, {"body": 9, "id": "x", "at": FAR}]})
+    client.put(f"{Q}/messages/now", {"body": 1, "group": "g"})
+    client.post(f"{Q}/claim", {})
+    count, cursor, parts = 0, "", 0
+    while True:
+        path = f"{Q}/messages?group=g&limit=2" + (f"&cursor={cursor}" if cursor else "")
+        moved = client.send("PATCH", path, {"at": FAR + 60}).json
+        count, parts = count + moved["count"], parts + 1
+        cursor = moved.get("cursor", "")
+        if not cursor:
+            break
+    assert (count, parts >= 3) == (5, True)
+    dues = {m["id"]: m["due"] for m in client.get(f"{Q}/messages?state=delayed").json["messages"]}
+    assert dues == {"x": FAR * 1_000} | {f"m{n}": (FAR + 60) * 1_000 for n in range(5)}
+    assert client.send("PATCH", f"{Q}/messages", {"delay": 1}).status == 400
+    assert client.send("PATCH", f"{Q}/messages?group=g", {}).status == 400
+
+
+def ids(client: Client, query: str) -> list[tuple[str, str]]:
+    """Return what a search finds, two messages a page."""
+    found: list[tuple[str, str]] = []
+    cursor = ""
+    while True:
+        page = client.get(f"/v1/search?limit=2&{query}{cursor}")
+        assert page.status == 200, page.data
+        found += [(message["queue"], message["id"]) for message in page.json["messages"]]
+        if "cursor" not in page.json:
+            return sorted(found)
+        cursor = f"&cursor={page.json['cursor']}"
+
+
+def put(client: Client, queue: str, id: str, body: Any, **more: Any) -> None:
+    given = {"body": body, "id": id, "at": FAR, **more}
+    assert client.post(f"/v1/queues/{queue}/messages", given).status == 201
+
+
+def test_a_search_over_all_queues(client: Client) -> None:
+    for n in range(3):
+        put(client, "orders", f"order-{n}", {"n": n}, group="g")
+        put(client, "mail", f"order-{n}", "to Ann" if n else "to Bob", headers={"t": f"x{n}"})
+    put(client, "mail", "other", 1, at=FAR + 60)
+    assert len(ids(client, "id=order-")) == 6
+    assert ids(client, "id=order-1&queue=mail") == [("mail", "order-1")]
+    assert len(ids(client, "group=g")) == 3
+    assert ids(client, f"after={FAR + 1}") == [("mail", "other")]
+    assert ids(client, "body=Bob") == ids(client, "header=t=x0") == [("mail", "order-0")]
+    page = client.get("/v1/search?body=nothing&read=3").json
+    assert (page["messages"], page["searched"], page["total"]) == ([], 3, 7)
+    assert page["cursor"]
+    claimed = client.get("/v1/search?state=delayed&id=order-2&queue=orders").json["messages"][0]
+    assert (claimed["body"], claimed["group"]) == ({"n": 2}, "g")
+
+
+@pytest.mark.parametrize(
+    "query", ["", "id=", "state=x", "read=20000", "limit=0", "id=a&cursor=x", "error=", "foo=1"]
+)
+def test_wrong_searches_are_refused(client: Client, query: str) -> None:
+    assert client.get(f"/v1/search?{query}").status == 400
+
+
+def test_a_tenant_searches_its_own_queues(serve: Serve, make_token: Any) -> None:
+    client = serve()
+    shop, other = (
+        client.with_token(make_token(name, "produce", "read", name=name))
+        for name in ("shop", "other")
+    )
+    put(shop, "orders", "a", {"card": 1})
+    put(shop, "mail", "a", 2)
+    put(other, "orders", "a", 3)
+    assert ids(shop, "id=a") == [("mail", "a"), ("orders", "a")]
+    assert ids(other, "state=delayed") == [("orders", "a")]
+    assert ids(shop, "body=3") == []
+    cursor = shop.get("/v1/search?state=delayed&limit=1").json["cursor"]
+    stolen = other.get(f"/v1/search?state=delayed&cursor={cursor}").json
+    assert {message["body"] for message in stolen["messages"]} <= {3}
+    some = make_token("shop", rights=["read"], queues=["mail"], name="some")
+    reader = client.with_token(some)
+    (found,) = reader.get("/v1/search?id=a").json["messages"]
+    assert (found["queue"], "body" in found) == ("mail", False)
+    assert reader.get("/v1/search?body=2").status == 403
+    assert reader.get("/v1/search?header=x").status == 403
+    writer = client.with_token(make_token("shop", "produce", name="writer"))
+    assert writer.get("/v1/search?id=a").status == 403
+
+
+def settings(client: Client, **given: str) -> Any:
+    return client.send("PATCH", Q, given).json
+
+
+def claimed(client: Client) -> dict[str, Any]:
+    (message,) = client.post(f"{Q}/claim", {"holder": "w1"}).json["messages"]
+    return {"id": message["id"], "token": message["token"]}
+
+
+def test_history_tells_how_messages_ended(client: Client) -> None:
+    told = settings(client, history="7d", result_ttl="1h")
+    assert told == {
+        "paused": False,
+        "keep": 0,
+        "history": 604_800_000,
+        "result_ttl": 3_600_000,
+        "limit": 0,
+        "rate": None,
+        "group_limit": 0,
+        "group_rate": None,
+    }
+    assert client.get(Q).json["history"] == 604_800_000
+    client.put(ONE, {"body": 1})
+    client.send("DELETE", ONE)
+    client.put(ONE, {"body": 1})
+    assert client.get(f"{ONE}/history").json["state"] == "ready"
+    client.post(f"{Q}/ack", {"leases": [{**claimed(client), "result": {"total": 3}}]})
+    found = client.get(f"{ONE}/history").json
+    assert (found["id"], found["state"]) == ("order-42", None)
+    acked, cancelled = found["ends"]
+    assert (acked["how"], acked["by"], acked["result"]) == ("acked", "w1", {"total": 3})
+    assert [attempt["outcome"] for attempt in acked["attempts"]] == ["acked"]
+    assert (cancelled["how"], cancelled["by"]) == ("cancelled", "127.0.0.1")
+    assert "result" not in cancelled
+    assert client.get(f"{Q}/messages/b/history").problem["type"] == "/docs#problem-not-found"
+
+
+def test_limits_are_set_and_told(client: Client) -> None:
+    told = client.send("PATCH", Q, {"limit": 3, "group_rate": "100/m", "rate": 0.5}).json
+    assert (told["limit"], told["rate"], told["group_rate"]) == (3, "30/m", "100/m")
+    counts = client.get(Q).json
+    assert (counts["limit"], counts["rate"], counts["group_rate"]) == (3, "30/m", "100/m")
+    assert "group_limit" not in counts
+    wrong = client.send("PATCH", Q, {"rate": "often"})
+    assert wrong.status == 400
+    assert "rate='often' is not a valid rate" in wrong.problem["detail"]
+    assert client.send("PATCH", Q, {"limit": -1}).status == 400
+    for number in range(4):
+        client.put(f"{Q}/messages/m{number}", {"body": number})
+    assert len(client.post(f"{Q}/claim", {"count": 4}).json["messages"]) == 1
+
+
+def test_a_result_is_answered_once_the_message_has_ended(client: Client) -> None:
+    settings(client, result_ttl="1h", history="1h")
+    client.put(ONE, {"body": 1})
+    early = client.get(f"{ONE}/result")
+    assert (early.status, early.json) == (202, {"id": "order-42", "how": None, "state": "ready"})
+    late = client.get(f"{ONE}/result?wait=10ms")
+    assert (late.status, late.json["how"]) == (202, None)
+    client.post(f"{Q}/bury", {"leases": [claimed(client)], "reason": "bad"})
+    dead = client.get(f"{ONE}/result?wait=30s")
+    assert (dead.status, dead.json) == (
+        200,
+        {"id": "order-42", "how": "dead", "by": "w1", "error": "bad"},
+    )
+    assert client.get(f"{Q}/messages/b/result").problem["type"] == "/docs#problem-not-found"
+
+
+def test_a_waiting_result_is_answered_with_the_ack(client: Client) -> None:
+    settings(client, result_ttl="1h")
+    client.put(ONE, {"body": 1})
+    lease = claimed(client)
+    answers: list[Reply] = []
+    other = Client(client.port, client.app)
+    waits = threading.Thread(target=lambda: answers.append(other.get(f"{ONE}/result?wait=30s")))
+    waits.start()
+    client.post(f"{Q}/ack", {"leases": [{**lease, "result": [1]}]})
+    waits.join()
+    other.close()
+    assert (answers[0].status, answers[0].json["result"]) == (200, [1])
+
+
+def test_an_http_store_wakes_who_waits_for_a_result(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(client, result_ttl="1h")
+    client.put(ONE, {"body": 1})
+    lease = claimed(client)
+    found: list[Any] = []
+    with bide.Queue("orders", client.url) as orders:
+        waits = threading.Thread(target=lambda: found.append(orders.result("order-42", wait=60)))
+        waits.start()
+        ready = threading.Event()
+        while not client.app.service._watches:  # it has asked, and listens
+            ready.wait(0.01)
+        monkeypatch.setattr(waiting_claims, "LOOK_AGAIN", 1e6)  # so that hints alone wake
+        client.post(f"{Q}/ack", {"leases": [{**lease, "result": [1]}]})
+        waits.join()
+    assert found == [[1]]
+
+
+def test_a_result_that_is_no_json_or_too_large_is_refused(client: Client) -> None:
+    settings(client, result_ttl="1h")
+    client.put(ONE, {"body": 1})
+    lease = claimed(client)
+    large = client.post(f"{Q}/ack", {"leases": [{**lease, "result": "x" * 65_536}]})
+    assert large.status == 400
+    assert "result takes 65,538 bytes, the limit is 65,536" in large.json["detail"]
+    assert client.post(f"{Q}/ack", {"leases": [{**lease, "result": None}]}).status == 200
+    assert client.get(f"{ONE}/result").json == {
+        "id": "order-42",
+        "how": "acked",
+        "by": "w1",
+        "result": None,
+    }
+
+
+def test_results_are_for_those_who_may_see_bodies(
+    serve: Serve, make_token: Callable[..., str]
+) -> None:
+    shop = make_token("shop", "admin", name="shop-api")
+    client = serve()
+    admin = client.with_token(shop)
+    reader = client.with_token(make_token("shop", rights=["read"]))
+    settings(admin, result_ttl="1h", history="1h")
+    admin.put(ONE, {"body": 1})
+    admin.post(f"{Q}/ack", {"leases": [{**claimed(admin), "result": "secret"}]})
+    assert admin.get(f"{ONE}/result").json["result"] == "secret"
+    assert reader.get(f"{ONE}/result").status == 403
+    assert "result" not in reader.get(f"{ONE}/history").json["ends"][0]
+    url = f"http://127.0.0.1:{client.port}"
+    with bide.Queue("orders", url.replace("//", f"//{reader.token}@")) as orders:
+        with pytest.raises(bide.AccessDenied, match="withholds the result"):
+            orders.result("order-42")
+    with bide.Queue("orders", url.replace("//", f"//{shop}@"), actor="ann") as orders:
+        assert orders.result("order-42") == "secret"
+        orders.put(1, id="b")
+        orders.cancel("b")
+        assert orders.history("b")[0].by == "ann via shop-api"
+        assert orders.history("order-42")[0].by == "w1"

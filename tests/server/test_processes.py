@@ -20,12 +20,11 @@ from click.testing import CliRunner
 import bide
 from bide.cli import main
 from bide.model.limits import MAX_FAILED_LOGINS
+from tests.server.client import Q
 from tests.server.process import ServerProcess
-from tests.server.test_connection import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
-
-Q = "/v1/queues/orders"
 
 
 def ask(port: int, method: str, path: str, content: Any = None) -> Any:

@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,19 +28,13 @@ from bide.server.settings import Quota
 from tests.server.client import Client
 from tests.server.conftest import SERVERS, Serve
 from tests.server.raw import request
+from tests.waiting import until
 
 Q = "/v1/queues/q"
 
 LARGEST = MAX_BODY + MAX_HEADERS
 
 BOUND = 20
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + BOUND
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(

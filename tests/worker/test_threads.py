@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bide.consuming.run import Threads
-from tests.lane.commands import eventually
+from tests.waiting import until
 
 
 def call_of(function: Any) -> Any:
@@ -39,7 +39,7 @@ def test_a_call_that_comes_with_the_end_of_a_job_waits_for_no_other_handler() ->
         threads.call(quick, copy_context(), ended)
         await began.wait()
         may_end.set()
-        eventually(lambda: len(threads._results) == 2)  # its end, and that of its job
+        until(lambda: len(threads._results) == 2)  # its end, and that of its job
         try:
             await asyncio.wait_for(next_ran.wait(), 5)
         finally:

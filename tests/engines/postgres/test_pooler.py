@@ -18,6 +18,7 @@ import pytest
 import bide
 from bide.engines.findings import examine
 from tests.postgres_server import PostgresServer, new_folder
+from tests.waiting import until
 
 BOUND = 60.0
 PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
@@ -96,13 +97,6 @@ def test_everything_works_behind_a_pooler(pooled: str) -> None:
         assert len(got) == 81
         assert queue.counts().sizes.delayed == 7
         assert queue.audit()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def take_what_another_puts(url: str, others: str, meanwhile: Callable[[], None]) -> None:

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,9 @@ import redis as client_library
 
 from bide.engines.redis import RedisEngine, from_url
 from tests.cluster import RedisCluster
-from tests.servers import PATIENCE, RedisServer
+from tests.servers import RedisServer
 
 Open = Callable[..., RedisEngine]
-
-
-def until(true: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.fixture

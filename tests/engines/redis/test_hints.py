@@ -23,8 +23,9 @@ from bide.model.ended import end_of
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found
 from tests.descriptors import low_ones_taken
-from tests.engines.redis.conftest import Open, until
+from tests.engines.redis.conftest import Open
 from tests.servers import PATIENCE, RedisServer
+from tests.waiting import until
 
 
 def put(*ids: str, delay: int = 0) -> Put:

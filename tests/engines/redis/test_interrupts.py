@@ -15,7 +15,8 @@ from bide.engines.redis.claim import _Claiming
 from bide.engines.redis.wire import Wire, WireExchange
 from bide.model.commands import Claim, Put
 from bide.model.message import Item
-from tests.engines.redis.conftest import Open, until
+from tests.engines.redis.conftest import Open
+from tests.waiting import until
 
 
 @pytest.fixture

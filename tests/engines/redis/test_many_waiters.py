@@ -17,8 +17,9 @@ from bide.model.commands import Claim, Put
 from bide.model.errors import Closed
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed
-from tests.engines.redis.conftest import Open, until
+from tests.engines.redis.conftest import Open
 from tests.servers import PATIENCE, RedisServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 

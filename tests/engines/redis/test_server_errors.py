@@ -30,9 +30,10 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
-from tests.engines.redis.conftest import Open, until
+from tests.engines.redis.conftest import Open
 from tests.proxy import Proxy
 from tests.servers import PATIENCE, RedisServer, free_port
+from tests.waiting import until
 
 Start = Callable[..., RedisServer]
 HOUR = 3_600_000

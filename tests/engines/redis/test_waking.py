@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 import redis as client_library
@@ -27,6 +26,7 @@ from bide.model.replies import Claimed
 from bide.model.times import interval
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
+from tests.waiting import until
 
 PATIENCE = 60.0
 
@@ -68,20 +68,13 @@ def waiters(url: str, redis_server: RedisServer) -> Iterator[Callable[..., list[
         made.extend(Waiter(at) for _ in range(count))
         client = redis_server.client(db=int(url.rpartition("=")[2]))
         keys = [f"bide:{{q#{shard}}}:waiters" for shard in range(shards)]
-        eventually(lambda: all(client.zcard(key) == len(made) for key in keys))
+        until(lambda: all(client.zcard(key) == len(made) for key in keys))
         client.close()
         return made
 
     yield wait
     for waiter in made:
         waiter.lane.close()
-
-
-def eventually(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def put(*ids: str, delay: int = 0) -> Put:
@@ -117,10 +110,10 @@ def test_the_end_of_a_lease_wakes_one_that_waits_for_a_limit(
     assert isinstance(claimed, Claimed)
     assert [message.id for message in claimed.messages] == ["a"]
     crowd = [Waiter(url), Waiter(url)]  # one leads: it sleeps until the lease is over
-    eventually(lambda: server.zcard("bide:{q#0}:waiters") == 2)
+    until(lambda: server.zcard("bide:{q#0}:waiters") == 2)
     before = scripts_run(redis_server)
     engine.execute([Ack("q", [Lease("a", claimed.token)])])
-    eventually(lambda: any(waiter.got for waiter in crowd))
+    until(lambda: any(waiter.got for waiter in crowd))
     engine.execute([Release("q", ["b"], "again")])
     for waiter in crowd:
         waiter.join()

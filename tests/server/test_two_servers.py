@@ -1,4 +1,4 @@
-"""Two servers on one Redis: they wake each other, and one may be killed under load."""
+"""Two servers: on one Redis, or one behind the other."""
 
 import json
 import threading
@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from bide.model.errors import InvalidArgument
+from bide.server.settings import Settings
+from tests.server.client import Q
+from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
+from tests.server.test_processes import run
 
-pytestmark = pytest.mark.process
-
-Q = "/v1/queues/orders"
 LEASE = 4
 PATIENCE = 60.0
 
@@ -31,6 +33,7 @@ def ask(port: int, method: str, path: str, content: Any = None) -> tuple[int, An
         connection.close()
 
 
+@pytest.mark.process
 def test_a_put_on_one_wakes_who_waits_at_the_other(
     tmp_path: Path, redis_url: Callable[[], str]
 ) -> None:
@@ -133,6 +136,7 @@ class Work:
                 return
 
 
+@pytest.mark.process
 def test_one_that_is_killed_under_load_loses_nothing(
     tmp_path: Path, redis_url: Callable[[], str]
 ) -> None:
@@ -181,3 +185,47 @@ def _never_two_at_a_time(claims: list[tuple[str, int, int, int]]) -> None:
         for (_, until, token), (begins, _, later) in pairwise(held):
             assert until <= begins, f"{id} was held twice: {held}"
             assert token < later
+
+
+def test_it_is_ready_and_works(serve: Serve) -> None:
+    client = serve(store=serve().url)
+    assert client.get("/readyz").json == {"status": "ready"}
+    assert client.put(f"{Q}/messages/m", {"body": 1}).status == 201
+    assert client.post(f"{Q}/claim").json["messages"][0]["id"] == "m"
+    told = client.get("/metrics").data.decode()
+    assert "bide_store_up 1.0" in told
+    assert 'bide_queue_messages{queue="orders",state="leased"} 1.0' in told
+
+
+def test_it_is_not_ready_while_the_other_refuses_it(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = serve(auth="required")
+    monkeypatch.setenv("BIDE_TOKEN", make_token("shop", "produce"))
+    told = serve(store=behind.url).get("/readyz")
+    assert told.status == 503
+    assert "no right 'read'" in told.json["reason"]
+    monkeypatch.setenv("BIDE_TOKEN", make_token("shop", "read"))
+    assert serve(store=f"{behind.url}/?timeout=9").get("/readyz").json == {"status": "ready"}
+
+
+def test_subscriptions_and_tokens_are_kept_by_the_other(serve: Serve, tmp_path: Path) -> None:
+    behind = serve()
+    client = serve(store=behind.url)
+    assert "at its own /v1/subscriptions" in client.get("/v1/subscriptions").problem["detail"]
+    done = run(tmp_path, "token", "create", "--scope", "read", "--url", behind.url)
+    assert done.returncode == 2
+    assert "use the URL of the store that it serves" in done.stderr
+
+
+@pytest.mark.parametrize("more", [{"auth": "required"}, {"host": "0.0.0.0"}])
+def test_it_cannot_ask_for_tokens(more: dict[str, Any]) -> None:
+    settings = Settings(store="http://:secret@127.0.0.1:8642", **more)
+    with pytest.raises(InvalidArgument, match="behind another server") as refused:
+        settings.check()
+    assert "secret" not in str(refused.value)
+
+
+def test_check_finds_it_fit(serve: Serve, tmp_path: Path) -> None:
+    done = run(tmp_path, "serve", "--check", "--port", "0", "--store", serve().url)
+    assert (done.returncode, done.stderr) == (0, "")
