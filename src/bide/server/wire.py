@@ -169,7 +169,7 @@ class EndLeaseRequest(RequestModel):
     """The reason to store with the message; by default "released by" and the caller's name."""
 
 
-class Empty(RequestModel):
+class EmptyRequest(RequestModel):
     """Nothing; the body may be left out."""
 
 

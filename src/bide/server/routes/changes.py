@@ -114,7 +114,9 @@ async def cancel(call: ApiCall) -> Answer:
 
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
-async def reschedule_where(call: ApiCall, asked: given.Moved, query: RuleQuery) -> undoing.MovedOut:
+async def reschedule_where(
+    call: ApiCall, asked: given.RescheduleRequest, query: RuleQuery
+) -> undoing.MovedOut:
     """Reschedule a group.
 
     One request moves up to 1,000 messages; repeat with the `cursor` while there is one.

@@ -31,14 +31,14 @@ class PutQuery(wire.PutOptions, kw_only=True):
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
-class Moved(wire.RequestModel):
+class RescheduleRequest(wire.RequestModel):
     """The new due time: `delay` or `at`."""
 
     delay: wire.Span | None = None
     at: wire.When | None = None
 
 
-class Changed(Moved, kw_only=True):
+class Changed(RescheduleRequest, kw_only=True):
     """The fields of a message to change; the others stay as they are."""
 
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)

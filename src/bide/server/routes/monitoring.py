@@ -93,7 +93,7 @@ async def workers_of(call: ApiCall) -> Workers:
     {202: Requested},
     problems=(404, 409),
 )
-async def stop(call: ApiCall, asked: wire.Empty) -> Answer:
+async def stop(call: ApiCall, asked: wire.EmptyRequest) -> Answer:
     """Replace a worker process.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;

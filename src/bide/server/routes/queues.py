@@ -122,13 +122,13 @@ async def configure(call: ApiCall, asked: ConfigureRequest) -> SettingsOut:
 
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
-async def pause(call: ApiCall, asked: wire.Empty) -> SettingsOut:
+async def pause(call: ApiCall, asked: wire.EmptyRequest) -> SettingsOut:
     """Stop all claims."""
     return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=True)))
 
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
-async def resume(call: ApiCall, asked: wire.Empty) -> SettingsOut:
+async def resume(call: ApiCall, asked: wire.EmptyRequest) -> SettingsOut:
     """Allow claims again."""
     return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=False)))
 

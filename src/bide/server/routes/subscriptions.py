@@ -144,7 +144,7 @@ async def pause(call: ApiCall, asked: about.PauseRequest) -> Answer:
 
 
 @_changes("resumeSubscription", "resume")
-async def resume(call: ApiCall, asked: wire.Empty) -> Answer:
+async def resume(call: ApiCall, asked: wire.EmptyRequest) -> Answer:
     """Resume sending at once.
 
     Also closes an open circuit.
@@ -165,7 +165,7 @@ async def rotate(call: ApiCall, asked: about.RotateRequest) -> Answer:
 
 
 @route("pingReceiver", "POST", f"{_ONE}/ping", "admin", problems=(404,))
-async def ping(call: ApiCall, asked: wire.Empty) -> about.PingOut:
+async def ping(call: ApiCall, asked: wire.EmptyRequest) -> about.PingOut:
     """Send a request without a message.
 
     It is signed as all others; returns the receiver's answer.
