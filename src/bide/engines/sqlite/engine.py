@@ -29,7 +29,7 @@ from bide.engines.sqlite.tables import SQL
 from bide.logs import logger
 from bide.model.command_identity import Identities
 from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
-from bide.model.errors import Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
+from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import size_of
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
@@ -125,7 +125,11 @@ class SqliteEngine:
             raise translate(error, self._path, self._timeout) from error
         if time.monotonic() >= self._next_hint:
             self._send_hints(commands, outcomes)
-        replies = replies_of(outcomes)
+        try:
+            replies = replies_of(outcomes)
+        except BideError:  # the caller gets the outcomes with it
+            self._unreturned = (), ()
+            raise
         self._unreturned = (), ()
         return replies
 
@@ -159,7 +163,7 @@ class SqliteEngine:
             outcomes = session.carry_out(commands, identities)
             if not self._read_only:
                 session.save()
-            self._unreturned = commands, outcomes
+                self._unreturned = commands, outcomes
             connection.execute("COMMIT")
             self._ends = session.ends
             return outcomes
