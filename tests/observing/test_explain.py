@@ -293,15 +293,15 @@ def test_every_clause_has_the_same_values_in_both_languages() -> None:
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_whatever_is_unknown_leaves_a_sentence(language: str) -> None:
     facts = [
-        Explained(DUE),
-        Explained(DUE, state="delayed", due=DUE + 5, planned=DUE),
-        Explained(DUE, [Pause(None)], "ready", DUE),
-        Explained(DUE, state="ready", due=DUE, workers=[Serving("w", 1, 1)]),
-        Explained(DUE, state="leased", holder="w", until=DUE + 5),
-        Explained(DUE, state="leased", until=DUE + 5, successor=DUE),
-        Explained(DUE, state="leased", until=DUE, successor=DUE),
-        Explained(DUE, state="dead", ended=DUE),
-        Explained(DUE, state="expired", ended=DUE),
+        Explained(now=DUE),
+        Explained(now=DUE, state="delayed", due=DUE + 5, planned=DUE),
+        Explained(now=DUE, pauses=[Pause(None)], state="ready", due=DUE),
+        Explained(now=DUE, state="ready", due=DUE, workers=[Serving("w", 1, 1)]),
+        Explained(now=DUE, state="leased", holder="w", until=DUE + 5),
+        Explained(now=DUE, state="leased", until=DUE + 5, successor=DUE),
+        Explained(now=DUE, state="leased", until=DUE, successor=DUE),
+        Explained(now=DUE, state="dead", ended=DUE),
+        Explained(now=DUE, state="expired", ended=DUE),
     ]
     for one in facts:
         told = Explanation("a", "q", one)

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-class Capabilities(msgspec.Struct, frozen=True):
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine can do, as data: callers ask here, never for the engine's name."""
 
     durable: bool = True

@@ -290,7 +290,9 @@ class Limited(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Of a rate: when the next message may be delivered, in Unix milliseconds."""
 
 
-class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_defaults=True):
+class Explained(
+    msgspec.Struct, frozen=True, gc=False, tag="explained", omit_defaults=True, kw_only=True
+):
     """What a store knows about the place of a message. Times are Unix milliseconds."""
 
     now: int
@@ -334,7 +336,9 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     """The limit that holds a ready message back, if one does."""
 
 
-class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True):
+class Settings(
+    msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True, kw_only=True
+):
     """The settings of a queue."""
 
     paused: bool

@@ -249,7 +249,7 @@ def pending(command: cmd.Command) -> Reply:
         case cmd.Cancel():
             return Outcomes([PendingOutcome.of(id) for id in command.ids])
     assert isinstance(command, cmd.Configure)
-    return Settings(False, command.keep or 0)
+    return Settings(paused=False, keep=command.keep or 0)
 
 
 def _split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:

@@ -92,8 +92,15 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> Settings:
         if (value := getattr(command, name)) is not None:
             setattr(row, name, int(value))
     wake = queue.now if queue.lines.configure(command) or resumed else None
-    limits = (getattr(queue.lines.limits, name) for name in LIMITS)
-    return Settings(bool(row.paused), row.keep, wake, row.history, row.result_ttl, *limits)
+    limits = {name: getattr(queue.lines.limits, name) for name in LIMITS}
+    return Settings(
+        paused=bool(row.paused),
+        keep=row.keep,
+        wake=wake,
+        history=row.history,
+        result_ttl=row.result_ttl,
+        **limits,
+    )
 
 
 def delete(store: QueueStore[Any], command: cmd.Delete) -> Deleted:

@@ -55,12 +55,12 @@ def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:
     ids = [] if command.id is None else [command.id]
     record = queue.load(ids, bodies=False).get(command.id or "")
     if record is None:
-        return Explained(queue.now, queue.pauses())
+        return Explained(now=queue.now, pauses=queue.pauses())
     seen = record.message(queue.row.name, queue.now)
     waits = seen.state == "ready"
     return Explained(
-        queue.now,
-        queue.pauses(),
+        now=queue.now,
+        pauses=queue.pauses(),
         state=seen.state,
         due=seen.due,
         planned=seen.planned,

@@ -62,12 +62,12 @@ def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
     if not token.isascii() or not token.isprintable():
         raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
     address = HttpAddress(
-        parts.scheme == "https",
-        host,
-        port,
-        parts.path.rstrip("/"),
-        token,
-        *map(chosen.get, FILES),
+        tls=parts.scheme == "https",
+        host=host,
+        port=port,
+        path=parts.path.rstrip("/"),
+        token=token,
+        **{name: chosen.get(name) for name in FILES},
     )
     if token and not address.tls and not is_this_machine(address.host):
         _warn_of_clear_text(address.shown)

@@ -220,7 +220,14 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
         limits=some(limits, None, integers),
     )
     wake = row.moment if row.wakes else None
-    return Settings(row.paused, row.keep, wake, row.history, row.result_ttl, *row.limits)
+    return Settings(
+        paused=row.paused,
+        keep=row.keep,
+        wake=wake,
+        history=row.history,
+        result_ttl=row.result_ttl,
+        **dict(zip(LIMITS, row.limits, strict=True)),
+    )
 
 
 def _delete(batch: PostgresBatch, command: cmd.Delete) -> Reply:

@@ -31,7 +31,7 @@ def from_url(parts: SplitResult) -> "PostgresGuest":
     return PostgresGuest(read_url(parts))
 
 
-class _Row(msgspec.Struct):
+class _Row(msgspec.Struct, kw_only=True):
     number: int = 0
     done: bool = False
     state: int | None = None
@@ -253,7 +253,7 @@ def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
     if isinstance(command, cmd.Put):
         return Outcomes(put_outcomes(command.items, rows))
     if isinstance(command, cmd.Configure):
-        return QueueSettings(False, command.keep or 0)
+        return QueueSettings(paused=False, keep=command.keep or 0)
     if isinstance(command, cmd.Cancel) and command.where is not None:
         return Affected(rows[0].count, rows[0].more)
     assert isinstance(command, (cmd.Cancel, cmd.Reschedule))

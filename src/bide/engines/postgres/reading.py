@@ -101,7 +101,7 @@ def _of_row(
     )
 
 
-class _Successor(msgspec.Struct):
+class _Successor(msgspec.Struct, kw_only=True):
     """The column `successor` of a message."""
 
     due: int

@@ -30,9 +30,18 @@ def configure(command: Configure, shards: int) -> Step:
             )
         ]
     answers = yield from everywhere("configure", command.queue, args, shards)
-    nows, _changes, is_paused, keep, claimable, *numbers = zip(*answers, strict=True)
+    nows, _changes, is_paused, keep, claimable, history, ttl, *in_force = zip(*answers, strict=True)
     wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
-    return [Settings(any(is_paused), max(keep), wake, *map(max, numbers))]
+    return [
+        Settings(
+            paused=any(is_paused),
+            keep=max(keep),
+            wake=wake,
+            history=max(history),
+            result_ttl=max(ttl),
+            **dict(zip(LIMITS, map(max, in_force), strict=True)),
+        )
+    ]
 
 
 def delete(command: Delete, shards: int) -> Step:

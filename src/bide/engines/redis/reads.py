@@ -97,7 +97,7 @@ def explain(command: Explain, shards: int) -> Step:
     if paused and not (pauses and pauses[-1].until is None):
         pauses.append(replies.Pause(None))
     if record is None:
-        return [replies.Explained(now, pauses)]
+        return [replies.Explained(now=now, pauses=pauses)]
     seen = as_message(command.queue, id, record, now, lease=lease or None)
     if ahead is not None and shards > 1:
         place = ready_rank(seen.due, seen.priority), order
@@ -112,8 +112,8 @@ def explain(command: Explain, shards: int) -> Step:
         since, extended = held.since, held.extended
     return [
         replies.Explained(
-            now,
-            pauses,
+            now=now,
+            pauses=pauses,
             state=seen.state,
             due=seen.due,
             planned=seen.planned,

@@ -19,10 +19,10 @@ class ExplainCases:
     """What it promises."""
 
     def test_what_is_not_there_is_explained_by_nothing(self, driver: Driver) -> None:
-        assert driver.explain("a") == driver.explain() == Explained(START)
+        assert driver.explain("a") == driver.explain() == Explained(now=START)
         assert driver.queues() == []
         driver.put("b")
-        assert driver.explain("a") == driver.explain() == Explained(START)
+        assert driver.explain("a") == driver.explain() == Explained(now=START)
 
     def test_the_reason_of_a_failure_may_be_any_text(self, driver: Driver) -> None:
         reason = "nul \0, \\u0000, line\n, \x1b, ünï 🦉"

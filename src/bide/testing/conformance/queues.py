@@ -145,7 +145,7 @@ class QueueCases:
         assert (driver.explain().pauses, driver.ends("a")) == ([], [])
         assert driver.put("d", group="g")[0]
         assert driver.put("a", group="g", origin=row)[0]
-        assert driver.configure() == Settings(False, 0)
+        assert driver.configure() == Settings(paused=False, keep=0)
         assert driver.take() == ["d", "a"]
         assert driver.counts().flow == Flow(put=2)
         assert other.put("a", origin=row) == [Outcome("a", False, "forwarded")]
