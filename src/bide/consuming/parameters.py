@@ -28,16 +28,14 @@ class TaskBody(msgspec.Struct):
 _decode_body = msgspec.json.Decoder(TaskBody).decode
 
 
-def task_body(message: Message) -> TaskBody:
-    """Return the call of a task that a message is.
+def task_body(data: bytes) -> TaskBody:
+    """Return the call of a task that JSON is.
 
     Raises:
         Unfit: it is none.
     """
-    if not message.json:
-        raise Unfit('the body is bytes; a task takes {"task": its name, "args": {name: value}}')
     try:
-        return _decode_body(message.data)
+        return _decode_body(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Unfit(
             f'the body calls no task, as {{"task": its name, "args": {{...}}}} does: {error}'
@@ -88,6 +86,7 @@ class Parameters:
         hints = hints_of(function, self._name)
         for parameter in self._signature.parameters.values():
             self._add(parameter, hints.get(parameter.name, Any))
+        self._call = self._call_decoder(hints)
         returned = hints.get("return", Any)
         self.result: Any = Any if returned is None or returned is type(None) else returned
         """The type of what it returns, as annotated."""
@@ -128,6 +127,25 @@ class Parameters:
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             self.by_position.append(name)
 
+    def _call_decoder(self, hints: Mapping[str, Any]) -> Callable[[bytes], Any] | None:
+        """Return what decodes a whole call at once; `None` if the parameters are not all known.
+
+        It says of a call that does not fit only that; `_decoded` says what is wrong with it.
+        """
+        if self._other is not None:
+            return None
+        self._foreign = [
+            name for name in self._decoders if not bodies.is_of_msgspec(hints.get(name, Any))
+        ]
+        fields: list[tuple[str, Any, Any]] = []
+        for name in self._decoders:
+            kind = msgspec.Raw if name in self._foreign else hints.get(name, Any)
+            default = msgspec.NODEFAULT if name in self._required else msgspec.UNSET
+            fields.append((name, kind, default))
+        arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        call = msgspec.defstruct("Call", [("task", str), ("args", arguments)])
+        return msgspec.json.Decoder(call, dec_hook=bodies.validate).decode
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name.
 
@@ -138,16 +156,27 @@ class Parameters:
             InvalidArgument: the function cannot be called with them.
         """
         arguments = dict(zip(self.by_position, args, strict=False))
-        twice = arguments.keys() & kwargs.keys()
-        arguments |= kwargs
-        if len(args) > len(self.by_position) or twice or self._mismatch(arguments):
+        named_twice = not arguments.keys().isdisjoint(kwargs)
+        arguments.update(kwargs)
+        if len(args) > len(self.by_position) or named_twice or self._mismatch(arguments):
             raise InvalidArgument(self._cannot_be_called(args, kwargs))
-        data, _ = bodies.encode(arguments)
-        try:
-            self._decoded(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
-        except Unfit as error:
-            raise InvalidArgument(str(error)) from error
+        data, _ = bodies.encode({"task": self._name, "args": arguments})
+        if not self._fits(data):
+            try:
+                self._decoded(task_body(data).args)
+            except Unfit as error:
+                raise InvalidArgument(str(error)) from error
         return arguments
+
+    def _fits(self, data: bytes) -> bool:
+        """Tell whether a call can be decoded at once."""
+        if self._call is None or self._foreign:
+            return False
+        try:
+            self._call(data)
+        except Exception:  # noqa: BLE001  (`_decoded` says what is wrong)
+            return False
+        return True
 
     def read(self, name: str, text: str) -> Any:
         """Return the value of an argument that a person wrote, for `bide call`.
@@ -182,7 +211,22 @@ class Parameters:
         Raises:
             Unfit: the function cannot be called with them.
         """
-        return self._decoded(task_body(message).args)
+        if not message.json:
+            raise Unfit('the body is bytes; a task takes {"task": its name, "args": {...}}')
+        return self._of_call(message.data)
+
+    def _of_call(self, data: bytes) -> dict[str, Any]:
+        if self._call is not None:
+            with suppress(Exception):  # validation code of the user may raise anything
+                arguments: dict[str, Any] = msgspec.structs.asdict(self._call(data).args)
+                for name in self._foreign:
+                    if arguments[name] is not msgspec.UNSET:
+                        arguments[name] = self._decoders[name](bytes(arguments[name]))
+                if len(self._required) == len(arguments):
+                    return arguments
+                unset = msgspec.UNSET
+                return {name: value for name, value in arguments.items() if value is not unset}
+        return self._decoded(task_body(data).args)
 
     def _decoded(self, raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         if mismatch := self._mismatch(raw):
@@ -199,11 +243,14 @@ class Parameters:
 
     def _mismatch(self, arguments: Mapping[str, Any]) -> str:
         """Return how names of arguments differ from those of the parameters; "" if they fit."""
-        missing = self._required - arguments.keys()
-        if missing:
-            return f"needs {', '.join(sorted(missing))}, which the arguments lack"
-        unknown = arguments.keys() - self._decoders.keys() if self._other is None else set()
-        return f"has no parameter {', '.join(sorted(unknown))}" if unknown else ""
+        names = arguments.keys()
+        if not names >= self._required:
+            missing = ", ".join(sorted(self._required - names))
+            return f"needs {missing}, which the arguments lack"
+        if self._other is None and not names <= self._decoders.keys():
+            unknown = ", ".join(sorted(names - self._decoders.keys()))
+            return f"has no parameter {unknown}"
+        return ""
 
     def _cannot_be_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if self.delivery in kwargs:

@@ -277,30 +277,44 @@ def _has_constraints(kind: Any) -> bool:
     )
 
 
+def is_of_msgspec(kind: Any) -> bool:
+    """Tell whether msgspec decodes a type by itself; pydantic decodes the others.
+
+    Example:
+        >>> is_of_msgspec(list[int])
+        True
+    """
+    if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
+        return False
+    # A dataclass of pydantic, which msgspec only fills. A plain subclass inherits that of its base.
+    if "__pydantic_validator__" in getattr(kind, "__dict__", ()):
+        return False
+    return not _has_constraints(kind)
+
+
 def decoder_of(kind: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
 
     Raises:
         TypeError: neither knows it.
     """
-    if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
+    if is_of_msgspec(kind):
+        return msgspec.json.Decoder(kind, dec_hook=validate).decode
+    if hasattr(kind, "model_validate_json"):
         decode: Callable[[bytes], Any] = kind.model_validate_json
         return decode
-    # A dataclass of pydantic, which msgspec only fills. A plain subclass inherits that of its base.
-    if "__pydantic_validator__" in getattr(kind, "__dict__", ()):
-        validated: Callable[[bytes], Any] = kind.__pydantic_validator__.validate_json
-        return validated
-
     if _has_constraints(kind):
         from pydantic import TypeAdapter
 
         checked: Callable[[bytes], Any] = TypeAdapter(kind).validate_json
         return checked
+    validated: Callable[[bytes], Any] = kind.__pydantic_validator__.validate_json
+    return validated
 
-    def validate(model: Any, value: Any) -> Any:  # a pydantic model inside, as in `list[Order]`
-        return model.model_validate(value)
 
-    return msgspec.json.Decoder(kind, dec_hook=validate).decode
+def validate(model: Any, value: Any) -> Any:
+    """Return a value as a pydantic model: the hook for one inside, as in `list[Order]`."""
+    return model.model_validate(value)
 
 
 def decode(data: bytes, is_json: bool) -> Any:

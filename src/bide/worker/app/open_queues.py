@@ -49,7 +49,7 @@ class OpenQueues:
 
     def _of(self, kind: type[Any], name: str, url: str | None, options: dict[str, Any]) -> Any:
         url = url or self._url()
-        key = (kind, name, url, *sorted(options.items()))
+        key = (kind, name, url, *sorted(options.items())) if options else (kind, name, url)
         known = self._opened.get(key)
         if known is None:
             made = kind(name, url, **{"clock": self._clock, **options})

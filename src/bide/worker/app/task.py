@@ -67,6 +67,7 @@ class Task(Generic[P, R]):
         """The delays after errors, and the number of attempts."""
         self._open_queues = open_queues
         self._function = function
+        self._soon = self.later()
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -144,11 +145,11 @@ class Task(Generic[P, R]):
             InvalidArgument: the function cannot be called with them.
             StoreError: the store failed.
         """
-        return self.later().put(*args, **kwargs)
+        return self._soon.put(*args, **kwargs)
 
     async def aput(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Async form of `put`."""
-        return await self.later().aput(*args, **kwargs)
+        return await self._soon.aput(*args, **kwargs)
 
     def put_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """Put many calls with one commit, each a tuple of arguments or a mapping by name.
@@ -161,15 +162,15 @@ class Task(Generic[P, R]):
             >>> [outcome.done for outcome in greet.put_many([("Ann",), {"name": "Bob"}])]
             [True, True]
         """
-        return self.later().put_many(calls)
+        return self._soon.put_many(calls)
 
     async def aput_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """Async form of `put_many`."""
-        return await self.later().aput_many(calls)
+        return await self._soon.aput_many(calls)
 
     def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
         """Return the message of a call, for `Queue.put_many` and sources."""
-        return self.later().message(*args, **kwargs)
+        return self._soon.message(*args, **kwargs)
 
     # What is done with calls that were put: the same as on the queue.
 
@@ -290,6 +291,7 @@ class Later(Generic[P]):
         self._task = task
         self._options = options
         self._how = how
+        self._both = options | how
 
     def __repr__(self) -> str:
         changed = {name: value for name, value in self._options.items() if value is not None}
@@ -297,12 +299,12 @@ class Later(Generic[P]):
 
     def put(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Put the call with these arguments; see `Task.put`."""
-        return self._task.queue.put(self.message(*args, **kwargs), **self._how)
+        return self._task.queue.put(self._body(args, kwargs), **self._both)
 
     async def aput(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Async form of `put`."""
-        message = self.message(*args, **kwargs)
-        outcome: Outcome = await self._task.async_queue.put(message, **self._how)
+        body = self._body(args, kwargs)
+        outcome: Outcome = await self._task.async_queue.put(body, **self._both)
         return outcome
 
     def put_many(self, calls: Iterable[Call]) -> list[Outcome]:
@@ -323,11 +325,10 @@ class Later(Generic[P]):
         Raises:
             InvalidArgument: the function cannot be called with these arguments.
         """
-        return self._message(args, kwargs)
+        return NewMessage(self._body(args, kwargs), **self._options)
 
-    def _message(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewMessage:
-        arguments = self._task.parameters.bind(args, kwargs)
-        return NewMessage({"task": self._task.name, "args": arguments}, **self._options)
+    def _body(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"task": self._task.name, "args": self._task.parameters.bind(args, kwargs)}
 
     def _messages(self, calls: Iterable[Call]) -> list[NewMessage]:
         if self._options["id"] is not None:
@@ -338,9 +339,9 @@ class Later(Generic[P]):
         messages = []
         for call in calls:
             if isinstance(call, Mapping):
-                messages.append(self._message((), call))
+                messages.append(NewMessage(self._body((), call), **self._options))
             elif isinstance(call, tuple):
-                messages.append(self._message(call, {}))
+                messages.append(NewMessage(self._body(call, {}), **self._options))
             else:
                 raise InvalidArgument(
                     f"{call!r} is neither a tuple of arguments nor a mapping of them by name; "

@@ -1,0 +1,116 @@
+"""Tasks: a put beside that of a queue with the same body, and a worker beside a handler's."""
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import bide
+from benchmarks.core.store import folder
+from benchmarks.figure import Figure
+from bide.worker.process.child import loop_factory
+from bide.worker.process.runner import Runner
+
+__all__ = ["run"]
+
+PUTS = 500
+MESSAGES = 20_000
+PAIRS = 9
+BODY = {"task": "work", "args": {"order": 42, "reason": "unpaid"}}
+
+
+def run(only: str) -> Iterator[Figure]:
+    """Yield the figures of all measurements whose name has a word."""
+    for measurement in (puts, drains):
+        if only in measurement.__name__:
+            yield from measurement()
+
+
+def puts() -> Iterator[Figure]:
+    """Put a task, in turn with a put of the same body."""
+    for kind in ("SQLite", "memory"):
+        with folder() as path:
+            url = f"sqlite:///{path / 'bide.db'}" if kind == "SQLite" else "memory://tasks"
+            app = bide.App(url)
+
+            @app.task
+            def work(order: int, *, reason: str = "unpaid") -> None: ...
+
+            plainly = partial(work.queue.put, BODY)
+            as_task = partial(work.put, 42, reason="unpaid")
+            pairs = [(_seconds(plainly), _seconds(as_task)) for _ in range(PAIRS)]
+            app.close()
+        plain, task = (statistics.median(column) * 1e6 for column in zip(*pairs, strict=True))
+        ratio = statistics.median(mine / base for base, mine in pairs)
+        name = f"put of a task on {kind}, against a put of the same body"
+        goal, met = ("<= 115%", ratio <= 1.15) if kind == "SQLite" else ("", None)
+        yield Figure(name, task, "us", plain, ratio, goal, met)
+
+
+def drains() -> Iterator[Figure]:
+    """Drain a backlog with an async task that does nothing, in turn with a handler."""
+    pairs = [(_drain("handler"), _drain("task")) for _ in range(PAIRS)]
+    handler, task = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(mine / base for base, mine in pairs)
+    name = "async tasks that do nothing, against handlers"
+    yield Figure(name, task, "/s", handler, ratio, ">= 90%", ratio >= 0.9)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """Return how many seconds a call takes, of many."""
+    begin = time.perf_counter()
+    for _ in range(PUTS):
+        call()
+    return (time.perf_counter() - begin) / PUTS
+
+
+def _drain(kind: str) -> float:
+    """Return how many messages a second a worker process of its own handles."""
+    with folder() as path:
+        url = f"sqlite:///{path / 'bide.db'}"
+        with bide.Queue("work", url) as queue:
+            for _ in range(MESSAGES // 1_000):
+                queue.put_many([BODY] * 1_000)
+        command = [sys.executable, "-m", "benchmarks.tasks", kind, url]
+        return float(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+
+
+async def _work(kind: str, url: str) -> float:
+    app = bide.App(url)
+    count, over, ready = 0, asyncio.Event(), asyncio.Event()
+
+    def note() -> None:
+        nonlocal count
+        count += 1
+        if count == MESSAGES:
+            over.set()
+
+    if kind == "task":
+
+        @app.task
+        async def work(order: int, *, reason: str = "unpaid") -> None:
+            note()
+    else:
+
+        @app.handler("work")
+        async def handle(body: dict[str, Any]) -> None:
+            note()
+
+    runner = Runner(app, ready=ready.set)
+    running = asyncio.create_task(runner.run())
+    await ready.wait()
+    begin = time.perf_counter()
+    await over.wait()
+    runner.stop()
+    await running  # the last acks are part of the work
+    return MESSAGES / (time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        print(json.dumps(runner.run(_work(*sys.argv[1:]))))
