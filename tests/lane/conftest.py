@@ -4,7 +4,7 @@ import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane.lane import Lane
-from bide.model.commands import Lease, Retry
+from bide.model.commands import Lease, RetryCommand
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from tests.lane.commands import claim, ids, put, sizes
@@ -35,7 +35,7 @@ def back(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> Callable[[], None
     lane.call(put("a"))
 
     def check() -> None:
-        given_back = Retry("q", [Lease("a", START + 1)], release=True)
+        given_back = RetryCommand("q", [Lease("a", START + 1)], release=True)
         until(lambda: any(given_back in batch for batch in engine.batches))
         until(lambda: sizes(engine, clock.now()) == (0, 1, 0))
         (message,) = engine.engine.execute([claim()], clock.now())

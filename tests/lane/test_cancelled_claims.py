@@ -8,7 +8,7 @@ import pytest
 
 from bide.lane.inbox import AsyncRequest
 from bide.lane.lane import Lane
-from bide.model.commands import Retry
+from bide.model.commands import RetryCommand
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -122,7 +122,7 @@ def test_cancelled_while_it_is_executed_and_the_lane_is_closed(
         closing.join(PATIENCE)  # this loop has no time to look meanwhile
 
     asyncio.run(main())
-    assert any(isinstance(one, Retry) and one.release for one in engine.batches[-1])
+    assert any(isinstance(one, RetryCommand) and one.release for one in engine.batches[-1])
 
 
 @pytest.mark.parametrize("wait", WAITS)

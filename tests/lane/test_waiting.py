@@ -8,7 +8,7 @@ import pytest
 
 from bide.lane.lane import Lane
 from bide.lane.waiting_claims import LOOK_AGAIN
-from bide.model.commands import Lease, Retry
+from bide.model.commands import Lease, RetryCommand
 from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
@@ -132,7 +132,7 @@ def test_a_message_given_back_wakes_who_waits(lane: Lane) -> None:
     held = spawn(lane.call, claim()).result(PATIENCE)
     assert isinstance(held, Claimed)
     (future,) = crowd(lane, 1)
-    lane.call(Retry("q", [Lease("a", held.token)], release=True))
+    lane.call(RetryCommand("q", [Lease("a", held.token)], release=True))
     assert ids(future.result(PATIENCE)) == ["a"]
 
 

@@ -21,14 +21,14 @@ EXAMPLES: list[Any] = [
     cmd.History("q", "a"),
     cmd.Extend("q", [cmd.Lease("a", 1)], 5),
     cmd.Ack("q", [cmd.Lease("a", 1)]),
-    cmd.Retry("q", [cmd.Lease("a", 1)], 5, "no", release=True),
-    cmd.Bury("q", [cmd.Lease("a", 1)], "bad"),
+    cmd.RetryCommand("q", [cmd.Lease("a", 1)], 5, "no", release=True),
+    cmd.BuryCommand("q", [cmd.Lease("a", 1)], "bad"),
     cmd.Release("q", ["a"], "hangs"),
     cmd.Revive("q", ["a"], 5),
     cmd.Find("q", ["a"]),
     cmd.Scan("q", "next", cmd.Where("g"), "0.1.2", 5),
     cmd.Count("q", recount=True),
-    cmd.Forecast("q", 60_000, 10),
+    cmd.ForecastCommand("q", 60_000, 10),
     cmd.Configure("q", paused=True, keep=5),
     cmd.Purge("q", "dead", 5),
     cmd.Delete("q"),
@@ -43,7 +43,7 @@ def name(command: Any) -> str:
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
     data = msgspec.json.encode(command)
-    assert msgspec.json.decode(data)["command"] == name(command).lower()
+    assert msgspec.json.decode(data)["command"] == name(command).lower().removesuffix("command")
     assert msgspec.json.decode(data, type=cmd.Command) == command
 
 
@@ -54,7 +54,7 @@ def test_every_command_is_among_the_examples() -> None:
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_what_only_reads_says_so(command: Any) -> None:
-    reads = {"Find", "Scan", "Count", "Explain", "Forecast", "History", "Queues"}
+    reads = {"Find", "Scan", "Count", "Explain", "ForecastCommand", "History", "Queues"}
     dry = isinstance(command, cmd.Cancel) and command.dry_run
     assert command.only_reads == (name(command) in reads or dry)
 

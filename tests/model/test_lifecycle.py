@@ -11,7 +11,7 @@ def test_every_way_stands_there_once() -> None:
 
 def test_states_causes_and_counters_exist() -> None:
     states = {*STATES, None}
-    commands = {command.__name__.lower() for command in Command.__args__}
+    commands = {command.__struct_config__.tag for command in Command.__args__}
     causes = commands | {"replace", "release", "end lease", "time", "lapse", "succeed", "forget"}
     for transition in TRANSITIONS:
         assert {transition.before, transition.after} <= states

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bide
-from bide.model.commands import Ack, Cancel, Claim, Command, Count, Find, Lease, Put, Retry
+from bide.model.commands import Ack, Cancel, Claim, Command, Count, Find, Lease, Put, RetryCommand
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Counts, Found, Outcomes
@@ -118,9 +118,11 @@ class World:
             assert isinstance(reply, Outcomes)
             self.acked[lease.id] += reply.outcomes[0].done
         elif draw < 0.8:
-            self._ask(name, Retry("orders", [lease], delay=self.chance.choice((0, 4)), reason="no"))
+            self._ask(
+                name, RetryCommand("orders", [lease], delay=self.chance.choice((0, 4)), reason="no")
+            )
         elif draw < 0.9:
-            self._ask(name, Retry("orders", [lease], release=True))
+            self._ask(name, RetryCommand("orders", [lease], release=True))
 
     def _got(self, message: Message) -> None:
         assert message.id not in self.cancelled, "delivered after a cancel that was final"

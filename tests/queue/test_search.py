@@ -10,7 +10,7 @@ import pytest
 import bide
 from bide.engines.memory import MemoryEngine
 from bide.lane.steps import run_steps
-from bide.model.commands import Bury, Command, Put, Revive, Scan
+from bide.model.commands import BuryCommand, Command, Put, Revive, Scan
 from bide.model.message import Failure, Item
 from bide.model.replies import Outcomes, Reply
 from bide.queue import search as searching
@@ -173,7 +173,7 @@ def _fail_or_revive(engine: MemoryEngine) -> None:
     (reply,) = engine.execute([Revive("q", ["a"])], START)
     assert isinstance(reply, Outcomes)
     if not reply.outcomes[0]:
-        engine.execute([Bury("q", reason="no", ids=["a"])], START)
+        engine.execute([BuryCommand("q", reason="no", ids=["a"])], START)
 
 
 @pytest.mark.parametrize(

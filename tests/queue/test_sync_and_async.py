@@ -241,17 +241,17 @@ CALLS: dict[str, Call] = {
     ),
     "retry": Call(
         lambda q: q.retry(held(q, "a", "b"), 5, "no"),
-        [CLAIM, cmd.Retry("q", [A, B], 5_000, "no")],
+        [CLAIM, cmd.RetryCommand("q", [A, B], 5_000, "no")],
         lambda r: outcomes(r[1:]),
     ),
     "bury": Call(
         lambda q: q.bury(held(q, "a", "b"), "no"),
-        [CLAIM, cmd.Bury("q", [A, B], "no")],
+        [CLAIM, cmd.BuryCommand("q", [A, B], "no")],
         lambda r: outcomes(r[1:]),
     ),
     "release": Call(
         lambda q: q.release(held(q, "a", "b")),
-        [CLAIM, cmd.Retry("q", [A, B], release=True)],
+        [CLAIM, cmd.RetryCommand("q", [A, B], release=True)],
         lambda r: outcomes(r[1:]),
     ),
     "release by id": Call(
@@ -266,11 +266,13 @@ CALLS: dict[str, Call] = {
     ),
     "delivery.ack": Call(lambda q: held(q, "a")[0].ack(), [CLAIM, cmd.Ack("q", [A])]),
     "delivery.retry": Call(
-        lambda q: held(q, "a")[0].retry(5, "no"), [CLAIM, cmd.Retry("q", [A], 5_000, "no")]
+        lambda q: held(q, "a")[0].retry(5, "no"), [CLAIM, cmd.RetryCommand("q", [A], 5_000, "no")]
     ),
-    "delivery.bury": Call(lambda q: held(q, "a")[0].bury("no"), [CLAIM, cmd.Bury("q", [A], "no")]),
+    "delivery.bury": Call(
+        lambda q: held(q, "a")[0].bury("no"), [CLAIM, cmd.BuryCommand("q", [A], "no")]
+    ),
     "delivery.release": Call(
-        lambda q: held(q, "a")[0].release(), [CLAIM, cmd.Retry("q", [A], release=True)]
+        lambda q: held(q, "a")[0].release(), [CLAIM, cmd.RetryCommand("q", [A], release=True)]
     ),
     "delivery.extend": Call(
         lambda q: held(q, "a")[0].extend(5), [CLAIM, cmd.Extend("q", [A], 5_000)]
@@ -281,7 +283,7 @@ CALLS: dict[str, Call] = {
     ),
     "forecast": Call(
         lambda q: q.forecast("30s", "2m"),
-        [cmd.Forecast("q", 30_000, 4)],
+        [cmd.ForecastCommand("q", 30_000, 4)],
         lambda r: Forecast.of(r[0], 30_000),
     ),
     "explain": Call(

@@ -11,7 +11,7 @@ from aio_pika import IncomingMessage
 from aiormq import spec
 from pamqp import encode
 
-from bide.model.commands import Ack, Bury, Cancel, Claim, Lease, Put
+from bide.model.commands import Ack, BuryCommand, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
 from bide.model.limits import MAX_AMQP_BODY, MAX_BODY
 from bide.model.replies import Claimed
@@ -131,7 +131,7 @@ def test_a_message_that_is_published_again_after_its_death_is_delivered(stage: S
         async with stage.intake() as intake:
             await stage.send(b"a", message_id="m1")
             await stage.stored(1)
-            await stage.lane.acall(Bury(stage.exchange, await claim(stage), "why"))
+            await stage.lane.acall(BuryCommand(stage.exchange, await claim(stage), "why"))
             await stage.send(b"a", message_id="m1")
             await stage.stored(2)
             await until(lambda: intake.taken.renamed == 1)

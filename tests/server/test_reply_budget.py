@@ -48,7 +48,7 @@ BOUND = 20
         (cmd.History("q", "a"), MAX_BYTES),
         (cmd.Explain("q", "a"), 64 * 1024),
         (cmd.Queues(""), 256 * 1024),
-        (cmd.Forecast("q", 1_000, 10_000), 480_000),
+        (cmd.ForecastCommand("q", 1_000, 10_000), 480_000),
         (cmd.Count("q"), 0),
         (cmd.Cancel("q", ["a"] * 1_000), 0),
     ],

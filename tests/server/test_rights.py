@@ -63,7 +63,7 @@ def commands() -> list[cmd.Command]:
         cmd.Put("orders", [item], "revive"),
         *(cmd.Put("orders", [letter]) for letter in WITH_A_PAST),
         cmd.Put("bide:workers", [], "replace"),
-        cmd.Bury("orders", ids=["none"]),
+        cmd.BuryCommand("orders", ids=["none"]),
         cmd.Cancel("orders", where=cmd.Where("g"), dry_run=True),
         cmd.Scan("bide:workers"),
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Cancel, Command, Count, Find, Forecast, Put, Scan, Where
+from bide.model.commands import Cancel, Command, Count, Find, ForecastCommand, Put, Scan, Where
 from bide.model.message import Item
 from bide.model.replies import Counts, Reply
 from bide.server.limits.slow_reads import SlowReads, Turns, is_slow
@@ -63,7 +63,7 @@ BOUND = 60
         (Cancel("q", where=Where(group="g"), dry_run=True), True),
         (Cancel("q", where=Where(group="g")), False),
         (Cancel("q", ["a"]), False),
-        (Forecast("q", 60_000, 60), True),
+        (ForecastCommand("q", 60_000, 60), True),
         (Find("q", ["a"]), False),
     ],
 )

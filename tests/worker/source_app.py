@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import bide
-from bide.model.commands import Command, Count, Put, Retry, Scan
+from bide.model.commands import Command, Count, Put, RetryCommand, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
 from bide.worker.periodic.chain import moment_of
@@ -46,7 +46,7 @@ class Shop:
 
 
 def changes(command: Command) -> bool:
-    return isinstance(command, (Put, Retry))
+    return isinstance(command, (Put, RetryCommand))
 
 
 async def waiting(scene: Scene, home: str = HOME) -> Message:

@@ -10,7 +10,7 @@ import pytest
 import bide
 from bide.consuming.handling import Handling
 from bide.consuming.isolation import PAUSE, SPACING, CrashIsolation, is_suspect
-from bide.model.commands import Claim, Retry
+from bide.model.commands import Claim, RetryCommand
 from bide.model.message import LAPSED, Failure, Message
 from tests.worker.processes import log, wait_for, worker
 from tests.worker.worker_app import Scene, both, until
@@ -97,7 +97,7 @@ def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scen
             )
         assert most == 1
         assert (await scene.counts()).flow.lapsed == 0
-        assert all(command.delay >= PAUSE * 1000 for command in scene.sent(Retry))
+        assert all(command.delay >= PAUSE * 1000 for command in scene.sent(RetryCommand))
 
     scene.play(story())
 

@@ -7,7 +7,7 @@ import pytest
 
 import bide
 from bide.consuming.outcomes import Signal
-from bide.model.commands import Ack, Bury, Retry
+from bide.model.commands import Ack, BuryCommand, RetryCommand
 from tests.worker.worker_app import FAST, Scene, both, register
 
 
@@ -174,8 +174,8 @@ def test_a_body_that_does_not_fit_is_dead_at_once(scene: Scene, is_async: bool) 
         assert (
             await scene.find("q-1")
         ).error == "Unfit: the body is bytes, and the handler takes a int"
-        assert [command.weight for command in scene.sent(Bury)] == [1, 1]
-        assert scene.sent(Retry) == []
+        assert [command.weight for command in scene.sent(BuryCommand)] == [1, 1]
+        assert scene.sent(RetryCommand) == []
 
     scene.play(story())
 

@@ -12,7 +12,7 @@ from bide.consuming import settling
 from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.verdict import ACK, Verdict
-from bide.model.commands import Ack, Bury, Retry
+from bide.model.commands import Ack, BuryCommand, RetryCommand
 from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
@@ -179,9 +179,9 @@ def test_settling_takes_as_few_commands_as_possible() -> None:
     ack, retry, bury = (command for command, _ in parts)
     assert isinstance(ack, Ack)
     assert [lease.id for lease in ack.leases] == ["m0", "m2", "m5"]
-    assert isinstance(retry, Retry)
+    assert isinstance(retry, RetryCommand)
     assert ([lease.id for lease in retry.leases], retry.delay) == (["m1", "m4"], 10)
-    assert isinstance(bury, Bury)
+    assert isinstance(bury, BuryCommand)
     assert bury.reason == "b"
     assert [[pair[0].id for pair in pairs] for _, pairs in parts] == [
         ["m0", "m2", "m5"],
@@ -227,7 +227,7 @@ def test_results_are_settled_in_parts_that_a_server_takes() -> None:
 
 def test_half_a_character_in_a_reason_does_no_harm() -> None:
     ((command, _),) = settling.commands("q", [(handling(), Verdict("dead", reason="\ud800"))])
-    assert isinstance(command, Bury)
+    assert isinstance(command, BuryCommand)
     assert command.reason == "\\ud800"
 
 

@@ -11,7 +11,7 @@ import pytest
 import bide
 from bide.consuming.store_client import StoreClient
 from bide.engines import losses
-from bide.model.commands import Configure, Forecast, Purge, Put
+from bide.model.commands import Configure, ForecastCommand, Purge, Put
 from bide.model.message import Item
 from bide.model.replies import Outcomes
 from bide.worker.periodic.recurrence import parse
@@ -315,7 +315,7 @@ def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
         class Slow(StoreClient):
             async def patiently(self, kind: type[Any], command: Any, *options: Any) -> Any:
                 reply = await super().patiently(kind, command, *options)
-                if isinstance(command, Forecast) and not go.is_set():
+                if isinstance(command, ForecastCommand) and not go.is_set():
                     await diary.reach(1, 5)  # by the worker
                     go.set()
                 return reply

@@ -10,7 +10,7 @@ import pytest
 import bide
 from bide.consuming.consumer import Consumer
 from bide.consuming.store_client import StoreClient
-from bide.model.commands import Claim, Retry
+from bide.model.commands import Claim, RetryCommand
 from bide.model.replies import Claimed
 from bide.testing.hooks import count_waiting
 from bide.worker.process.runner import Runner
@@ -143,7 +143,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
         for queue in ("q", "plain"):
             found = await scene.find(f"{queue}-0", queue)
             assert (found.state, found.attempt, found.failures) == ("ready", 0, ())
-        assert all(command.release for command in scene.sent(Retry))
+        assert all(command.release for command in scene.sent(RetryCommand))
         assert over.wait(PATIENCE)
 
     scene.play(story())

@@ -17,7 +17,7 @@ from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
 from bide.consuming.verdict import ACK, Pairs, Verdict
 from bide.model.backoff import Backoff
-from bide.model.commands import Ack, Bury, Command, Retry
+from bide.model.commands import Ack, BuryCommand, Command, RetryCommand
 from bide.model.ended import encode_result
 from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
@@ -140,9 +140,9 @@ def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
     match verdict.outcome:
         case "retried" | "released":
             release = verdict.outcome == "released"
-            return Retry(queue, leases, verdict.delay, reason, release=release)
+            return RetryCommand(queue, leases, verdict.delay, reason, release=release)
         case "dead":
-            return Bury(queue, leases, reason)
+            return BuryCommand(queue, leases, reason)
         case _:
             results = [handling.result for handling, _ in pairs]
             return Ack(queue, leases, results if any(results) else [])

@@ -14,7 +14,7 @@ from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Capabilities
 from bide.engines.registry import is_server
 from bide.lane.steps import Steps, arun_steps
-from bide.model.commands import Command, Explain, Forecast, Queues
+from bide.model.commands import Command, Explain, ForecastCommand, Queues
 from bide.model.identity import check_prefix
 from bide.model.internal_queues import is_listed
 from bide.model.replies import Explained, Forecasted, Names, Reply, expect
@@ -270,7 +270,8 @@ class StoreReader:
 
         async def read() -> Forecasted:
             forecasts = [
-                await self.ask(Forecasted, Forecast(name, bucket, buckets)) for name in queues
+                await self.ask(Forecasted, ForecastCommand(name, bucket, buckets))
+                for name in queues
             ]
             return sum_forecasts(forecasts or [Forecasted(self.clock.now(), 0, [0] * buckets, 0)])
 

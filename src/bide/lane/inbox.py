@@ -14,7 +14,7 @@ import msgspec
 from bide.clock import Signal
 from bide.logs import write_lines
 from bide.model.command_identity import Identity
-from bide.model.commands import Claim, Command, History, Retry
+from bide.model.commands import Claim, Command, History, RetryCommand
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
 from bide.threads import Background
@@ -103,7 +103,7 @@ class LaneRequest(msgspec.Struct, eq=False):
             return None
         if not reply.messages:
             return None
-        return LaneRequest(Retry(self.command.queue, reply.leases, release=True))
+        return LaneRequest(RetryCommand(self.command.queue, reply.leases, release=True))
 
 
 class BlockingRequest(LaneRequest, eq=False):

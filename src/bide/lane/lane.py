@@ -31,7 +31,7 @@ from bide.lane.lane_thread import LaneThread
 from bide.logs import waiting_lines, write_lines
 from bide.model import forks
 from bide.model.command_identity import Identity
-from bide.model.commands import Claim, Command, Retry
+from bide.model.commands import Claim, Command, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Claimed, Reply
 
@@ -264,7 +264,7 @@ class Lane(LaneThread):
 
         Without its reply the engine does that, as soon as it executes another command.
         """
-        nothing = LaneRequest(Retry(claim.queue, [], release=True))
+        nothing = LaneRequest(RetryCommand(claim.queue, [], release=True))
         if not self._ended:
             self._submit(LaneRequest(claim, reply=reply).release() or nothing)
 

@@ -20,7 +20,7 @@ __all__ = [
     "MAX_BYTES",
     "MAX_LEASE",
     "Ack",
-    "Bury",
+    "BuryCommand",
     "Cancel",
     "Claim",
     "Command",
@@ -31,7 +31,7 @@ __all__ = [
     "Explain",
     "Extend",
     "Find",
-    "Forecast",
+    "ForecastCommand",
     "History",
     "Lease",
     "OnConflict",
@@ -41,7 +41,7 @@ __all__ = [
     "Queues",
     "Release",
     "Reschedule",
-    "Retry",
+    "RetryCommand",
     "Revive",
     "Scan",
     "Where",
@@ -236,7 +236,7 @@ class Ack(_Settle, frozen=True, tag="ack"):
     """The result of each message in JSON, `None` for those without; empty: none has one."""
 
 
-class Retry(_Settle, frozen=True, tag="retry"):
+class RetryCommand(_Settle, frozen=True, tag="retry"):
     """Return messages to the queue, due `delay` from now. Answers `Outcomes`.
 
     A message without attempts left becomes a dead letter instead.
@@ -249,7 +249,7 @@ class Retry(_Settle, frozen=True, tag="retry"):
     that of a failure."""
 
 
-class Bury(_Settle, frozen=True, tag="bury"):
+class BuryCommand(_Settle, frozen=True, tag="bury"):
     """Make messages dead letters: leased ones by lease, others by id. Answers `Outcomes`.
 
     By id no attempt is counted, and leased or dead messages stay as they are.
@@ -323,7 +323,7 @@ class Count(_Command, frozen=True, tag="count"):
     only_reads: ClassVar[bool] = True
 
 
-class Forecast(_Command, frozen=True, tag="forecast"):
+class ForecastCommand(_Command, frozen=True, tag="forecast"):
     """Count the messages due in each of `buckets` spans of `bucket` milliseconds from now.
 
     Answers `Forecasted`.
@@ -432,14 +432,14 @@ Command = (
     | Claim
     | Extend
     | Ack
-    | Retry
-    | Bury
+    | RetryCommand
+    | BuryCommand
     | Release
     | Revive
     | Find
     | Scan
     | Count
-    | Forecast
+    | ForecastCommand
     | Explain
     | History
     | Configure

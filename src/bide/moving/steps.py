@@ -17,7 +17,7 @@ import msgspec
 
 from bide.lane.steps import find_all, following, outcomes_of
 from bide.model import errors
-from bide.model.commands import Bury, OnConflict, Purge, Put, Scan
+from bide.model.commands import BuryCommand, OnConflict, Purge, Put, Scan
 from bide.model.identity import new_id
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import IN_TRANSIT, MAX_ATTEMPTS, Item, Message
@@ -293,7 +293,7 @@ class Steps(NamedTuple):
         return first[0] + second[0], first[1] + second[1]
 
     def _bury(self, ids: list[str]) -> list[Outcome]:
-        command = Bury(self.source.name, [], MOVING + self.token, ids)
+        command = BuryCommand(self.source.name, [], MOVING + self.token, ids)
         return self.source._run(outcomes_of(command)) if ids else []
 
     # The steps from the second on, for dead letters of the source.

@@ -288,13 +288,13 @@ class CommandBuilder:
         """Return the command that acks; a result that is `None` is none."""
         return cmd.Ack(self.queue, list(leases), arguments.results_of(results, len(leases)))
 
-    def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
+    def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.RetryCommand:
         """Return the command that returns messages for another attempt."""
-        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], text_of(reason))
+        return cmd.RetryCommand(self.queue, list(leases), when(delay, None)[1], text_of(reason))
 
-    def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
+    def release(self, leases: Sequence[cmd.Lease]) -> cmd.RetryCommand:
         """Return the command that returns messages without counting an attempt."""
-        return cmd.Retry(self.queue, list(leases), release=True)
+        return cmd.RetryCommand(self.queue, list(leases), release=True)
 
     def end_lease(self, id: str, reason: str | None) -> cmd.Release:
         """Return the command that ends a lease of any worker."""
@@ -315,15 +315,15 @@ class CommandBuilder:
         """Return the command that reads how messages with an id ended."""
         return cmd.History(self.queue, check_name(id), watch=watch)
 
-    def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
+    def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.BuryCommand:
         """Return the command that makes messages dead letters."""
-        return cmd.Bury(self.queue, list(leases), text_of(reason))
+        return cmd.BuryCommand(self.queue, list(leases), text_of(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that extends leases."""
         return cmd.Extend(self.queue, list(leases), self.lease(lease))
 
-    def forecast(self, bucket: Duration, horizon: Duration) -> cmd.Forecast:
+    def forecast(self, bucket: Duration, horizon: Duration) -> cmd.ForecastCommand:
         """Return the command that forecasts."""
         width, length = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
         if width < 1 or length < width or length // width > MAX_BUCKETS:
@@ -331,7 +331,7 @@ class CommandBuilder:
                 f"bucket={format_duration(width)} and horizon={format_duration(length)} must give "
                 f"1 to {MAX_BUCKETS:,} buckets"
             )
-        return cmd.Forecast(self.queue, width, -(-length // width))
+        return cmd.ForecastCommand(self.queue, width, -(-length // width))
 
     def scan(
         self,

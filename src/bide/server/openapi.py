@@ -117,15 +117,20 @@ def _schemas(types: list[Any]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any
     names = [command.__name__ for command in get_args(Command)]
     for name in names:
         text = text.replace(
-            f'"{template.format(name=name)}"', f'"{template.format(name=name)}Command"'
+            f'"{template.format(name=name)}"', f'"{template.format(name=_of_command(name))}"'
         )
     schemas, components = msgspec.json.decode(text)
     for name in names:
-        components[f"{name}Command"] = components.pop(name) | {"title": f"{name}Command"}
+        components[_of_command(name)] = components.pop(name) | {"title": _of_command(name)}
     for component in components.values():
         for field in component.get("properties", {}).values():
             _tell_default(field)
     return dict(zip(types, schemas, strict=True)), components
+
+
+def _of_command(name: str) -> str:
+    """Return the name of the schema of a command."""
+    return f"{name.removesuffix('Command')}Command"
 
 
 def _tell_default(field: dict[str, Any]) -> None:

@@ -243,7 +243,7 @@ def test_what_comes_to_a_time_that_is_past_is_claimed(
             put(engine, "again")
             (claimed,) = other.execute([cmd.Claim("q", 1, 60_000, "w")])
             assert isinstance(claimed, Claimed)
-            other.execute([cmd.Retry("q", [cmd.Lease("again", claimed.token)])])
+            other.execute([cmd.RetryCommand("q", [cmd.Lease("again", claimed.token)])])
             fold(other)
             assert drain(engine) == ["again"]
 

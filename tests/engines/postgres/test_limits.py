@@ -242,7 +242,7 @@ def test_groups_of_several_processes_enter_in_their_order(engine: PostgresEngine
     held = dict(zip("acbd", leases(claim(engine)), strict=True))
     for group in "dbca":
         other = from_url(urlsplit(url))()
-        other.execute([cmd.Retry("q", [held[group]], release=True)])
+        other.execute([cmd.RetryCommand("q", [held[group]], release=True)])
         other.close()
     assert ids(claim(engine)) == ["d1", "b1", "c1", "a1"]
     assert counts(engine).sizes.leased == 4

@@ -95,9 +95,11 @@ CHANGES: dict[str, Scene] = {
     "claim": lambda d: cmd.Claim(due(d).queue, 2, 60_000, "w"),
     "ack": lambda d: cmd.Ack(d.queue, two_leases(d)),
     "ack again": lambda d: cmd.Ack(d.queue, [*two_leases(d), cmd.Lease("none", 5)]),
-    "retry": lambda d: cmd.Retry(d.queue, two_leases(d), delay=60_000, reason="no \U0001f600"),
+    "retry": lambda d: cmd.RetryCommand(
+        d.queue, two_leases(d), delay=60_000, reason="no \U0001f600"
+    ),
     "release": lambda d: cmd.Release(d.queue, [lease.id for lease in two_leases(d)]),
-    "bury": lambda d: cmd.Bury(d.queue, two_leases(d), "bad"),
+    "bury": lambda d: cmd.BuryCommand(d.queue, two_leases(d), "bad"),
     "extend": lambda d: cmd.Extend(d.queue, two_leases(d), lease=90_000),
     "revive": lambda d: cmd.Revive(with_dead(d).queue, ["a"], delay=60_000),
     "purge": lambda d: cmd.Purge(with_dead(d).queue, "dead"),

@@ -142,7 +142,7 @@ def test_a_change_of_a_damaged_message_says_what_is_wrong_and_changes_the_others
     for command in (
         cmd.Cancel("q", ["m2"]),
         cmd.Reschedule("q", ["m2"], delay=5),
-        cmd.Bury("q", ids=["m2"]),
+        cmd.BuryCommand("q", ids=["m2"]),
         cmd.Edit("q", ["m2"], data=b"2"),
         cmd.Put("q", [Item("m2", b"2")]),
         cmd.Put("q", [Item("m2", b"2")], "replace"),
@@ -268,7 +268,7 @@ def test_a_key_of_another_type_says_so(engine: RedisEngine, server: Server, part
     put(engine, 2)
     held = claim(engine, 1)
     server.set(key(part), "something else")
-    claiming, burying = cmd.Claim("q", 1, LEASE, "w"), cmd.Bury("q", of(held))
+    claiming, burying = cmd.Claim("q", 1, LEASE, "w"), cmd.BuryCommand("q", of(held))
     with pytest.raises(NotAStore, match="holds something that bide did not store"):
         engine.execute([burying if part == "ended" else claiming], NOW)
 

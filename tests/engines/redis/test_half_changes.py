@@ -21,7 +21,7 @@ from bide.model.commands import (
     Extend,
     Find,
     Put,
-    Retry,
+    RetryCommand,
     Scan,
     Where,
 )
@@ -81,7 +81,7 @@ def _acking_one(engine: RedisEngine) -> Change:
 def _retrying(engine: RedisEngine) -> Change:
     put(engine, MANY)
     claimed = claim(engine)
-    return lambda: engine.execute([Retry("q", of(claimed)[:3], 5, "later")], NOW + 1)
+    return lambda: engine.execute([RetryCommand("q", of(claimed)[:3], 5, "later")], NOW + 1)
 
 
 def _extending(engine: RedisEngine) -> Change:

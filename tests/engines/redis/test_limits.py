@@ -6,7 +6,7 @@ import redis as client_library
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release, Retry
+from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release, RetryCommand
 from bide.model.errors import Unsupported
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes, Settings
@@ -84,7 +84,7 @@ def test_a_lease_that_lapses_beside_one_that_ends_is_hinted_at(engine: RedisEngi
         leases = [
             lease for claimed in held if isinstance(claimed, Claimed) for lease in of(claimed)
         ]
-        (retried,) = subject.execute([Retry("q", leases)], NOW + 5)
+        (retried,) = subject.execute([RetryCommand("q", leases)], NOW + 5)
         assert isinstance(retried, Outcomes)
         assert [outcome.state for outcome in retried.outcomes] == ["dead", "ready"]
         assert retried.wake == NOW + 5

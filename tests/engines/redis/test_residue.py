@@ -8,7 +8,7 @@ import redis as client_library
 from bide.engines.redis import RedisEngine
 from bide.model.commands import (
     Ack,
-    Bury,
+    BuryCommand,
     Cancel,
     Claim,
     Delete,
@@ -17,7 +17,7 @@ from bide.model.commands import (
     Put,
     Release,
     Reschedule,
-    Retry,
+    RetryCommand,
     Revive,
     Scan,
     Where,
@@ -40,8 +40,8 @@ def test_nothing_stays_behind(engine: RedisEngine, server: "client_library.Redis
     claimed = claim(engine, 20)
     assert all(settle(engine, Ack("q", of(claimed)[:10])))
     assert all(settle(engine, Extend("q", of(claimed)[10:], 2 * LEASE)))
-    assert all(settle(engine, Retry("q", of(claimed)[10:15])))
-    assert all(settle(engine, Bury("q", of(claimed)[15:], "bad")))
+    assert all(settle(engine, RetryCommand("q", of(claimed)[10:15])))
+    assert all(settle(engine, BuryCommand("q", of(claimed)[15:], "bad")))
     assert all(settle(engine, Revive("q", [lease.id for lease in of(claimed)[15:]])))
     assert sound(engine).sizes.ready == 18
     rest = claim(engine)
@@ -156,7 +156,7 @@ def test_commands_that_name_different_messages_are_one_call(
         [Put("q", [Item(id, b"1")]) for id in "abc"],
         *([kind("q", [id]) for id in "abc"] for kind in (Cancel, Release, Revive)),
         [Reschedule("q", [id], delay=1) for id in "abc"],
-        *([kind("q", named) for named in leases] for kind in (Ack, Bury, Retry)),
+        *([kind("q", named) for named in leases] for kind in (Ack, BuryCommand, RetryCommand)),
         [Extend("q", named, LEASE) for named in leases],
     ]
     for batch in batches:

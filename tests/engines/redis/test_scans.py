@@ -6,7 +6,17 @@ import pytest
 
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.layout import meta_key
-from bide.model.commands import Cancel, Claim, Find, Lease, Put, Reschedule, Retry, Scan, Where
+from bide.model.commands import (
+    Cancel,
+    Claim,
+    Find,
+    Lease,
+    Put,
+    Reschedule,
+    RetryCommand,
+    Scan,
+    Where,
+)
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Claimed, Page
@@ -73,7 +83,7 @@ def test_a_scan_misses_no_return_though_a_fail_over_loses_changes(
     engine.execute([Put("q", [Item(id, b"1", at=NOW + 9) for id in IDS])], NOW)
     page = page_of(engine, limit=5)
     server.hset(meta_key("q"), "change", 1)
-    engine.execute([Retry("q", [Lease("held", claimed.token)], delay=3)], NOW + 1)
+    engine.execute([RetryCommand("q", [Lease("held", claimed.token)], delay=3)], NOW + 1)
     assert "held" in [message.id for message in page_of(engine, page.cursor, 1_000).messages]
 
 

@@ -50,14 +50,14 @@ def named_commands() -> Iterator[tuple[Any, str | cmd.Lease]]:
     """Yield commands that name the message, in each form in which a rule tells them apart."""
     lease = cmd.Lease("a", TOKEN)
     for delay in (0, LATER):
-        yield cmd.Retry("q", [lease], delay=delay), lease
-        yield cmd.Retry("q", [lease], delay=delay, release=True), lease
+        yield cmd.RetryCommand("q", [lease], delay=delay), lease
+        yield cmd.RetryCommand("q", [lease], delay=delay, release=True), lease
         yield cmd.Reschedule("q", ["a"], delay=delay), "a"
         yield cmd.Revive("q", ["a"], delay=delay), "a"
         yield cmd.Edit("q", ["a"], delay=delay), "a"
     yield cmd.Ack("q", [lease]), lease
-    yield cmd.Bury("q", [lease]), lease
-    yield cmd.Bury("q", ids=["a"]), "a"
+    yield cmd.BuryCommand("q", [lease]), lease
+    yield cmd.BuryCommand("q", ids=["a"]), "a"
     yield cmd.Extend("q", [lease], lease=LATER), lease
     yield cmd.Cancel("q", ["a"]), "a"
     yield cmd.Release("q", ["a"]), "a"
@@ -102,8 +102,8 @@ def all_steps() -> Iterator[Step]:
     for keep, record in product((0, LATER), records()):
         facts = Facts(NOW, keep)
         for command, name in named_commands():
-            cause = CAUSES.get(type(command), type(command).__name__.lower())
-            if isinstance(command, cmd.Retry) and command.release:
+            cause = CAUSES.get(type(command), command.__struct_config__.tag)
+            if isinstance(command, cmd.RetryCommand) and command.release:
                 cause = "release"
             yield from steps_of(decide(record, command, name, 0, facts), cause)
         for command, item in puts():
@@ -142,7 +142,7 @@ def test_every_command_that_names_messages_has_a_rule() -> None:
         for command in get_args(cmd.Command)
         if command.named_by in ("ids", "leases") and command is not cmd.Find
     }
-    assert {*BY_ID, *BY_LEASE} == {*named, cmd.Bury, cmd.Cancel, cmd.Purge}
+    assert {*BY_ID, *BY_LEASE} == {*named, cmd.BuryCommand, cmd.Cancel, cmd.Purge}
 
 
 @pytest.mark.parametrize("command", [command for command, _ in named_commands()], ids=repr)
@@ -157,8 +157,8 @@ def test_an_old_token_changes_nothing() -> None:
     old = cmd.Lease("a", TOKEN - 1)
     commands: list[Any] = [
         cmd.Ack("q", [old]),
-        cmd.Retry("q", [old]),
-        cmd.Bury("q", [old]),
+        cmd.RetryCommand("q", [old]),
+        cmd.BuryCommand("q", [old]),
         cmd.Extend("q", [old], lease=LATER),
     ]
     assert {type(command) for command in commands} == {*BY_LEASE}

@@ -225,7 +225,7 @@ def test_a_failure_does_not_overwrite_failures_that_cannot_be_read(
 ) -> None:
     lease = cmd.Lease("m0", claim(engine, count=1).token)
     spoil("m0", "failures that are no JSON")
-    for verb in (cmd.Retry, cmd.Bury):
+    for verb in (cmd.RetryCommand, cmd.BuryCommand):
         with pytest.raises(StoreCorrupt, match="Nothing was changed"):
             engine.execute([verb("q", [lease])], NOW)
     claim(engine, NOW + LEASE, count=0)

@@ -17,7 +17,7 @@ HOUR = 3_600_000
 
 
 def forecast(engine: SqliteEngine, now: int = START) -> Forecasted:
-    (told,) = engine.execute([cmd.Forecast("q", HOUR, 4)], now)
+    (told,) = engine.execute([cmd.ForecastCommand("q", HOUR, 4)], now)
     assert isinstance(told, Forecasted)
     return told
 

@@ -9,7 +9,7 @@ from bide.engines.port import PartlyDone
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import engine as sqlite
 from bide.model.command_identity import Identity
-from bide.model.commands import Claim, Count, Put, Retry
+from bide.model.commands import Claim, Count, Put, RetryCommand
 from bide.model.message import Item
 from bide.model.replies import Counts, Sizes, expect
 from tests.start import START
@@ -71,7 +71,7 @@ def test_a_call_that_was_interrupted_before_its_commit(
 def test_claims_that_an_error_brings(engine: SqliteEngine) -> None:
     """Some commands of a batch were done, others not: the error has the messages."""
     sent, late = Identity("sender", 2, 0), Identity("sender", 1, 0)
-    engine.execute([Retry("q", [], release=True)], START, [sent])
+    engine.execute([RetryCommand("q", [], release=True)], START, [sent])
     with pytest.raises(PartlyDone):
-        engine.execute([CLAIM, Retry("q", [], release=True)], START, [None, late])
+        engine.execute([CLAIM, RetryCommand("q", [], release=True)], START, [None, late])
     assert sizes(engine) == Sizes(ready=1, leased=1)

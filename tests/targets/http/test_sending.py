@@ -9,7 +9,7 @@ from email.utils import format_datetime
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from bide.model.commands import Claim, Extend, Retry
+from bide.model.commands import Claim, Extend, RetryCommand
 from bide.targets.http.receiver import retry_after
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
@@ -289,7 +289,7 @@ def test_what_is_under_way_at_the_end_is_finished_or_handed_back(stage: Stage) -
         counts = stage.counts()
         assert (counts.flow.acked, counts.sizes.ready, counts.sizes.leased) == (1, 1, 0)
         assert (await stage.find("m1")).attempt == 0
-        assert any(command.release for command in stage.sent(Retry))
+        assert any(command.release for command in stage.sent(RetryCommand))
 
     stage.play(story())
 

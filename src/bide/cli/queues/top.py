@@ -19,7 +19,7 @@ from bide.cli.store import Store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import split_url
-from bide.model.commands import Forecast
+from bide.model.commands import ForecastCommand
 from bide.model.errors import StoreError
 from bide.model.internal_queues import InternalQueue, is_listed
 from bide.model.replies import Counts, Forecasted
@@ -121,7 +121,7 @@ class Forecaster:
         began = self._clock.monotonic()
         if self._ahead is None or began >= self._next:
             names = sorted(delayed, key=lambda name: (-delayed[name], name))
-            commands = [Forecast(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
+            commands = [ForecastCommand(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
             try:
                 forecasts = [self._store.ask(Forecasted, command) for command in commands]
                 self._ahead = Ahead(sum_forecasts(forecasts), max(0, len(names) - QUEUES))

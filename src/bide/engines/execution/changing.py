@@ -71,7 +71,7 @@ def purge(store: QueueStore[Any], command: cmd.Purge) -> Outcomes | Affected:
     return _finish_all(queue, records, "purged", command.actor)
 
 
-def bury(store: QueueStore[Any], command: cmd.Bury) -> Outcomes:
+def bury(store: QueueStore[Any], command: cmd.BuryCommand) -> Outcomes:
     """Make dead letters of messages: by lease, then by id."""
     queue = store.open(command.queue)
     held = change_each(queue, command, command.leases)

@@ -119,7 +119,7 @@ def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
     )
 
 
-def forecast(store: QueueStore[Any], command: cmd.Forecast) -> Forecasted:
+def forecast(store: QueueStore[Any], command: cmd.ForecastCommand) -> Forecasted:
     """Count what falls due in each bucket."""
     queue = store.look(command.queue)
     start = forecast_start(queue.now, command.bucket)

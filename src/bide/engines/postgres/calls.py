@@ -55,7 +55,7 @@ def is_one_call(commands: Sequence[cmd.Command]) -> bool:
         return only_puts(commands)
     (command,) = commands
     more = (getattr(command, name, None) for name in ("origin", "if_version", "versions"))
-    return not (isinstance(command, (cmd.Bury, cmd.Delete)) or any(more))
+    return not (isinstance(command, (cmd.BuryCommand, cmd.Delete)) or any(more))
 
 
 def remembers(command: cmd.Command) -> bool:
@@ -196,7 +196,7 @@ def _edit(batch: PostgresBatch, command: cmd.Edit) -> Reply:
     return _change(batch, "edit", command, edit=edit)
 
 
-def _bury(batch: PostgresBatch, command: cmd.Bury) -> Reply:
+def _bury(batch: PostgresBatch, command: cmd.BuryCommand) -> Reply:
     none_held = command.ids and not command.leases
     held = Outcomes([]) if none_held else _change(batch, "bury", command)
     if not command.ids:
@@ -249,7 +249,7 @@ _REMEMBERING = (
     cmd.Claim,
     cmd.Extend,
     cmd.Ack,
-    cmd.Retry,
+    cmd.RetryCommand,
     cmd.Release,
     cmd.Revive,
 )
@@ -260,15 +260,15 @@ _VERBS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Claim: claim,
     cmd.Extend: _by("extend"),
     cmd.Ack: _by("ack"),
-    cmd.Retry: _by("retry"),
-    cmd.Bury: _bury,
+    cmd.RetryCommand: _by("retry"),
+    cmd.BuryCommand: _bury,
     cmd.Release: _by("release"),
     cmd.Revive: _by("revive"),
     cmd.Find: find,
     cmd.History: history,
     cmd.Scan: scan,
     cmd.Count: count,
-    cmd.Forecast: forecast,
+    cmd.ForecastCommand: forecast,
     cmd.Explain: explain,
     cmd.Configure: _configure,
     cmd.Purge: _purge,

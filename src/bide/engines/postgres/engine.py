@@ -27,7 +27,7 @@ from bide.engines.postgres.transactions import Answer, transact
 from bide.engines.repetition import replies_of
 from bide.logs import logger
 from bide.model.command_identity import Identities
-from bide.model.commands import Ack, Bury, Command, History, Release, Retry
+from bide.model.commands import Ack, BuryCommand, Command, History, Release, RetryCommand
 from bide.model.ended import end_of
 from bide.model.errors import BideError, Closed, StoreBusy, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
@@ -60,7 +60,7 @@ PATIENCE = 1.0
 """Seconds that the commands of a batch may wait for locks one after the other: all callers of this
 process wait meanwhile."""
 
-ENDS_LEASES = (Ack, Retry, Bury, Release)
+ENDS_LEASES = (Ack, RetryCommand, BuryCommand, Release)
 """Commands after which a limited queue allows as many messages as leases have ended: no more
 processes need to look."""
 

@@ -306,7 +306,7 @@ def is_awaited(command: cmd.History, reply: object) -> bool:
     return command.watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
-def forecast(batch: PostgresBatch, command: cmd.Forecast) -> Reply:
+def forecast(batch: PostgresBatch, command: cmd.ForecastCommand) -> Reply:
     """Count what falls due in each bucket."""
     ((forecasted,),) = batch.call.patiently(
         "_forecast", command.queue, batch.now, command.bucket, command.buckets

@@ -26,7 +26,7 @@ from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS
 
-_SINGLE: dict[str, Callable[[Any, int], Step]] = {
+_SINGLE: dict[Any, Callable[[Any, int], Step]] = {
     step.__name__: step
     for step in (history, find, configure, count, scan, forecast, explain, delete)
 }
@@ -35,7 +35,7 @@ _SINGLE: dict[str, Callable[[Any, int], Step]] = {
 _TELLING = (cmd.Queues, cmd.Delete)
 """Commands that tell which queues exist: those that later commands create are made after them."""
 
-_ALONE = (cmd.Scan, cmd.Forecast, cmd.Explain, cmd.Delete)
+_ALONE = (cmd.Scan, cmd.ForecastCommand, cmd.Explain, cmd.Delete)
 """Commands of several rounds: nothing else may be executed meanwhile."""
 
 
@@ -136,7 +136,7 @@ class RedisEngine:
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, head[2])]
-                script, args = script_of(cmd.Retry(call.queue, [], release=True))
+                script, args = script_of(cmd.RetryCommand(call.queue, [], release=True))
                 given_back = ScriptCall(
                     script, call.queue, args, call.shard, call.shards, rows=rows
                 )
@@ -210,7 +210,7 @@ class RedisEngine:
                 return step, shards > 1 or command.count > SLICE
             case cmd.Cancel(where=cmd.Where()) | cmd.Purge(ids=None):
                 return sweep(command, shards), True
-            case _ if single := _SINGLE.get(type(command).__name__.lower()):
+            case _ if single := _SINGLE.get(command.__struct_config__.tag):
                 alone = isinstance(command, _ALONE) or (
                     isinstance(command, cmd.Count) and (command.recount or command.stored)
                 )

@@ -125,7 +125,7 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
     after = getattr(command, "delay", getattr(command, "lease", None))
     if isinstance(command, cmd.Edit):
         return "edit", (at, after, command.if_version, _edited(command))
-    verb = "untouched" if getattr(command, "release", False) else type(command).__name__.lower()
+    verb = "untouched" if getattr(command, "release", False) else command.__struct_config__.tag
     seen = getattr(command, "if_due", None), getattr(command, "if_version", None)
     reason = getattr(command, "reason", "")[:REASON_LENGTH]
     return "change", (verb, at, after, *seen, reason, command.actor)

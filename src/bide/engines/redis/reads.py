@@ -9,7 +9,7 @@ from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
 from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_of
 from bide.engines.redis.messages import in_lots
 from bide.model import replies
-from bide.model.commands import Count, Explain, Find, Forecast, History
+from bide.model.commands import Count, Explain, Find, ForecastCommand, History
 from bide.model.ended import End, Ending, within_budget
 from bide.model.errors import StoreCorrupt
 from bide.model.message import Failure, Message
@@ -77,7 +77,7 @@ def count(command: Count, shards: int) -> Step:
     return [replies.Counts(total, flow, *settings, oldest=first, **fields)]
 
 
-def forecast(command: Forecast, shards: int) -> Step:
+def forecast(command: ForecastCommand, shards: int) -> Step:
     """Count what falls due in each bucket."""
     args = command.bucket, command.buckets
     answers = yield from everywhere("forecast", command.queue, args, shards)

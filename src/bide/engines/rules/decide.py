@@ -20,8 +20,8 @@ Rule = Callable[[Record, Any, int, Facts], Change]
 
 BY_LEASE: dict[type[cmd.Command], Rule] = {
     cmd.Ack: leases.ack,
-    cmd.Retry: leases.retry,
-    cmd.Bury: leases.bury,
+    cmd.RetryCommand: leases.retry,
+    cmd.BuryCommand: leases.bury,
     cmd.Extend: leases.extend,
 }
 BY_ID: dict[type[cmd.Command], Rule] = {
@@ -31,7 +31,7 @@ BY_ID: dict[type[cmd.Command], Rule] = {
     cmd.Release: leases.release,
     cmd.Revive: unheld.revive,
     cmd.Purge: unheld.purge,
-    cmd.Bury: unheld.set_aside,
+    cmd.BuryCommand: unheld.set_aside,
 }
 """The rules of commands that name messages: by their leases, and by their ids."""
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from bide.engines.rules.change import Change, Facts, delayed, end_of, ended, ready, unchanged
 from bide.engines.rules.putting import succeed
 from bide.engines.rules.record import Record
-from bide.model.commands import Ack, Bury, Extend, Release, Retry
+from bide.model.commands import Ack, BuryCommand, Extend, Release, RetryCommand
 from bide.model.message import LAPSED, REASON_LENGTH, Failure, remember
 from bide.model.replies import Outcome
 
@@ -21,7 +21,7 @@ def ack(record: Record, command: Ack, number: int, facts: Facts) -> Change:
     return Change(record, after, ("acked",), ends, outcome=after.outcome(True, facts.now))
 
 
-def retry(record: Record, command: Retry, number: int, facts: Facts) -> Change:
+def retry(record: Record, command: RetryCommand, number: int, facts: Facts) -> Change:
     """Return the message to the queue, or make it a dead letter after its last attempt."""
     if command.release:
         released = record
@@ -38,7 +38,7 @@ def retry(record: Record, command: Retry, number: int, facts: Facts) -> Change:
     return Change(record, after, ("retried",))
 
 
-def bury(record: Record, command: Bury, number: int, facts: Facts) -> Change:
+def bury(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
     """Make the message a dead letter."""
     return failed(record, command.reason, facts.now, facts, final=True)
 

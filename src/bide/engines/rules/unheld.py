@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bide.engines.rules.change import Change, Facts, delayed, end_of, ready, unchanged
 from bide.engines.rules.leases import died, with_failure
 from bide.engines.rules.record import Record
-from bide.model.commands import Bury, Cancel, Edit, Purge, Reschedule, Revive
+from bide.model.commands import BuryCommand, Cancel, Edit, Purge, Reschedule, Revive
 from bide.model.ended import Ending
 from bide.model.replies import Outcome
 
@@ -66,7 +66,7 @@ def revive(record: Record, command: Revive, number: int, facts: Facts) -> Change
     return Change(record, replace(after, attempt=0, asked=asked), ("revived",))
 
 
-def set_aside(record: Record, command: Bury, number: int, facts: Facts) -> Change:
+def set_aside(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
     """Make a message that waits a dead letter."""
     if record.state not in WAITING:
         return unchanged(record, facts.now)

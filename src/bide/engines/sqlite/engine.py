@@ -28,7 +28,7 @@ from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
 from bide.logs import logger
 from bide.model.command_identity import Identities
-from bide.model.commands import Bury, Claim, Command, Edit, Put, Retry
+from bide.model.commands import BuryCommand, Claim, Command, Edit, Put, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import size_of
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
@@ -337,10 +337,10 @@ def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) ->
     return None if reply is None else [reply]
 
 
-def releases(commands: Sequence[Command], outcomes: Sequence[object]) -> list[Retry]:
+def releases(commands: Sequence[Command], outcomes: Sequence[object]) -> list[RetryCommand]:
     """Return the commands that release what claims have leased."""
     return [
-        Retry(command.queue, outcome.leases, release=True)
+        RetryCommand(command.queue, outcome.leases, release=True)
         for command, outcome in zip(commands, outcomes, strict=True)
         if isinstance(outcome, Claimed) and outcome.messages
     ]
@@ -366,8 +366,8 @@ def _added_by_edit(command: Edit) -> int:
     return (PER_MESSAGE + 2 * size) * len(command.ids)
 
 
-def _added_by_failure(command: Bury | Retry) -> int:
-    if isinstance(command, Retry) and command.release:
+def _added_by_failure(command: BuryCommand | RetryCommand) -> int:
+    if isinstance(command, RetryCommand) and command.release:
         return 0
     return (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
 
@@ -375,6 +375,6 @@ def _added_by_failure(command: Bury | Retry) -> int:
 _ADDED: dict[type[Command], Callable[[Any], int]] = {
     Put: _added_by_put,
     Edit: _added_by_edit,
-    Bury: _added_by_failure,
-    Retry: _added_by_failure,
+    BuryCommand: _added_by_failure,
+    RetryCommand: _added_by_failure,
 }

@@ -42,12 +42,12 @@ _OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Claim: "consume",
     cmd.Extend: "consume",
     cmd.Ack: "consume",
-    cmd.Retry: "consume",
-    cmd.Bury: "consume",
+    cmd.RetryCommand: "consume",
+    cmd.BuryCommand: "consume",
     cmd.Find: "read",
     cmd.Scan: "read",
     cmd.Count: "read",
-    cmd.Forecast: "read",
+    cmd.ForecastCommand: "read",
     cmd.Explain: "read",
     cmd.History: "read",
     cmd.Queues: "read",
@@ -95,7 +95,7 @@ def rights_of(
             return ("admin",)
         case cmd.Put() if any(item.has_past for item in command.items):
             return ("admin",)  # else a producer could blame a worker for what it never did
-        case cmd.Bury() if command.ids:
+        case cmd.BuryCommand() if command.ids:
             return ("admin",)
     if internal is InternalQueue.STOPS:  # a supervisor looks for requests; an admin makes them
         return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)

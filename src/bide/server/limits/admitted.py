@@ -53,8 +53,8 @@ def left_by(command: Any) -> int:
     """Return how many bytes of results and reasons a command leaves in the store."""
     if isinstance(command, cmd.Ack):
         return ENDED * command.weight + sum(map(len, filter(None, command.results)))
-    if isinstance(command, cmd.Bury) or (
-        isinstance(command, cmd.Retry) and (command.reason or not command.release)
+    if isinstance(command, cmd.BuryCommand) or (
+        isinstance(command, cmd.RetryCommand) and (command.reason or not command.release)
     ):
         return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
     return 0
@@ -67,7 +67,7 @@ def shortened(command: Any) -> Any:
     """
     if isinstance(command, cmd.Ack):
         return msgspec.structs.replace(command, results=[])
-    if isinstance(command, (cmd.Bury, cmd.Retry, cmd.Release)):
+    if isinstance(command, (cmd.BuryCommand, cmd.RetryCommand, cmd.Release)):
         line = next(iter(command.reason.splitlines()), "")[:LINE]
         return msgspec.structs.replace(command, reason=line)
     return command

@@ -29,7 +29,7 @@ AT_ONCE = 16
 """How many commands with large replies are executed at once: each may return one message of any
 size."""
 
-_LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.Forecast, cmd.History, cmd.Queues)
+_LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.ForecastCommand, cmd.History, cmd.Queues)
 
 _BOUNDED = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
 

@@ -60,7 +60,7 @@ def room_for(command: cmd.Command, largest: int) -> int:
             return FACTS
         case cmd.Queues():
             return NAMES
-        case cmd.Forecast():
+        case cmd.ForecastCommand():
             return BUCKET * command.buckets
         case _:
             return 0

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bide.lane.lane import Lane
-from bide.model.commands import Cancel, Command, Count, Forecast, Scan
+from bide.model.commands import Cancel, Command, Count, ForecastCommand, Scan
 from bide.model.replies import Reply
 
 PAUSE = 1.0
@@ -49,7 +49,7 @@ def is_slow(command: Command) -> bool:
             return command.where is not None or command.prefix is not None
         case Cancel():
             return command.only_reads
-    return isinstance(command, Forecast)
+    return isinstance(command, ForecastCommand)
 
 
 class SlowReads:

@@ -199,7 +199,7 @@ OFTEN: dict[Any, int] = {
     cmd.Claim: 11,
     cmd.Ack: 4,
     cmd.Cancel: 4,
-    cmd.Retry: 4,
+    cmd.RetryCommand: 4,
     cmd.Reschedule: 3,
     cmd.Edit: 3,
     cmd.Purge: 3,

@@ -145,11 +145,11 @@ class Driver:
 
     def retry(self, *held: cmd.Lease, **fields: Any) -> list[rep.Outcome]:
         """Return messages for another attempt."""
-        return self.outcomes(cmd.Retry(self.queue, list(held), **fields))
+        return self.outcomes(cmd.RetryCommand(self.queue, list(held), **fields))
 
     def bury(self, *held: cmd.Lease, reason: str = "") -> list[rep.Outcome]:
         """Make messages dead letters."""
-        return self.outcomes(cmd.Bury(self.queue, list(held), reason))
+        return self.outcomes(cmd.BuryCommand(self.queue, list(held), reason))
 
     def release(self, *ids: str, reason: str = "released") -> list[rep.Outcome]:
         """End leases of any worker."""
@@ -157,7 +157,7 @@ class Driver:
 
     def set_aside(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Make messages dead letters that no worker holds."""
-        return self.outcomes(cmd.Bury(self.queue, ids=list(ids), **fields))
+        return self.outcomes(cmd.BuryCommand(self.queue, ids=list(ids), **fields))
 
     def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[rep.Outcome]:
         """Extend leases."""
@@ -274,7 +274,7 @@ class Driver:
 
     def forecast(self, bucket: int, buckets: int) -> rep.Forecasted:
         """Count what falls due when."""
-        return self.ask(cmd.Forecast(self.queue, bucket, buckets), rep.Forecasted)
+        return self.ask(cmd.ForecastCommand(self.queue, bucket, buckets), rep.Forecasted)
 
     def explain(self, id: str | None = None) -> rep.Explained:
         """Return what tells why a message is where it is."""

@@ -63,8 +63,8 @@ class RepetitionCases:
         changes: list[tuple[cmd.Command, rep.Reply]] = []
         commands: Sequence[cmd.Command] = [
             cmd.Ack("q", held[:1]),
-            cmd.Retry("q", held[1:2], delay=5_000),
-            cmd.Bury("q", held[2:3]),
+            cmd.RetryCommand("q", held[1:2], delay=5_000),
+            cmd.BuryCommand("q", held[2:3]),
             cmd.Extend("q", held[3:4], lease=60_000),
             cmd.Release("q", ["lost"]),
             cmd.Reschedule("q", ["late"], delay=9_000),

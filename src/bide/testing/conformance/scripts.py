@@ -123,7 +123,11 @@ def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     seen["later"] = by_id(driver.messages(where=cmd.Where(after=now - 5), limit=2))
     assert by_id(dump(engine, queue, now).values()) == seen["None"]
     reads: list[cmd.Command]
-    reads = [cmd.Forecast(queue, HOUR, 4), cmd.Queues(""), *(cmd.History(queue, id) for id in IDS)]
+    reads = [
+        cmd.ForecastCommand(queue, HOUR, 4),
+        cmd.Queues(""),
+        *(cmd.History(queue, id) for id in IDS),
+    ]
     seen["reads"] = driver.batch(*reads)
     return seen
 

@@ -140,16 +140,16 @@ def _between(command: cmd.Command, old: Message) -> State | None:
     """Return the state of a message whose lease a command ends, before its successor follows."""
     if isinstance(command, cmd.Ack):
         return None
-    untouched = isinstance(command, cmd.Retry) and command.release
-    if isinstance(command, cmd.Bury) or (old.attempt >= old.attempts and not untouched):
+    untouched = isinstance(command, cmd.RetryCommand) and command.release
+    if isinstance(command, cmd.BuryCommand) or (old.attempt >= old.attempts and not untouched):
         return "dead"
-    return "delayed" if isinstance(command, cmd.Retry) and command.delay else "ready"
+    return "delayed" if isinstance(command, cmd.RetryCommand) and command.delay else "ready"
 
 
 def _cause(command: cmd.Command, state: State | None) -> str:
     if isinstance(command, cmd.Put):
         return "replace" if state is not None else "put"
-    if isinstance(command, cmd.Retry) and command.release:
+    if isinstance(command, cmd.RetryCommand) and command.release:
         return "release"
     if isinstance(command, cmd.Release):
         return "end lease"

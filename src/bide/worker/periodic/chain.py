@@ -16,7 +16,7 @@ from bide.clock import sleep
 from bide.consuming.store_client import StoreClient
 from bide.engines.losses import listening
 from bide.lane.steps import Steps, arun_steps
-from bide.model.commands import Configure, Forecast, Put, Scan
+from bide.model.commands import Configure, ForecastCommand, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Forecasted, Outcomes, Page, Settings
 from bide.model.times import iso, unix
@@ -68,7 +68,9 @@ class Links(ABC):
 
     async def now(self) -> int:
         """Return the store's time."""
-        return (await self.store_client.patiently(Forecasted, Forecast(self.queue, 1, 1))).start
+        return (
+            await self.store_client.patiently(Forecasted, ForecastCommand(self.queue, 1, 1))
+        ).start
 
     async def alive(self) -> list[Message]:
         """Return all links that wait or are leased."""
