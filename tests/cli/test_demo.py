@@ -15,8 +15,8 @@ import click
 import pytest
 
 import bide
-from bide.cli.demo.actors import QUEUE, Plan
-from bide.cli.demo.proof import Handling, Records, percentile, prove
+from bide.cli.demo.actors import QUEUE, DemoPlan
+from bide.cli.demo.proof import DemoRecords, HandledOrder, percentile, prove
 from bide.cli.demo.stage import Stage
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.results import Audit
@@ -25,16 +25,16 @@ from tests.cli.conftest import Terminal
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def sound() -> tuple[Records, Audit]:
+def sound() -> tuple[DemoRecords, Audit]:
     """Four orders: two were paid, two timed out, one of them twice, for its worker was killed."""
-    records = Records(
+    records = DemoRecords(
         put=["a", "b", "c", "d"],
         paid=["a", "b"],
         too_late=["c"],
         handled=[
-            Handling("c", 1, 2),
-            Handling("d", 1, 3),
-            Handling("d", 2, 2_003),
+            HandledOrder("c", 1, 2),
+            HandledOrder("d", 1, 3),
+            HandledOrder("d", 2, 2_003),
         ],
         acked=["c", "d"],
     )
@@ -42,7 +42,7 @@ def sound() -> tuple[Records, Audit]:
     return records, Audit.of("orders", counts)
 
 
-def failing(records: Records, audit: Audit) -> list[str]:
+def failing(records: DemoRecords, audit: Audit) -> list[str]:
     return [check.claim for check in prove(records, audit, 4) if check.problems]
 
 
@@ -55,17 +55,17 @@ PAID = "no order that was paid in time was touched"
 COUNTS = "the store counts what the processes counted"
 AGAIN = "every second handling is explained by a lapsed lease"
 
-Doctor = Callable[[Records], object]
+Doctor = Callable[[DemoRecords], object]
 
 
 @pytest.mark.parametrize(
     ("doctor", "claims"),
     [
         (lambda r: r.handled.pop(0), [UNPAID]),
-        (lambda r: r.handled.append(Handling("a", 1, 5)), [PAID]),
-        (lambda r: r.handled.append(Handling("z", 1, 5)), [UNPAID]),
-        (lambda r: r.handled.append(Handling("c", 1, 5)), [AGAIN]),
-        (lambda r: r.handled.append(Handling("c", 2, 5)), [AGAIN]),
+        (lambda r: r.handled.append(HandledOrder("a", 1, 5)), [PAID]),
+        (lambda r: r.handled.append(HandledOrder("z", 1, 5)), [UNPAID]),
+        (lambda r: r.handled.append(HandledOrder("c", 1, 5)), [AGAIN]),
+        (lambda r: r.handled.append(HandledOrder("c", 2, 5)), [AGAIN]),
         (lambda r: r.handled.pop(), [AGAIN]),
         (lambda r: r.acked.append("c"), [COUNTS]),
         (lambda r: r.paid.remove("b"), [UNPAID, COUNTS]),
@@ -101,13 +101,13 @@ def test_a_store_that_counts_otherwise_is_found_out(
 def test_a_journal_survives_a_torn_line(tmp_path: Path) -> None:
     lines = '["handled","a",1,5]\n["acked","a"]\n["acked",'
     (tmp_path / "worker-1.jsonl").write_text(lines)
-    records = Records.read(tmp_path)
-    assert (records.handled, records.acked) == ([Handling("a", 1, 5)], ["a"])
-    assert Records.read(tmp_path / "nowhere") == Records()
+    records = DemoRecords.read(tmp_path)
+    assert (records.handled, records.acked) == ([HandledOrder("a", 1, 5)], ["a"])
+    assert DemoRecords.read(tmp_path / "nowhere") == DemoRecords()
 
 
 def test_the_plan_is_the_same_for_everybody() -> None:
-    plan = Plan(1_000, 8, 3)
+    plan = DemoPlan(1_000, 8, 3)
     orders = list(plan.timeline())
     assert orders == list(plan.timeline())
     assert len({order.id for order in orders}) == 1_000
@@ -130,7 +130,7 @@ def test_a_process_that_fails_is_named(
     code = f"import sys; sys.exit(3 if sys.argv[1] == {failing!r} else bool(sys.stdin.read()))"
     monkeypatch.setattr("bide.cli.demo.stage.ACTOR", (sys.executable, "-c", code))
     with pytest.raises(click.ClickException, match=f"{failing} ended with exit code 3"):
-        list(Stage(tmp_path, Plan(50, 600, 2)).run())
+        list(Stage(tmp_path, DemoPlan(50, 600, 2)).run())
 
 
 @pytest.mark.process
@@ -140,7 +140,7 @@ def test_a_process_that_hangs_is_killed_at_the_end(
     code = "import sys, time; sys.exit(3) if sys.argv[1] == 'shop' else time.sleep(20)"
     monkeypatch.setattr("bide.cli.demo.stage.ACTOR", (sys.executable, "-c", code))
     monkeypatch.setattr("bide.cli.demo.stage.GRACE", 0.1)
-    stage = Stage(tmp_path, Plan(50, 600, 2))
+    stage = Stage(tmp_path, DemoPlan(50, 600, 2))
     with pytest.raises(click.ClickException, match="shop ended"):
         list(stage.run())
     workers = [one for name, one in stage._processes.items() if name != "shop"]
@@ -203,7 +203,7 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
     assert found["lateness"]["p50"] >= 0
     folder = Path(done.stderr.removeprefix("kept: ").strip())
     assert folder.parent == tmp_path
-    records = Records.read(folder)
+    records = DemoRecords.read(folder)
     assert len(records.put) == 400
     with bide.Queue(QUEUE, f"sqlite:///{folder / 'demo.db'}") as queue:
         audit = queue.audit()
@@ -215,7 +215,7 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
         journal.write_text(
             "".join(line for line in lines if "handled" not in line or forgotten not in line)
         )
-    assert any(check.problems for check in prove(Records.read(folder), audit, 400))
+    assert any(check.problems for check in prove(DemoRecords.read(folder), audit, 400))
 
 
 @pytest.mark.process

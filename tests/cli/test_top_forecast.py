@@ -15,7 +15,7 @@ import bide
 from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Forecaster
 from bide.cli.queues.top_screen import picture
 from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.commands import Command
 from bide.model.replies import Flow, Forecasted, Reply, Sizes
 from bide.observing.sample import Sample
@@ -25,7 +25,7 @@ Bide = Callable[..., Result]
 R = TypeVar("R", bound=Reply)
 
 
-class Asked(Store):
+class Asked(CommandStore):
     """A store that notes for which queues it was asked for a forecast."""
 
     def __init__(self, url: str, takes: float = 0.0) -> None:

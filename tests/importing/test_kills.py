@@ -8,7 +8,7 @@ import pytest
 
 import bide
 from bide.importing.foreign_redis import ForeignRedis
-from bide.importing.source import Entry
+from bide.importing.source import SourceEntry
 from bide.importing.takeover import Library
 from bide.lane.steps import find_all
 from bide.model.commands import Put
@@ -226,7 +226,7 @@ def test_an_id_that_the_queue_had_until_just_now(
             orders.put("another", id=IDS[0])
         return messages
 
-    def end_now(transit: Transit, entry: Entry) -> None:
+    def end_now(transit: Transit, entry: SourceEntry) -> None:
         once.clear()
         orders.cancel(IDS[0])
         back(transit, entry)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bide.importing.pickles import inflated, plain
-from bide.importing.source import Refused
+from bide.importing.source import NotTakenOver
 
 
 class Calls:
@@ -54,7 +54,7 @@ def test_nothing_else_is_called(
     call: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused, match="which is no plain value"):
+    with pytest.raises(NotTakenOver, match="which is no plain value"):
         plain(pickle.dumps({"args": [call]}))
     assert list(tmp_path.iterdir()) == []
 
@@ -66,13 +66,13 @@ def test_lists_that_multiply_or_contain_themselves_are_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     for value in (many, endless, {"kwargs": {"a": many}}):
-        with pytest.raises(Refused, match="more than 100,000 values, or contains itself"):
+        with pytest.raises(NotTakenOver, match="more than 100,000 values, or contains itself"):
             plain(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x05.", b"\x80\x05K\x01", b"no pickle", b"\x80\xff."])
 def test_what_is_broken_is_refused(data: bytes) -> None:
-    with pytest.raises(Refused, match="its pickle cannot be read"):
+    with pytest.raises(NotTakenOver, match="its pickle cannot be read"):
         plain(data)
 
 
@@ -87,7 +87,7 @@ def test_what_is_broken_is_refused(data: bytes) -> None:
 )
 def test_a_few_bytes_do_not_ask_for_much_memory(data: bytes) -> None:
     tracemalloc.start()
-    with pytest.raises(Refused, match="more than 1,000,000 steps"):
+    with pytest.raises(NotTakenOver, match="more than 1,000,000 steps"):
         plain(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -95,14 +95,14 @@ def test_a_few_bytes_do_not_ask_for_much_memory(data: bytes) -> None:
 
 
 def test_a_length_beyond_the_end_is_refused_before_memory_is_asked_for() -> None:
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(NotTakenOver, match="cannot be read"):
         plain(b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".")
 
 
 def test_what_inflates_without_end_is_refused() -> None:
     bomb = zlib.compress(bytes(10_000_000))
-    with pytest.raises(Refused, match="more than 1,000,000 bytes"):
+    with pytest.raises(NotTakenOver, match="more than 1,000,000 bytes"):
         inflated(bomb, 1_000_000)
-    with pytest.raises(Refused, match="cannot be decompressed"):
+    with pytest.raises(NotTakenOver, match="cannot be decompressed"):
         inflated(b"\x78nonsense", 1_000)
     assert inflated(zlib.compress(b"text"), 1_000) == b"text"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming.outcomes import Signal
+from bide.consuming.outcomes import ChosenOutcome
 from bide.model.commands import Ack, BuryCommand, RetryCommand
 from tests.worker.worker_app import FAST, Scene, both, register
 
@@ -131,7 +131,7 @@ def test_a_handler_that_cancels_itself_has_failed(scene: Scene) -> None:
 
 @both
 def test_signals_steer(scene: Scene, is_async: bool) -> None:
-    signals: dict[str, Signal] = {
+    signals: dict[str, ChosenOutcome] = {
         "later": bide.Retry(delay="5m", reason="closed"),
         "never": bide.Discard("paid"),
         "aside": bide.Bury("forged"),

@@ -12,7 +12,7 @@ from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_messages
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.message import Message, State
 from bide.model.undoing import Undoable
 from bide.queue.arguments import check_undo
@@ -23,7 +23,7 @@ SHOWN = 5
 
 
 def change_many(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     verb: str,
@@ -75,7 +75,7 @@ def change_many(
 
 
 def purge_state(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     state: State,

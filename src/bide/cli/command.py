@@ -9,7 +9,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import NOT_DONE
 from bide.cli.output import Output
-from bide.cli.store import Store, refuse_memory
+from bide.cli.store import CommandStore, refuse_memory
 
 
 def on_store(
@@ -33,7 +33,7 @@ def on_store(
         @functools.wraps(function)
         def run(url: str | None, as_json: bool, **given: Any) -> None:
             refuse_memory(url or "")
-            with Store(url, makes=makes) as store:
+            with CommandStore(url, makes=makes) as store:
                 done = function(store, Output(as_json), **given)
             if done is False:
                 click.get_current_context().exit(NOT_DONE)

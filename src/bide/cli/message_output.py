@@ -7,7 +7,7 @@ import msgspec
 
 from bide.cli import output
 from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape, first_line
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, relative, span, when
 from bide.model.errors import UnreadableBody
 from bide.model.message import ATTEMPTS, Message
@@ -174,7 +174,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def print_outcomes(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     outcomes: Iterable[Outcome],

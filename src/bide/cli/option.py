@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from bide.cli.errors import DEBUG
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import read_duration, read_moment
 from bide.engines.registry import mask
 from bide.model.commands import EDITED
@@ -143,7 +143,7 @@ def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """Offer the names of the queues in the store, if there is one."""
     logging.disable()  # a warning would be printed beside what the user types
     try:
-        with Store(ctx.params.get("url")) as store:
+        with CommandStore(ctx.params.get("url")) as store:
             return store.names(incomplete)
     except (BideError, OSError):  # no store, or a broken one: there is nothing to offer
         return []

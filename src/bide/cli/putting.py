@@ -4,14 +4,14 @@ from typing import Any
 
 from bide.cli.message_output import outcome_json, sentence_of
 from bide.cli.output import DONE, NOT_DONE, Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import when
 from bide.model.limits import MAX_BODY
 from bide.model.replies import Outcome
 
 
 def put_one(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     body: Any,

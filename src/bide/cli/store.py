@@ -31,7 +31,7 @@ NAMED = 8
 ELSEWHERE = "put a message first, or name another store with --url or BIDE_URL"
 
 
-class Store(ExitStack):
+class CommandStore(ExitStack):
     """The store that a command names; its queues are closed with it.
 
     Args:
@@ -52,7 +52,7 @@ class Store(ExitStack):
         self._makes = makes
         self._lane: Lane | None = None
 
-    def of_app(self, url: str) -> "Store":
+    def of_app(self, url: str) -> "CommandStore":
         """Return the store of an app, unless the command line names another one with `--url`.
 
         Args:
@@ -61,7 +61,7 @@ class Store(ExitStack):
         source = click.get_current_context().get_parameter_source("url")
         if source is ParameterSource.COMMANDLINE:
             return self
-        return self.enter_context(Store(url, makes=self._makes))
+        return self.enter_context(CommandStore(url, makes=self._makes))
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue, whether or not anything was ever put into it.

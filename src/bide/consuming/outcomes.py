@@ -6,7 +6,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, milliseconds, when
 
 
-class Signal(Exception):
+class ChosenOutcome(Exception):
     """The base of the exceptions that choose an outcome.
 
     Args:
@@ -21,7 +21,7 @@ class Signal(Exception):
         self.reason = text_of(reason)
 
 
-class Retry(Signal):
+class Retry(ChosenOutcome):
     """Retry the message, also for errors that the backoff does not retry.
 
     It counts as an attempt; the last attempt makes the message a dead letter.
@@ -50,7 +50,7 @@ class Retry(Signal):
         self.delay = None if delay is None else when(delay, None)[1]
 
 
-class Discard(Signal):
+class Discard(ChosenOutcome):
     """Ack the message without work: it is no longer wanted.
 
     Args:
@@ -58,7 +58,7 @@ class Discard(Signal):
     """
 
 
-class Bury(Signal):
+class Bury(ChosenOutcome):
     """Make the message a dead letter now, whatever attempts are left.
 
     Args:

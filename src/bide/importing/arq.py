@@ -5,11 +5,11 @@ from typing import Any
 
 from bide.importing.pickles import decoded
 from bide.importing.source import (
-    Entry,
     Gone,
+    NotTakenOver,
     Place,
-    Refused,
-    Source,
+    SourceEntry,
+    SourceQueue,
     created_at,
     due_at,
 )
@@ -17,7 +17,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 
 
-class ArqSource(Source):
+class ArqSource(SourceQueue):
     """A queue of arq: a sorted set of ids, and a key for each job."""
 
     default = "arq:queue"
@@ -37,7 +37,7 @@ class ArqSource(Source):
             )
         return [Place(self.queue.encode(), "zset")]
 
-    def content(self, entry: Entry) -> list[Sequence[Any]]:
+    def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read the job, and whether a worker has it."""
         names = (b"arq:in-progress:" + entry.member, b"arq:abort")
         return [
@@ -46,19 +46,19 @@ class ArqSource(Source):
             ("ZSCORE", names[1], entry.member),
         ]
 
-    def keys(self, entry: Entry) -> list[bytes]:
+    def keys(self, entry: SourceEntry) -> list[bytes]:
         """Return the key of the job."""
         return [b"arq:job:" + entry.member]
 
-    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+    def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the job's function."""
         data, running, aborted = content
         if entry.member.startswith(b"cron:"):
-            raise Refused("it is a cron job; make it a schedule of bide")
+            raise NotTakenOver("it is a cron job; make it a schedule of bide")
         if running:
-            raise Refused("a worker has it")
+            raise NotTakenOver("a worker has it")
         if aborted is not None:
-            raise Refused("it was aborted")
+            raise NotTakenOver("it was aborted")
         if data is None:
             raise Gone
         job = decoded(data, pickles=self.pickles)

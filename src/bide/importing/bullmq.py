@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from bide.importing.source import (
     NOW,
-    Entry,
-    Held,
+    HeldMessage,
+    NotTakenOver,
     Place,
-    Refused,
-    Source,
+    SourceEntry,
+    SourceQueue,
     created_at,
     due_at,
 )
@@ -23,7 +23,7 @@ _SHIFT = 0x1000
 _KNOWN = (b"bullmq:5.", b"bullmq:6.")
 
 
-class BullMQSource(Source):
+class BullMQSource(SourceQueue):
     """A queue of BullMQ with the default prefix: lists and sorted sets of ids, a hash for each job.
 
     The body of a message is the job's `data`.
@@ -61,20 +61,20 @@ class BullMQSource(Source):
             Place(self._prefix + b"paused", "list", oldest_last=True),
         ]
 
-    def content(self, entry: Entry) -> list[Sequence[Any]]:
+    def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read the job."""
         return [("HGETALL", self.keys(entry)[0])]
 
-    def keys(self, entry: Entry) -> list[bytes]:
+    def keys(self, entry: SourceEntry) -> list[bytes]:
         """Return the hash of the job, and its logs."""
         key = self._prefix + entry.member
         return [key, key + b":logs"]
 
-    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+    def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the job: its name is in the header, its data is the body."""
         [job] = content
         if not {b"name", b"data", b"timestamp"} <= job.keys():
-            raise Refused("it is no job of BullMQ 5 or 6, or a marker of an older version")
+            raise NotTakenOver("it is no job of BullMQ 5 or 6, or a marker of an older version")
         self._refuse(job)
         data = json.loads(job[b"data"])
         priority = 255 - min(int(job.get(b"priority") or 0), 255)
@@ -84,12 +84,12 @@ class BullMQSource(Source):
         name = job[b"name"].decode(errors="replace")
         return self._job(entry.member.decode(), name, data, due, priority, created)
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldMessage]:
         """Yield the jobs that workers run."""
         for member in self.redis.ask("LRANGE", self._prefix + b"active", 0, -1):
-            yield Held(member.decode(errors="replace"), "active")
+            yield HeldMessage(member.decode(errors="replace"), "active")
 
-    def stranded(self) -> Iterator[Held]:
+    def stranded(self) -> Iterator[HeldMessage]:
         """Yield the jobs that wait for their children."""
         for member in self.redis.ask("ZRANGE", self._prefix + b"waiting-children", 0, -1):
-            yield Held(member.decode(errors="replace"), "it waits for other jobs (a flow)")
+            yield HeldMessage(member.decode(errors="replace"), "it waits for other jobs (a flow)")

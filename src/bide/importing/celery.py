@@ -11,11 +11,11 @@ from bide.importing.pickles import Pickled
 from bide.importing.source import (
     MALFORMED,
     NOW,
-    Entry,
-    Held,
+    HeldMessage,
+    NotTakenOver,
     Place,
-    Refused,
-    Source,
+    SourceEntry,
+    SourceQueue,
     due_at,
     iso_seconds,
 )
@@ -108,7 +108,7 @@ _LOWEST = 9
 """The last priority of Celery on Redis, where 0 goes first."""
 
 
-class CelerySource(Source):
+class CelerySource(SourceQueue):
     """A queue of Celery: a list for each priority. Bodies are read by `bide worker --celery`."""
 
     default = "celery"
@@ -118,12 +118,12 @@ class CelerySource(Source):
         names = [self.queue, *(f"{self.queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
         return [Place(name.encode(), "list", oldest_last=True) for name in names]
 
-    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+    def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the task, as `bide.contrib.celery.install` would have stored it."""
         envelope = json.loads(entry.member)
         headers, kind = envelope["headers"], envelope["content-type"]
         if "task" not in headers or "id" not in headers:
-            raise Refused("it is of Celery's protocol 1; bide takes over protocol 2")
+            raise NotTakenOver("it is of Celery's protocol 1; bide takes over protocol 2")
         if "python-serialize" in kind and not self.pickles:
             raise Pickled
         eta = headers.pop("eta", None)
@@ -148,7 +148,7 @@ class CelerySource(Source):
         body = msgspec.to_builtins(message)
         return self._job(id, headers["task"], body, due, priority, group=group)
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldMessage]:
         """Yield the tasks that workers have received and not acked, those with an ETA among them.
 
         They return to their queue when the workers stop, or after the visibility timeout.
@@ -161,7 +161,7 @@ class CelerySource(Source):
                     envelope, _, key = json.loads(value)
                     headers = envelope["headers"]
                     eta = f", due {headers['eta']}" if headers.get("eta") else ""
-                    held = Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
+                    held = HeldMessage(str(headers.get("id")), f"{headers.get('task')}{eta}")
                 except MALFORMED:
                     continue  # not written by Celery
                 if key == self.queue:

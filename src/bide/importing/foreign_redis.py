@@ -69,7 +69,7 @@ return count
 # A member that was given another score meanwhile is another message: it stays.
 
 
-class Entry(NamedTuple):
+class SetMember(NamedTuple):
     """A member and its score, both as the server writes them."""
 
     member: bytes
@@ -103,13 +103,13 @@ class SortedSet(ForeignRedis):
         """Return how many members it has; 0 also when there is no such key."""
         return int(self.ask("ZCARD", self._key))
 
-    def page(self, low: bytes, skip: int, count: int) -> list[Entry]:
+    def page(self, low: bytes, skip: int, count: int) -> list[SetMember]:
         """Return up to `count` members of a score from `low` on, after the first `skip` of them."""
         command = "ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count
         flat = self.ask(*command)
-        return [Entry(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+        return [SetMember(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
-    def remove(self, entries: Sequence[Entry]) -> int:
+    def remove(self, entries: Sequence[SetMember]) -> int:
         """Remove the members that still have the given score; return how many it removed."""
         if not entries:
             return 0

@@ -9,10 +9,10 @@ from typing import Any, Self
 from bide.importing.pickles import Pickled, inflated, is_pickle, plain
 from bide.importing.source import (
     NOW,
-    Entry,
+    NotTakenOver,
     Place,
-    Refused,
-    Source,
+    SourceEntry,
+    SourceQueue,
     created_at,
     due_at,
     lasting,
@@ -53,7 +53,7 @@ class _Message(tuple[Any, ...]):
         return super().__new__(cls, values)
 
 
-class HueySource(Source):
+class HueySource(SourceQueue):
     """A queue of Huey: a list, or a sorted set by priority, and a set of the scheduled ones."""
 
     default = "huey"
@@ -75,11 +75,11 @@ class HueySource(Source):
             Place(key, "zset" if by_priority else "list", not by_priority),
         ]
 
-    def content(self, entry: Entry) -> list[Sequence[Any]]:
+    def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read whether the task was revoked, alone or with all of its function."""
         try:
             message = self._message(entry)
-        except (Refused, Pickled):
+        except (NotTakenOver, Pickled):
             return []
         names = (f"r:{message['id']}", f"rt:{message['name']}")
         marks = [mark.encode(errors="replace") for mark in names]  # half a character is no mark
@@ -91,20 +91,20 @@ class HueySource(Source):
             ),  # RedisExpireHuey
         ]
 
-    def name(self, entry: Entry) -> str:
+    def name(self, entry: SourceEntry) -> str:
         """Return the id of the task, if its message can be read."""
         try:
             return str(self._message(entry)["id"])
-        except (Refused, Pickled):
+        except (NotTakenOver, Pickled):
             return super().name(entry)
 
-    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+    def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the task's function."""
         message = self._message(entry)
         if any(content):
-            raise Refused("it was revoked")
+            raise NotTakenOver("it was revoked")
         if any(message.get(name) for name in ("on_complete", "on_error", "chord_config")):
-            raise Refused("it is part of a pipeline or a chord")
+            raise NotTakenOver("it is part of a pipeline or a chord")
         eta = message["eta"]
         due = due_at(_seconds(eta)) if eta else NOW
         end = _end(message, due, now, scheduled=entry.place.key.startswith(_SCHEDULE.encode()))
@@ -119,23 +119,23 @@ class HueySource(Source):
             expires=None if end is None else lasting(due, end, now),
         )
 
-    def _has_stamp(self, entry: Entry) -> bool:
+    def _has_stamp(self, entry: SourceEntry) -> bool:
         return entry.place.kind == "zset" and entry.place.key.startswith(_QUEUE.encode())
 
-    def _created(self, entry: Entry) -> int | None:
+    def _created(self, entry: SourceEntry) -> int | None:
         if not self._has_stamp(entry):
             return None
         return created_at(int.from_bytes(entry.member[:_STAMP]) / 1_000_000)
 
-    def _message(self, entry: Entry) -> dict[str, Any]:
+    def _message(self, entry: SourceEntry) -> dict[str, Any]:
         data = inflated(entry.member[_STAMP * self._has_stamp(entry) :], 2 * self.max_body)
         if not is_pickle(data):
-            raise Refused("it is not as Huey's own serializer writes it")
+            raise NotTakenOver("it is not as Huey's own serializer writes it")
         if not self.pickles:
             raise Pickled
         fields = plain(data, {"huey.registry.Message": _Message})
         if not isinstance(fields, _Message) or len(fields) < _FEWEST:
-            raise Refused("it is no message of Huey 2 or 3")
+            raise NotTakenOver("it is no message of Huey 2 or 3")
         return dict(zip(_FIELDS, fields, strict=False))
 
 

@@ -7,7 +7,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from bide.importing.source import Refused
+from bide.importing.source import NotTakenOver
 
 _PLAIN = {
     ("builtins", "set"),
@@ -54,7 +54,7 @@ class _Reader(pickle.Unpickler):
             return made
         if (module, name) in _PLAIN:
             return super().find_class(module, name)
-        raise Refused(f"its pickle has a {module}.{name}, which is no plain value")
+        raise NotTakenOver(f"its pickle has a {module}.{name}, which is no plain value")
 
 
 def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
@@ -65,24 +65,24 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
         also: replacements of further classes, by name.
 
     Raises:
-        Refused: it is broken, has anything else in it, or more than `MOST` values.
+        NotTakenOver: it is broken, has anything else in it, or more than `MOST` values.
 
     Example:
         >>> plain(pickle.dumps({"order": [42]}))
         {'order': [42]}
         >>> plain(pickle.dumps(print))
         Traceback (most recent call last):
-        bide.importing.source.Refused: its pickle has a builtins.print, which is no ...
+        bide.importing.source.NotTakenOver: its pickle has a builtins.print, which is no ...
     """
     try:
         _check_steps(data)
         value = _Reader(data, also or {}).load()
         _count(value)
         return value
-    except Refused:
+    except NotTakenOver:
         raise
     except Exception as error:
-        raise Refused(f"its pickle cannot be read ({error})") from error
+        raise NotTakenOver(f"its pickle cannot be read ({error})") from error
 
 
 def decoded(data: bytes, *, pickles: bool) -> Any:
@@ -90,7 +90,7 @@ def decoded(data: bytes, *, pickles: bool) -> Any:
 
     Raises:
         Pickled: it is pickled, and `pickles` are not to be read.
-        Refused: as `plain`.
+        NotTakenOver: as `plain`.
         ValueError: it is no JSON.
     """
     if not is_pickle(data):
@@ -104,20 +104,21 @@ def _check_steps(data: bytes) -> None:
     """Check a pickle without loading it: an instruction of five bytes may ask for gigabytes.
 
     Raises:
-        Refused: it has too many instructions, or names a place of the memo that it cannot need.
+        NotTakenOver: it has too many instructions, or names a place of the memo that it cannot
+            need.
         ValueError: an instruction is broken, or promises more bytes than there are.
     """
     for count, (step, argument, _) in enumerate(pickletools.genops(data)):
         too_far = step.name in _INDEXED and argument is not None and int(argument) > MOST_STEPS
         if count > MOST_STEPS or too_far:
-            raise Refused(f"its pickle has more than {MOST_STEPS:,} steps")
+            raise NotTakenOver(f"its pickle has more than {MOST_STEPS:,} steps")
 
 
 def _count(value: Any) -> None:
     """Check how many values there are: a small pickle can name the same list a billion times.
 
     Raises:
-        Refused: too many, or without end because a list contains itself.
+        NotTakenOver: too many, or without end because a list contains itself.
     """
     count, rest = 0, [value]
     while rest:
@@ -128,7 +129,7 @@ def _count(value: Any) -> None:
             continue
         count += len(container)
         if count > MOST:
-            raise Refused(f"its pickle has more than {MOST:,} values, or contains itself")
+            raise NotTakenOver(f"its pickle has more than {MOST:,} values, or contains itself")
         rest += container
 
 
@@ -136,7 +137,7 @@ def inflated(data: bytes, limit: int) -> bytes:
     """Return data without the compression of zlib or gzip, if it has one.
 
     Raises:
-        Refused: it is broken, or larger than the limit.
+        NotTakenOver: it is broken, or larger than the limit.
     """
     if data[:1] not in (b"\x78", b"\x1f"):
         return data
@@ -144,7 +145,7 @@ def inflated(data: bytes, limit: int) -> bytes:
     try:
         content = reader.decompress(data, limit)
     except zlib.error as error:
-        raise Refused(f"it cannot be decompressed ({error})") from error
+        raise NotTakenOver(f"it cannot be decompressed ({error})") from error
     if not reader.eof:
-        raise Refused(f"it has more than {limit:,} bytes")
+        raise NotTakenOver(f"it has more than {limit:,} bytes")
     return content

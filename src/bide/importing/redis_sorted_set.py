@@ -24,7 +24,7 @@ from bide.queue.results import only_outcome
 from bide.queue.sync import Queue, check_blocking
 
 if TYPE_CHECKING:
-    from bide.importing.foreign_redis import Entry, SortedSet
+    from bide.importing.foreign_redis import SetMember, SortedSet
 
 Scores = Literal["auto", "s", "ms"]
 """What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
@@ -149,7 +149,7 @@ class _Reader(NamedTuple):
     id_field: str | None
     max_body: int
 
-    def item(self, entry: "Entry") -> Item:
+    def item(self, entry: "SetMember") -> Item:
         """Return the message of a member.
 
         Raises:
@@ -212,7 +212,7 @@ class _Run:
     dry_run: bool
     loaded: LoadedSet = field(default_factory=LoadedSet)
 
-    def take(self, page: Sequence["Entry"]) -> "set[Entry]":
+    def take(self, page: Sequence["SetMember"]) -> "set[SetMember]":
         """Put the messages of some members, and return the members that were removed."""
         wanted = list(self._readable(page))
         queue = self.queue
@@ -224,7 +224,7 @@ class _Run:
             outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
             refused = [outcome.id for outcome in outcomes if not outcome.done]
             present = queue._run(find_all(queue.name, refused))
-        confirmed: set[Entry] = set()
+        confirmed: set[SetMember] = set()
         for (entry, item), outcome in zip(wanted, outcomes, strict=True):
             if outcome.done:
                 self.loaded.stored += 1
@@ -236,14 +236,14 @@ class _Run:
             return confirmed
         return set()
 
-    def _readable(self, page: Iterable["Entry"]) -> Iterable[tuple["Entry", Item]]:
+    def _readable(self, page: Iterable["SetMember"]) -> Iterable[tuple["SetMember", Item]]:
         for entry in page:
             try:
                 yield entry, self.read.item(entry)
             except InvalidArgument as error:
                 self.loaded.refuse(entry.member, str(error))
 
-    def _is_there(self, entry: "Entry", item: Item, message: Message | None) -> bool:
+    def _is_there(self, entry: "SetMember", item: Item, message: Message | None) -> bool:
         """Tell whether a message that exists is that of the member."""
         if message is not None and (message.data, message.json) != (item.data, item.json):
             return self._stays(entry, f"the queue has another message of the id {item.id!r}")
@@ -259,6 +259,6 @@ class _Run:
         self.loaded.kept += 1  # or it has been delivered in between
         return True
 
-    def _stays(self, entry: "Entry", reason: str) -> bool:
+    def _stays(self, entry: "SetMember", reason: str) -> bool:
         self.loaded.refuse(entry.member, reason)
         return False

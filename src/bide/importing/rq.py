@@ -7,12 +7,12 @@ from bide.importing.pickles import decoded, inflated
 from bide.importing.source import (
     NOW,
     Elsewhere,
-    Entry,
     Gone,
-    Held,
+    HeldMessage,
+    NotTakenOver,
     Place,
-    Refused,
-    Source,
+    SourceEntry,
+    SourceQueue,
     created_at,
     due_at,
     iso_seconds,
@@ -31,7 +31,7 @@ _STRANDED = {
 }
 
 
-class RQSource(Source):
+class RQSource(SourceQueue):
     """A queue of RQ: a list of ids, sorted sets of others, a hash for each job.
 
     The sets are the scheduled jobs of a queue, and the jobs of all queues that wait for the same
@@ -55,48 +55,48 @@ class RQSource(Source):
             ),
         ]
 
-    def content(self, entry: Entry) -> list[Sequence[Any]]:
+    def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read the job, whether others wait for it, and how long Redis keeps it: for its `ttl`."""
         key = self.keys(entry)[0]
         return [("HGETALL", key), ("EXISTS", key + b":dependents"), ("PTTL", key)]
 
-    def keys(self, entry: Entry) -> list[bytes]:
+    def keys(self, entry: SourceEntry) -> list[bytes]:
         """Return the hash of the job."""
         return [b"rq:job:" + entry.member]
 
-    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+    def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the job's function."""
         job, dependents, time_to_live = content
         if not job or time_to_live == _NO_KEY:
             raise Gone
         if not {b"data", b"status", b"created_at"} <= job.keys():
-            raise Refused("its job is not one of RQ 1.16 to 3")
+            raise NotTakenOver("its job is not one of RQ 1.16 to 3")
         limited = entry.place.key.startswith(_LIMITED)
         if limited and job.get(b"origin") != self.queue.encode():
             raise Elsewhere
         self._refuse(job)
         if dependents:
-            raise Refused("other jobs depend on it")
+            raise NotTakenOver("other jobs depend on it")
         data = inflated(job[b"data"], 2 * self.max_body)
         name, instance, args, kwargs = decoded(data, pickles=self.pickles)
         if instance is not None:
-            raise Refused("it calls a method of a pickled object")
+            raise NotTakenOver("it calls a method of a pickled object")
         due = due_at(entry.score) if entry.place.kind == "zset" and not limited else NOW
         created = _created(job[b"created_at"])
         end = _end(job, due, time_to_live, now)
         expires = None if end is None else lasting(due, end, now)
         return self._call(entry.member.decode(), name, args, kwargs, due, created, expires=expires)
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldMessage]:
         """Yield the jobs that workers run."""
         for member in self.redis.ask("ZRANGE", f"rq:wip:{self.queue}", 0, -1):
-            yield Held(member.decode(errors="replace").partition(":")[0], "running")
+            yield HeldMessage(member.decode(errors="replace").partition(":")[0], "running")
 
-    def stranded(self) -> Iterator[Held]:
+    def stranded(self) -> Iterator[HeldMessage]:
         """Yield the jobs that wait for others."""
         for registry, reason in _STRANDED.items():
             for member in self.redis.ask("ZRANGE", f"rq:{registry}:{self.queue}", 0, -1):
-                yield Held(member.decode(errors="replace"), reason)
+                yield HeldMessage(member.decode(errors="replace"), reason)
 
 
 def _created(text: bytes) -> int | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bide.importing.foreign_redis import ForeignRedis
 
 
-class Refused(Exception):
+class NotTakenOver(Exception):
     """A message cannot be taken over; the text says why."""
 
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     """Of a list: its oldest message is its last element."""
 
 
-class Entry(NamedTuple):
+class SourceEntry(NamedTuple):
     """An element of a list or a sorted set."""
 
     place: Place
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     """Once it is taken out of the source: the row of an outbox by which the store knows it."""
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """A message that a worker of the source has, or that waits for other messages."""
 
     id: str
@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 
 @dataclass(eq=False)
-class Source(ABC):
+class SourceQueue(ABC):
     """One queue of a library.
 
     Args:
@@ -91,16 +91,16 @@ class Source(ABC):
             InvalidArgument: the layout is none of the known ones, or workers must stop first.
         """
 
-    def content(self, entry: Entry) -> list[Sequence[Any]]:
+    def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Return the commands that read what is not in the element itself, if anything is not."""
         return []
 
-    def keys(self, entry: Entry) -> list[bytes]:
+    def keys(self, entry: SourceEntry) -> list[bytes]:
         """Return the keys of the message, if it has any: deleted once it is taken over."""
         return []
 
     @abstractmethod
-    def item(self, entry: Entry, content: Sequence[Any], now: int) -> Item:
+    def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the message for the store.
 
         Args:
@@ -109,29 +109,29 @@ class Source(ABC):
             now: the time in Unix milliseconds. An expiry is counted from it if the message waits.
 
         Raises:
-            Refused: it cannot be taken over.
+            NotTakenOver: it cannot be taken over.
             *MALFORMED: it is not as the library writes it.
             Gone: the library has deleted it.
             Pickled: it is pickled.
             Elsewhere: it belongs to another queue.
         """
 
-    def name(self, entry: Entry) -> str:
+    def name(self, entry: SourceEntry) -> str:
         """Return what a report calls the message: its id, or how the element begins."""
         return entry.member.decode(errors="backslashreplace")[:100]
 
-    def stranded(self) -> Iterator[Held]:
+    def stranded(self) -> Iterator[HeldMessage]:
         """Yield messages that are not pending yet and stay: their id, and why."""
         return iter(())
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldMessage]:
         """Yield what workers of the source have, as far as it is noted; it is not taken over."""
         return iter(())
 
     def _refuse(self, job: Mapping[bytes, bytes]) -> None:
         for field, reason in self.refusals.items():
             if job.get(field):
-                raise Refused(reason)
+                raise NotTakenOver(reason)
 
     def _call(
         self,
@@ -147,7 +147,7 @@ class Source(ABC):
         """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
 
         Raises:
-            Refused: the arguments are no JSON, or the id is not valid.
+            NotTakenOver: the arguments are no JSON, or the id is not valid.
         """
         body = {"args": list(args), "kwargs": dict(kwargs)}
         return self._job(id, name, body, due, priority, created, expires)
@@ -166,7 +166,7 @@ class Source(ABC):
         """Return a message whose header names its job.
 
         Raises:
-            Refused: the body is no JSON, or the id or another field is not valid.
+            NotTakenOver: the body is no JSON, or the id or another field is not valid.
         """
         try:
             data, is_json = bodies.encode(body, self.max_body)
@@ -183,7 +183,7 @@ class Source(ABC):
             )
             check_options(item)
         except InvalidArgument as error:
-            raise Refused(str(error)) from error
+            raise NotTakenOver(str(error)) from error
         return item
 
 
@@ -227,9 +227,9 @@ def due_at(seconds: float) -> int:
     """Return a due time in Unix milliseconds.
 
     Raises:
-        Refused: it is no time of bide.
+        NotTakenOver: it is no time of bide.
     """
     due = seconds * 1000
     if not 0 <= due <= LATEST:
-        raise Refused(f"{seconds!r} is no time before the year 2100")
+        raise NotTakenOver(f"{seconds!r} is no time before the year 2100")
     return round(due)

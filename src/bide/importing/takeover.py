@@ -14,11 +14,11 @@ from bide.importing.source import (
     MALFORMED,
     NOW,
     Elsewhere,
-    Entry,
     Gone,
+    NotTakenOver,
     Place,
-    Refused,
-    Source,
+    SourceEntry,
+    SourceQueue,
 )
 from bide.importing.transit import Ready, Transit
 from bide.lane.steps import find_all
@@ -136,7 +136,7 @@ def take_over(
     return run.done
 
 
-def _source_of(library: Library) -> type[Source]:
+def _source_of(library: Library) -> type[SourceQueue]:
     """Return the class that reads a library's queues, imported only now."""
     from bide.importing.arq import ArqSource
     from bide.importing.bullmq import BullMQSource
@@ -144,7 +144,7 @@ def _source_of(library: Library) -> type[Source]:
     from bide.importing.huey import HueySource
     from bide.importing.rq import RQSource
 
-    sources: dict[Library, type[Source]] = {
+    sources: dict[Library, type[SourceQueue]] = {
         "celery": CelerySource,
         "rq": RQSource,
         "arq": ArqSource,
@@ -159,7 +159,7 @@ class _Run:
     """One run over a source."""
 
     queue: Queue
-    source: Source
+    source: SourceQueue
     transit: Transit
     batch: int
     delayed_only: bool
@@ -215,7 +215,7 @@ class _Run:
                 self.progress(len(page))
         return self.done.stored - before
 
-    def _wanted(self, page: list[Entry]) -> list[Ready]:
+    def _wanted(self, page: list[SourceEntry]) -> list[Ready]:
         ready = self._readable(page)
         known = set(
             self.queue._run(find_all(self.queue.name, (message.item.id for message in ready)))
@@ -241,7 +241,7 @@ class _Run:
             message.item.id, f"{self.queue.name} has a message of the id {message.item.id!r}"
         )
 
-    def _readable(self, page: Sequence[Entry], *, taken: bool = False) -> list[Ready]:
+    def _readable(self, page: Sequence[SourceEntry], *, taken: bool = False) -> list[Ready]:
         """Return the messages of entries that are to be moved; count the others.
 
         Args:
@@ -260,7 +260,7 @@ class _Run:
                 item = self.source.item(entry, content, now)
             except Pickled:
                 self.done.pickled += 1
-            except Refused as error:
+            except NotTakenOver as error:
                 self._refuse(self.source.name(entry), str(error))
             except Gone:
                 if taken:
@@ -287,18 +287,18 @@ class _Run:
         if len(self.done.reasons) < EXAMPLES:
             self.done.reasons[name] = reason
 
-    def _page(self, place: Place, skip: int) -> list[Entry]:
+    def _page(self, place: Place, skip: int) -> list[SourceEntry]:
         """Read up to a batch of elements, oldest first, after the first `skip` of them."""
         if place.kind == "zset":
             flat = self.source.redis.ask(
                 "ZRANGE", place.key, skip, skip + self.batch - 1, "WITHSCORES"
             )
             pairs = zip(flat[::2], flat[1::2], strict=True)
-            return [Entry(place, member, float(score)) for member, score in pairs]
+            return [SourceEntry(place, member, float(score)) for member, score in pairs]
         if not place.oldest_last:
             members = self.source.redis.ask("LRANGE", place.key, skip, skip + self.batch - 1)
         else:
             members = self.source.redis.ask("LRANGE", place.key, -skip - self.batch, -skip - 1)[
                 ::-1
             ]
-        return [Entry(place, member) for member in members]
+        return [SourceEntry(place, member) for member in members]

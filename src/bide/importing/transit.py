@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bide.importing.source import (
-    Entry,
-    Source,
+    SourceEntry,
+    SourceQueue,
 )
 from bide.lane.steps import outcomes_of
 from bide.model.commands import Origin, Put
@@ -72,17 +72,17 @@ return 1
 class Ready(NamedTuple):
     """A message that can be taken over."""
 
-    entry: Entry
+    entry: SourceEntry
     item: Item
 
 
-def _arguments_of(entry: Entry) -> list[object]:
+def _arguments_of(entry: SourceEntry) -> list[object]:
     """Return an entry for scripts: its place (key, kind, side of a list), its member and row."""
     place = entry.place
     return [place.key, place.kind, -1 if place.oldest_last else 1, entry.member, entry.row]
 
 
-_decode = msgspec.msgpack.Decoder(Entry).decode
+_decode = msgspec.msgpack.Decoder(SourceEntry).decode
 
 
 def _now() -> int:
@@ -99,7 +99,7 @@ class Transit:
         target: where messages go.
     """
 
-    def __init__(self, source: Source, name: str, target: Queue) -> None:
+    def __init__(self, source: SourceQueue, name: str, target: Queue) -> None:
         self._redis = source.redis
         self._source = source
         self._target = target
@@ -129,7 +129,7 @@ class Transit:
             if self._redis.ask("GET", self._lock) == self._run.encode():
                 self._redis.ask("DEL", self._lock)
 
-    def left(self) -> list[Entry]:
+    def left(self) -> list[SourceEntry]:
         """Return what an interrupted run has taken out of the source and not finished."""
         entries = map(_decode, self._redis.ask("HVALS", self._side))
         return sorted(entries, key=attrgetter("row"))
@@ -178,12 +178,12 @@ class Transit:
         self.drop([message.entry for message in taken if message not in known])
         return known
 
-    def drop(self, entries: Sequence[Entry]) -> None:
+    def drop(self, entries: Sequence[SourceEntry]) -> None:
         """Step 3: delete entries of the hash, and the keys of their messages."""
         keys = [key for entry in entries for key in self._source.keys(entry)]
         self._eval(_DONE, keys, [entry.row for entry in entries])
 
-    def _back(self, entry: Entry) -> None:
+    def _back(self, entry: SourceEntry) -> None:
         self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
 
     def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> Any:

@@ -177,7 +177,7 @@ class Undone(msgspec.Struct, frozen=True, tag="undone", omit_defaults=True):
         )
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class UndoRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is noted of a part before it is changed."""
 
     queue: str

@@ -9,7 +9,7 @@ from typing import Any
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
-from bide.consuming.outcomes import Signal
+from bide.consuming.outcomes import ChosenOutcome
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.settling import overtime, result
 from bide.consuming.store_client import StoreClient
@@ -59,7 +59,7 @@ class Handled:
     @property
     def failed(self) -> bool:
         """Whether the handler raised an error, not `bide.Retry`, `Discard` or `Bury`."""
-        return self.error is not None and not isinstance(self.error, Signal)
+        return self.error is not None and not isinstance(self.error, ChosenOutcome)
 
 
 class ManualConsumer(Consumer):

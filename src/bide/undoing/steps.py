@@ -15,10 +15,10 @@ from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, Message, version_of
 from bide.model.replies import Explained, Found, Names, Outcome, Outcomes, Page
-from bide.model.undoing import PART, UNDO_FOR, Bulk, Part, Record, Undo, Undone, Verb
+from bide.model.undoing import PART, UNDO_FOR, Bulk, Part, Undo, Undone, UndoRecord, Verb
 
 encode_record = msgspec.msgpack.Encoder().encode
-decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_record = msgspec.msgpack.Decoder(UndoRecord).decode
 
 
 _TOKEN = re.compile("[0-9a-hjkmnp-tv-z]{26}")
@@ -112,7 +112,7 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
     if not messages:
         return set()
     records, key = InternalQueue.UNDO.beside(bulk.queue), f"{bulk.undo}:{part}"
-    record = note(key, bulk.undo, encode_record(Record(bulk.queue, bulk.verb, messages)))
+    record = note(key, bulk.undo, encode_record(UndoRecord(bulk.queue, bulk.verb, messages)))
     noted: Outcomes = yield cmd.Put(records, [record], actor=bulk.actor)
     if not noted.outcomes[0]:
         raise InvalidArgument(f"undo={bulk.undo!r}, part={part} was used before; take a new token")
@@ -202,7 +202,7 @@ _Pair = tuple[Message, Message]
 """A message before a change, and after it."""
 
 
-def _restore(undo: Undo, record: Record, mark: dict[int, int | None]) -> Steps[Undone]:
+def _restore(undo: Undo, record: UndoRecord, mark: dict[int, int | None]) -> Steps[Undone]:
     """Take back what was changed of the messages of a record."""
     messages = [record.messages[number] for number in mark]
     if record.verb in ("cancel", "purge"):

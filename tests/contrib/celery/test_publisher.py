@@ -159,7 +159,7 @@ def test_a_broker_that_hangs_is_tried_again(
     server = RedisServer(tmp_path)
     app = Celery("jobs", broker=f"redis+socket://{server.path}", set_as_current=False)
     message = TaskMessage("shop.expire", "[[], {}, {}]", headers={"id": "a"}, routing_key="celery")
-    publishing = delays.Publisher(app)
+    publishing = delays.CeleryPublisher(app)
     delivery: Any = SimpleNamespace(lost=threading.Event())
     with publishing.lifespan(bide.App("memory://")), ThreadPoolExecutor(1) as pool:
         try:

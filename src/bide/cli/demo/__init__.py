@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from bide.cli import option
-from bide.cli.demo.actors import QUEUE, Plan
-from bide.cli.demo.proof import Records, percentile, prove
+from bide.cli.demo.actors import QUEUE, DemoPlan
+from bide.cli.demo.proof import DemoRecords, percentile, prove
 from bide.cli.demo.stage import Stage, about, shares
 from bide.cli.errors import NOT_DONE, raise_on_termination, require_packages
 from bide.cli.output import Output, warn
@@ -64,7 +64,7 @@ def demo(
     out = Output(as_json)
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
-        stage = Stage(folder, Plan(orders, seconds, workers))
+        stage = Stage(folder, DemoPlan(orders, seconds, workers))
         with raise_on_termination(), _dashboard(out, stage.url) if dashboard else nullcontext():
             with closing(stage.run()) as looks:
                 _watch(out, stage, looks)
@@ -137,7 +137,7 @@ def _watch(out: Output, stage: Stage, looks: Iterable[None]) -> None:
 
 def _print_proof(out: Output, stage: Stage, audit: Audit) -> bool:
     """Print what was checked, how late the orders were, and the verdict; return it."""
-    records = Records.read(stage.folder)
+    records = DemoRecords.read(stage.folder)
     checks = prove(records, audit, stage.plan.orders)
     # A later attempt is late by the lease of the one before.
     late = sorted(handling.late for handling in records.handled if handling.attempt == 1)

@@ -51,7 +51,7 @@ class Order(NamedTuple):
     pays: float | None = None
 
 
-class Plan(NamedTuple):
+class DemoPlan(NamedTuple):
     """The size of a demo: the number of orders, for how many seconds they come, and workers."""
 
     orders: int
@@ -97,7 +97,7 @@ Journal = Callable[[Iterable[list[str | int]]], object]
 """Appends rows to the file of a process. What was written survives a kill -9 of the process."""
 
 
-def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -> None:
+def shop(queue: Queue, journal: Journal, plan: DemoPlan, closing: threading.Event) -> None:
     """Put orders as they come, cancel their timeouts as they are paid, and note every answer."""
     orders = list(plan.timeline())
     events = [(order.opens, order, False) for order in orders]
@@ -118,7 +118,9 @@ def shop(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event) -
             )
 
 
-def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event, name: str) -> None:
+def worker(
+    queue: Queue, journal: Journal, plan: DemoPlan, closing: threading.Event, name: str
+) -> None:
     """Handle orders that timed out: note them, then work, then ack, then note the answers.
 
     The victim kills itself when it holds at least `ENOUGH` orders, or after the last rush any.
@@ -140,7 +142,7 @@ def worker(queue: Queue, journal: Journal, plan: Plan, closing: threading.Event,
 
 def main(name: str, folder: str, url: str, orders: str, seconds: str, workers: str) -> None:
     """Run one of the processes until stdin ends."""
-    plan, closing = Plan(int(orders), float(seconds), int(workers)), threading.Event()
+    plan, closing = DemoPlan(int(orders), float(seconds), int(workers)), threading.Event()
     encode = msgspec.json.Encoder().encode_lines
 
     def listen() -> None:

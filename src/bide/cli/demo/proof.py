@@ -11,7 +11,7 @@ import msgspec
 from bide.queue.results import Audit
 
 
-class Handling(NamedTuple):
+class HandledOrder(NamedTuple):
     """One order, handled by a worker."""
 
     id: str
@@ -21,7 +21,7 @@ class Handling(NamedTuple):
 
 
 @dataclass
-class Records:
+class DemoRecords:
     """Everything that the processes have written down."""
 
     put: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Records:
     """Cancels that were confirmed."""
     too_late: list[str] = field(default_factory=list)
     """Cancels that were refused."""
-    handled: list[Handling] = field(default_factory=list)
+    handled: list[HandledOrder] = field(default_factory=list)
     """Written before the ack, so that a handling is known even if its worker is killed."""
     acked: list[str] = field(default_factory=list)
     """Acks that were confirmed."""
@@ -40,7 +40,7 @@ class Records:
         records = cls()
         for path in folder.glob("*.jsonl"):
             for what, id, *more in map(msgspec.json.decode, path.read_bytes().split(b"\n")[:-1]):
-                getattr(records, what).append(Handling(id, *more) if more else id)
+                getattr(records, what).append(HandledOrder(id, *more) if more else id)
         return records
 
 
@@ -52,7 +52,7 @@ class Check(NamedTuple):
     detail: str
 
 
-def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
+def prove(records: DemoRecords, audit: Audit, orders: int) -> list[Check]:
     """Check a run of the demo.
 
     Args:

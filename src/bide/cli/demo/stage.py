@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from bide.cli.demo.actors import LEASE, QUEUE, Plan
+from bide.cli.demo.actors import LEASE, QUEUE, DemoPlan
 from bide.cli.output import plural
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.sync import Queue
@@ -29,7 +29,7 @@ class Stage:
         plan: its size.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: DemoPlan) -> None:
         self.folder = folder
         self.plan = plan
         self.url = f"sqlite:///{folder / 'demo.db'}"
@@ -113,7 +113,7 @@ class Stage:
                     process.wait()
 
 
-def about(plan: Plan) -> str:
+def about(plan: DemoPlan) -> str:
     """Say what a plan is, in a line."""
     span = f"{plan.shortest:.2g} to {plan.longest:.2g} s"
     return f"{plan.orders:,} orders, each times out after {span} unless it is paid"

@@ -11,7 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import Form, decode_body, read_body
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 CLEARED = ("expires", "group", "headers")
 """The fields that `bide edit` can take away."""
@@ -29,7 +29,7 @@ CLEARED = ("expires", "group", "headers")
 @option.if_version
 @option.max_body
 def edit(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     id: str,

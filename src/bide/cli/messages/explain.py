@@ -6,13 +6,13 @@ import msgspec
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
 @option.choice("--language", ("en", "zh"), "Of the sentence: English or Simplified Chinese.")
 def explain(
-    store: Store, out: Output, queue: str, ids: tuple[str, ...], language: str | None
+    store: CommandStore, out: Output, queue: str, ids: tuple[str, ...], language: str | None
 ) -> bool:
     """Tell why messages are where they are.
 

@@ -7,12 +7,14 @@ from bide.cli.command import on_store
 from bide.cli.errors import flush_output
 from bide.cli.message_output import as_json, body_bytes, print_sheet, row
 from bide.cli.output import Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
 @option.flag("--body", "only_body", help="Print only the body; text and bytes are unchanged.")
-def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: bool) -> bool:
+def get(
+    store: CommandStore, out: Output, queue: str, ids: tuple[str, ...], only_body: bool
+) -> bool:
     """Show messages by id.
 
     The exit code is 1 if one of them does not exist.

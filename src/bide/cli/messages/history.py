@@ -5,12 +5,12 @@ import msgspec
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import STYLES, Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, span
 
 
 @on_store(option.queue, option.id)
-def history(store: Store, out: Output, queue: str, id: str) -> bool:
+def history(store: CommandStore, out: Output, queue: str, id: str) -> bool:
     """Show how messages with an id have ended, the newest first.
 
     The queue remembers it for the time of `bide set --history`. In a pipe, each line is: how, when,

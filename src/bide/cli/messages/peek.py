@@ -4,13 +4,13 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.message_output import print_messages
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.limits import MAX_PAGE
 
 
 @on_store(option.queue)
 @option.count("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
-def peek(store: Store, out: Output, queue: str, count: int) -> None:
+def peek(store: CommandStore, out: Output, queue: str, count: int) -> None:
     """Show the messages that are delivered next.
 
     Ready ones come first, then delayed ones. In a pipe, each line is: id, state, due, priority,

@@ -11,7 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK, Form, check_size, decode_body, read_body
 from bide.cli.output import DONE, Bar, Output, plural, warn
 from bide.cli.putting import put_one
-from bide.cli.store import Store, refuse_internal
+from bide.cli.store import CommandStore, refuse_internal
 from bide.model.errors import StoreError
 from bide.queue.sync import Queue
 
@@ -29,7 +29,7 @@ BATCH = 1_000
 @option.flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @option.max_body
 def put(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     body: str | None,

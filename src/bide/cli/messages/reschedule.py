@@ -10,7 +10,7 @@ from bide.cli.command import on_store
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_store(option.queue, click.argument("id", required=False), option.when, option.if_due)
@@ -19,7 +19,7 @@ from bide.cli.store import Store
 @option.flag("--dry-run", help="With --group: only count, and show the first.")
 @option.undo
 def reschedule(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     id: str | None,

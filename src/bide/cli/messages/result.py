@@ -3,14 +3,14 @@
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import Output, escape, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.ended import NotAcked
 from bide.model.errors import NotEnded, NotRemembered
 
 
 @on_store(option.queue, option.id)
 @option.time("--wait", "How long to wait for the end of the message; by default not at all.")
-def result(store: Store, out: Output, queue: str, id: str, wait: float | None) -> bool:
+def result(store: CommandStore, out: Output, queue: str, id: str, wait: float | None) -> bool:
     """Print the result of a message: what its handler returned, as JSON.
 
     The queue remembers it for the time of `bide set --result-ttl`. The exit code is 1 if there is

@@ -7,7 +7,7 @@ from bide.cli.command import on_store
 from bide.cli.message_output import print_messages
 from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.message import STATES, State
 
 
@@ -16,7 +16,12 @@ from bide.model.message import STATES, State
 @option.rule
 @option.limit
 def scan(
-    store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
+    store: CommandStore,
+    out: Output,
+    queue: str,
+    state: State | None,
+    limit: int | None,
+    **rule: Any,
 ) -> None:
     """List messages by state, group or time.
 

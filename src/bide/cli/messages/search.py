@@ -7,7 +7,7 @@ from bide.cli.command import on_store
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_messages
 from bide.cli.output import Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.message import STATES
 from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
 
@@ -21,7 +21,13 @@ from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
 @option.count("--read", most=MAX_READ, default=10_000, help="The maximum number to read.")
 @option.text("--cursor", "TEXT", "Continue where an earlier search stopped.")
 def search(
-    store: Store, out: Output, prefix: str, limit: int, read: int, cursor: str | None, **given: Any
+    store: CommandStore,
+    out: Output,
+    prefix: str,
+    limit: int,
+    read: int,
+    cursor: str | None,
+    **given: Any,
 ) -> bool:
     """Search the messages of all queues.
 

@@ -6,12 +6,12 @@ import msgspec
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import DONE, NOTHING, Output, plural
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.errors import NothingToUndo
 
 
 @on_store(option.queue, click.argument("token"))
-def undo(store: Store, out: Output, queue: str, token: str) -> bool:
+def undo(store: CommandStore, out: Output, queue: str, token: str) -> bool:
     """Take back a bulk change that was made with --undo, up to ten minutes ago.
 
     Messages come back as they were. Those whose id was put again since, or that a worker has got

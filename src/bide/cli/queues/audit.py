@@ -5,7 +5,7 @@ import click
 from bide.cli import option, output
 from bide.cli.command import on_store
 from bide.cli.output import Bar, Output, plural
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.replies import GONE, SIZES
 from bide.queue.results import Audit
 
@@ -13,7 +13,7 @@ from bide.queue.results import Audit
 @on_store()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
 @option.internal
-def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
+def audit(store: CommandStore, out: Output, queues: tuple[str, ...], own: bool) -> bool:
     """Check that every message is accounted for.
 
     Audits the named queues or all, on a live store. The counters must add up: put = acked +

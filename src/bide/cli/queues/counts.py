@@ -6,13 +6,13 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import STYLES, Output, counted, grid
 from bide.cli.queue_output import facts_of
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import when
 from bide.model.times import limits_text
 
 
 @on_store(option.queue)
-def counts(store: Store, out: Output, queue: str) -> None:
+def counts(store: CommandStore, out: Output, queue: str) -> None:
     """Count the messages in each state.
 
     \b

@@ -5,7 +5,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import flush_output, require_packages
 from bide.cli.output import Output
-from bide.cli.store import Store, refuse_memory
+from bide.cli.store import CommandStore, refuse_memory
 
 
 @click.command()
@@ -51,7 +51,7 @@ def dashboard(
         out.report({"url": where}, f"the dashboard of {named.shown} is at {where}")
         flush_output()
 
-    with Store(store or url) as named:
+    with CommandStore(store or url) as named:
         named.must_exist()
         configure(as_json=as_json, level="warning")
         run(named.url, port, announce, read_only=read_only, hide=hide, action_log=action_log)

@@ -3,11 +3,11 @@
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import DONE, Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_store(option.queue)
-def delete(store: Store, out: Output, queue: str) -> None:
+def delete(store: CommandStore, out: Output, queue: str) -> None:
     """Delete an empty queue, with its settings and counters.
 
     The exit code is 1 if there is no such queue, or if it holds messages: purge these first. A

@@ -13,7 +13,7 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.errors import raise_on_termination
 from bide.cli.output import DONE, Bar, Output, escape_json, plural
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_store(option.queue)
@@ -25,7 +25,7 @@ from bide.cli.store import Store
     metavar="PATH",
     help="Write to a file, which is created when the export is complete.",
 )
-def export(store: Store, out: Output, queue: str, output: str) -> None:
+def export(store: CommandStore, out: Output, queue: str, output: str) -> None:
     """Write a queue as lines of JSON.
 
     The queue can be in use meanwhile, and memory use is constant. Messages that a worker holds are

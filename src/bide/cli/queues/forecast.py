@@ -5,13 +5,13 @@ from datetime import datetime
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import Output, chart, plural
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import iso, now_ms, relative
 
 
 @on_store(option.queue, option.time("--bucket", "The time span of a bar.", "1m"))
 @option.time("--horizon", "How far into the future.", "1h")
-def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: float) -> None:
+def forecast(store: CommandStore, out: Output, queue: str, bucket: float, horizon: float) -> None:
     """Chart how many messages fall due over time.
 
     In a pipe, each line is: the start of the span, the number of messages due in it. The first line

@@ -11,7 +11,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.input import export_lines
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.importing import take_over
 from bide.importing.redis_sorted_set import load_sorted_set
 from bide.queue.sync import Queue
@@ -40,7 +40,7 @@ KINDS = {
 @option.flag("--dry-run", help="For a sorted set and with --from: only print what would be put.")
 @option.max_body
 def import_(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     file: str,

@@ -8,7 +8,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, raise_on_termination, stop_requests, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Bar, Output, plural
-from bide.cli.store import Store, refuse_memory
+from bide.cli.store import CommandStore, refuse_memory
 from bide.engines.registry import opener
 from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BODY, MAX_PAGE
@@ -72,7 +72,7 @@ def move(
     for url in (source, target):
         opener(url)  # says what is wrong with a URL
         refuse_memory(url, "call bide.move in the process that has the store")
-    with Store(source) as old, Store(target, makes=True) as new:
+    with CommandStore(source) as old, CommandStore(target, makes=True) as new:
         old.must_exist("SOURCE must be the URL of a store that exists: sqlite:///bide.db")
         for name in queues:
             old.existing(name)
@@ -100,14 +100,14 @@ _STAYING = (
 """They say what processes of their store do, hold and can undo."""
 
 
-def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
+def _names(store: CommandStore, queues: tuple[str, ...]) -> list[str]:
     if queues:
         return list(queues)
     names = store.names(own=True)
     return [name for name in names if not any(queue.matches(name) for queue in _STAYING)]
 
 
-def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
+def _move(old: CommandStore, new: CommandStore, name: str, batch: int, *, dry_run: bool) -> Moved:
     orders = old.queue(name)
     target = new.trial(name, MAX_BODY, dry_run=dry_run)
     doing = "looking at" if dry_run else "moving"
@@ -116,7 +116,9 @@ def _move(old: Store, new: Store, name: str, batch: int, *, dry_run: bool) -> Mo
         return mover.plan() if dry_run else mover.run()
 
 
-def _follow(old: Store, new: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
+def _follow(
+    old: CommandStore, new: CommandStore, queues: tuple[str, ...], batch: int
+) -> list[Moved]:
     """Move until Ctrl-C or SIGTERM: a normal end, after the batch that moves."""
     movers: dict[str, Mover] = {}
     with Bar("moving new messages") as bar, suppress(KeyboardInterrupt), stop_requests() as stop:

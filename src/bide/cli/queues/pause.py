@@ -3,11 +3,11 @@
 from bide.cli import option
 from bide.cli.command import on_any_store
 from bide.cli.output import Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_any_store(option.queue)
-def pause(store: Store, out: Output, queue: str) -> None:
+def pause(store: CommandStore, out: Output, queue: str) -> None:
     """Stop claims from a queue, until it is resumed.
 
     That holds for every process. Puts continue. A queue that does not exist yet can be paused. A

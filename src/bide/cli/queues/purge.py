@@ -4,7 +4,7 @@ from bide.cli import option
 from bide.cli.bulk import purge_state
 from bide.cli.command import on_store
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.message import State
 
 
@@ -20,7 +20,7 @@ from bide.model.message import State
 @option.undo
 @option.flag("-y", "--yes", help="Do not ask.")
 def purge(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     state: State,

@@ -6,7 +6,7 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import NAME, Cell, Column, Output
 from bide.cli.queue_output import facts_of, size_cells
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, rounded
 from bide.consuming.declared_settings import declared_of, shown
 from bide.model.commands import Count
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 @on_store(option.prefix, option.internal)
-def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
+def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
     """List the queues of the store.
 
     With PREFIX, only those whose names begin with it. In a pipe, each line is: name, delayed,

@@ -6,7 +6,7 @@ from bide.cli import option
 from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.output import DONE, Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import rounded
 from bide.model.times import limits_of
 
@@ -19,7 +19,7 @@ from bide.model.times import limits_of
 @option.text("--rate", "RATE", "How many may be delivered: 5/s, 100/m, 1000/h, 20/d.")
 @option.count("--group-limit", help="--limit for each group.", least=0)
 @option.text("--group-rate", "RATE", "--rate for each group.")
-def set_(store: Store, out: Output, queue: str, **given: Any) -> None:
+def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
     """Set what a queue remembers, and its limits; 0 switches one off.
 
     What is not given stays as it is. In a pipe, each line is: setting, milliseconds; for a limit

@@ -15,7 +15,7 @@ from bide.cli.command import on_store
 from bide.cli.errors import flush_output, raise_on_termination
 from bide.cli.output import Output, warn
 from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView, as_facts, print_rows
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import split_url
@@ -43,7 +43,7 @@ SILENCE = 20.0
 """Seconds beyond the interval without an event after which a server counts as down."""
 
 
-def read_store(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sample, int]]:
+def read_store(store: CommandStore, prefix: str, interval: float) -> Iterator[tuple[Sample, int]]:
     """Read a store again after each interval; yield its clock, too, in Unix milliseconds."""
     while True:
         now, names = now_ms(), store.names(prefix)
@@ -55,7 +55,7 @@ def read_store(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sam
         time.sleep(interval)
 
 
-def read_events(store: Store, prefix: str, interval: float) -> Iterator[tuple[Sample, int]]:
+def read_events(store: CommandStore, prefix: str, interval: float) -> Iterator[tuple[Sample, int]]:
     """Read what changes from the event stream of a server, which begins with everything."""
     from bide.engines.http import address_of
     from bide.engines.http.events import EventStream
@@ -97,7 +97,7 @@ def _sample_of(queues: dict[str, Counts], at_work: dict[str, Any], moment: float
 class Forecaster:
     """Reads what falls due when, now and then."""
 
-    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, store: CommandStore, clock: Clock = SYSTEM_CLOCK) -> None:
         self.trouble: StoreError | None = None
         """Why the last forecast could not be read."""
         self._store = store
@@ -134,7 +134,7 @@ class Forecaster:
 
 
 def read_views(
-    store: Store, prefix: str, interval: float, forecaster: Forecaster
+    store: CommandStore, prefix: str, interval: float, forecaster: Forecaster
 ) -> Iterator[TopView | StoreError]:
     """Yield what there is after each interval, or why the store is away; then begin again."""
     read = read_events if store.remote else read_store
@@ -152,7 +152,7 @@ def read_views(
 
 @on_store(option.prefix, option.time("--interval", "How often to refresh.", "1s"))
 @option.flag("--once", help="Print once and exit.")
-def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> None:
+def top(store: CommandStore, out: Output, prefix: str, interval: float, once: bool) -> None:
     """Watch queues and workers, live.
 
     All queues of the store, or those whose names begin with PREFIX.

@@ -3,7 +3,7 @@
 import click
 
 from bide.cli import option
-from bide.cli.store import Store, refuse_memory
+from bide.cli.store import CommandStore, refuse_memory
 
 
 @click.command()
@@ -39,7 +39,7 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
 
     configure(as_json=log_json, level="info")
     table_of(database).close()  # raises if it cannot be opened
-    with Store(url, makes=True) as store:
+    with CommandStore(url, makes=True) as store:
         forwarder = Forwarder(lambda: table_of(database), store.lane)
         if once:
             if not forwarder.run_once():

@@ -2,11 +2,11 @@
 
 from bide.cli.command import on_any_store
 from bide.cli.output import DONE, Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_any_store()
-def init(store: Store, out: Output) -> None:
+def init(store: CommandStore, out: Output) -> None:
     """Make the store.
 
     Makes the file, or the schema in a PostgreSQL database, if it does not exist. So a user with

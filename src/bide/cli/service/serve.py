@@ -140,7 +140,7 @@ def serve(
 
 
 def _check(settings: Any, out: Output) -> None:
-    from bide.cli.store import Store
+    from bide.cli.store import CommandStore
     from bide.model.errors import StoreUnavailable
     from bide.server.access.admission import must_be_local
     from bide.server.access.tokens import Tokens
@@ -153,7 +153,7 @@ def _check(settings: Any, out: Output) -> None:
     if settings.socket is not None:
         Path(settings.socket).unlink()
     tokens = 0
-    with Store(settings.store) as store:
+    with CommandStore(settings.store) as store:
         try:
             store.names("")
         except StoreUnavailable:  # a file that the server will create

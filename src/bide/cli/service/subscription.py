@@ -16,7 +16,7 @@ from bide.cli.command import on_any_store, on_store
 from bide.cli.errors import require_packages
 from bide.cli.output import ID, TEXT, Cell, Column, Output
 from bide.cli.program import Group
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.errors import InvalidArgument
 from bide.model.identity import split_name
 from bide.model.times import interval
@@ -83,7 +83,7 @@ def _full(namespace: str | None, name: str) -> str:
     return f"{namespace}/{name}"
 
 
-def access_to(store: Store) -> Access:
+def access_to(store: CommandStore) -> Access:
     """Return access to the subscriptions of a store.
 
     Raises:
@@ -106,7 +106,9 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
     def decorate(function: Callable[..., bool | None]) -> click.Command:
         @on_store(*options, click.argument("name"), namespace_option, group=subscription)
         @functools.wraps(function)
-        def run(store: Store, out: Output, name: str, namespace: str | None, **given: Any) -> bool:
+        def run(
+            store: CommandStore, out: Output, name: str, namespace: str | None, **given: Any
+        ) -> bool:
             done = function(out, access_to(store), _full(namespace, name), **given)
             if done is None:
                 raise click.ClickException(
@@ -151,7 +153,7 @@ def _per_second(text: str) -> float:
 @secret_option
 @logged("putSubscription")
 def put(
-    store: Store,
+    store: CommandStore,
     out: Output,
     name: str,
     queue: str,
@@ -184,7 +186,7 @@ def put(
 @namespace_option
 @logged("putSubscription")
 def add(
-    store: Store, out: Output, queue: str, to: str, name: str | None, namespace: str | None
+    store: CommandStore, out: Output, queue: str, to: str, name: str | None, namespace: str | None
 ) -> None:
     """Send the messages of a queue to a URL or to RabbitMQ; put has more options.
 
@@ -200,7 +202,7 @@ def add(
 
 @on_store(namespace_option, group=subscription, name="list")
 @option.flag("--all", "everywhere", help="List all namespaces.")
-def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) -> None:
+def list_(store: CommandStore, out: Output, namespace: str | None, everywhere: bool) -> None:
     """List subscriptions and whether their receivers answer.
 
     In a pipe, each line is: namespace, name, queue, URL, state, why. Paths and queries of URLs,
@@ -341,7 +343,7 @@ def new_key() -> None:
 
 
 @on_store(group=subscription, name="rotate-key")
-def rotate_key(store: Store, out: Output) -> bool:
+def rotate_key(store: CommandStore, out: Output) -> bool:
     """Encrypt the secrets, headers and URLs of all subscriptions with the first key.
 
     Put the new key before the old one, restart all processes that use subscriptions, run this, and

@@ -10,7 +10,7 @@ from bide.cli.action_log import logged
 from bide.cli.command import on_any_store, on_store
 from bide.cli.output import TEXT, Cell, Column, Output, warn
 from bide.cli.program import Group
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, now_ms, read_duration, relative, when
 from bide.model.errors import InvalidArgument
 from bide.server.access.tokens import Token, Tokens
@@ -85,7 +85,7 @@ def token() -> None:
 @option.text("--name", "TEXT", "What it is used for; rotate and revoke take it.", "")
 @logged("createToken")
 def create(
-    store: Store,
+    store: CommandStore,
     out: Output,
     namespace: str | None,
     rights: tuple[str, ...],
@@ -118,7 +118,7 @@ def create(
 @_expires("How long the new token is valid, or never; by default as the former was.")
 @logged("rotateToken")
 def rotate(
-    store: Store, out: Output, name: str, overlap: float | None, expires: float | str | None
+    store: CommandStore, out: Output, name: str, overlap: float | None, expires: float | str | None
 ) -> bool:
     """Replace a token, named by its name or ID, by a new one with the same rights.
 
@@ -157,7 +157,7 @@ def _print_token(out: Output, text: str, made: Token) -> None:
 
 
 @on_store(group=token, name="list")
-def list_(store: Store, out: Output) -> None:
+def list_(store: CommandStore, out: Output) -> None:
     """List the tokens: what they allow and when they were used, not the tokens themselves.
 
     In a pipe, each line is: id, namespace, rights, created, expires, name, queues, used.
@@ -212,7 +212,7 @@ def _cells(token: Token) -> list[Cell]:
 
 @on_store(click.argument("names", nargs=-1, required=True, metavar="NAME..."), group=token)
 @logged("revokeToken")
-def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]:
+def revoke(store: CommandStore, out: Output, names: tuple[str, ...]) -> dict[str, bool]:
     """Revoke tokens at once, by name or ID; list shows both.
 
     \b
@@ -226,7 +226,7 @@ def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]
     return revoked
 
 
-def _tokens(store: Store) -> Tokens:
+def _tokens(store: CommandStore) -> Tokens:
     if store.remote:
         raise InvalidArgument(
             f"{store.shown} is a server, which does not give out its tokens; use the URL of the "

@@ -9,7 +9,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.output import Output
 from bide.cli.putting import put_one
-from bide.cli.store import Store, refuse_memory
+from bide.cli.store import CommandStore, refuse_memory
 from bide.model.errors import InvalidArgument
 
 
@@ -19,7 +19,7 @@ from bide.model.errors import InvalidArgument
     option.put_options(option.changed),
 )
 def call(
-    store: Store,
+    store: CommandStore,
     out: Output,
     target: str,
     arguments: tuple[str, ...],

@@ -11,7 +11,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import flush_output, usage_error
 from bide.cli.message_output import as_json, body_bytes, body_line, sentence_of
 from bide.cli.output import ID, TEXT, Column, Output, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import rounded, when
 from bide.model.errors import StoreError
 from bide.model.limits import MAX_COUNT
@@ -38,7 +38,7 @@ COLUMNS = (
 @option.time("--retry", "With --exec: the delay before a failed message is retried; 10s.")
 @option.flag("--loop", help="With --exec: repeat until interrupted.")
 def claim(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     count: int | None,

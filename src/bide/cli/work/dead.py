@@ -12,7 +12,7 @@ from bide.cli.message_output import as_json, print_messages, print_sheet
 from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Output, warn
 from bide.cli.program import ListGroup
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import iso
 from bide.cli.work.dead_letters import (
     LETTER,
@@ -50,7 +50,9 @@ def dead() -> None:
 @click.argument("queue", required=False, shell_complete=option.complete_queue)
 @option.limit
 @filter_options
-def list_(store: Store, out: Output, queue: str | None, limit: int | None, **chosen: Any) -> None:
+def list_(
+    store: CommandStore, out: Output, queue: str | None, limit: int | None, **chosen: Any
+) -> None:
     """List the dead letters of a queue, oldest first; without QUEUE, those of each queue.
 
     In a pipe, each line is: id, time of death, attempts, the last error. Without QUEUE,
@@ -86,7 +88,7 @@ def _name_others(queue: Queue, ids: tuple[str, ...]) -> bool:
 
 @on_store(option.queue, group=dead)
 @filter_options
-def show(store: Store, out: Output, queue: str, **chosen: Any) -> bool:
+def show(store: CommandStore, out: Output, queue: str, **chosen: Any) -> bool:
     """Show dead letters with all their failures: all, or by id, error or time.
 
     In a pipe, each line is a failure: id, time, attempt, worker, reason. The exit code is 1 if one
@@ -121,7 +123,7 @@ dead.add_command(revive)
 @option.flag("-y", "--yes", help="Do not ask.")
 @filter_options
 def purge(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     everything: bool,

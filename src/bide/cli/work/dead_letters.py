@@ -10,7 +10,7 @@ from bide.cli import option
 from bide.cli.bulk import change_many, confirm
 from bide.cli.errors import usage_error
 from bide.cli.output import Output, plural
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.message import Message
 from bide.queue.sync import Queue
 
@@ -89,7 +89,7 @@ filter_options = option.together(
 
 
 def change_letters(
-    store: Store,
+    store: CommandStore,
     out: Output,
     orders: Queue,
     letters: DeadFilter,

@@ -4,12 +4,12 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 
 
 @on_store(option.queue, option.id)
 @option.text("--reason", "TEXT", 'Why; by default "released by" and your name.')
-def release(store: Store, out: Output, queue: str, id: str, reason: str | None) -> bool:
+def release(store: CommandStore, out: Output, queue: str, id: str, reason: str | None) -> bool:
     """End the lease of a message that any worker holds.
 
     Use it when a worker hangs. It counts as a failed attempt: the message is ready again at once,

@@ -6,7 +6,7 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.work.dead_letters import (
     DeadFilter,
     all_option,
@@ -20,7 +20,7 @@ from bide.cli.work.dead_letters import (
 @option.time("--delay", "The delay from now until they are due; none by default.", 0)
 @filter_options
 def revive(
-    store: Store,
+    store: CommandStore,
     out: Output,
     queue: str,
     everything: bool,

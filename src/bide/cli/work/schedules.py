@@ -7,7 +7,7 @@ import click
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import NAME, TEXT, Cell, Column, Output, first_line, warn
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
 from bide.model.times import to_datetime
@@ -31,7 +31,7 @@ FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 @on_store(click.argument("target", metavar="[MODULE:APP]", required=False))
 @option.count("-n", "--count", most=1_000, default=3, help="The number of ticks per schedule.")
-def schedules(store: Store, out: Output, target: str | None, count: int) -> None:
+def schedules(store: CommandStore, out: Output, target: str | None, count: int) -> None:
     """List schedules and their next ticks.
 
     Without MODULE:APP, list the schedules with a tick in the store, that is, after a worker with
@@ -77,7 +77,7 @@ def _line(facts: dict[str, Any]) -> list[object]:
     ]
 
 
-def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
+def _of_app(store: CommandStore, target: str, count: int) -> list[dict[str, Any]]:
     """Return the facts about the schedules of an app."""
     from bide.worker.app.loading import load
     from bide.worker.periodic.progress import schedule_facts
@@ -99,7 +99,7 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
+def _stored(store: CommandStore, queue: str, count: int) -> dict[str, Any] | None:
     """Return the facts about a schedule in the store; `None` if the queue belongs to none."""
     from bide.worker.periodic.progress import schedule_progress
 

@@ -14,7 +14,7 @@ from bide.cli.command import on_store
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.model.commands import Command, Lease
 from bide.model.parts import in_parts
 from bide.model.replies import Outcome, Outcomes
@@ -70,7 +70,7 @@ def settles(
         @click.argument("token", required=False, type=_token)
         @functools.wraps(function)
         def run(
-            store: Store, out: Output, queue: str, id: str, token: str | None, **given: Any
+            store: CommandStore, out: Output, queue: str, id: str, token: str | None, **given: Any
         ) -> bool:
             def outcomes() -> Iterator[Outcome]:
                 for part in in_parts(_leases(id, token)):

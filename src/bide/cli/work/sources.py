@@ -4,7 +4,7 @@ from typing import Any
 
 from bide.cli.command import on_store
 from bide.cli.output import NAME, STYLES, TEXT, Cell, Column, Output, first_line
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, relative
 
 COLUMNS = (
@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 @on_store()
-def sources(store: Store, out: Output) -> None:
+def sources(store: CommandStore, out: Output) -> None:
     """List sources, their progress and their errors.
 
     A source is listed after a worker with it has run on this store. `state` is the state of its

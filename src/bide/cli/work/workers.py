@@ -10,7 +10,7 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import ListGroup
-from bide.cli.store import Store
+from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, rounded
 from bide.consuming.declared_settings import declared_of, shown
 from bide.model.times import settings_text
@@ -43,7 +43,7 @@ def workers() -> None:
 
 
 @on_store(group=workers, name="list")
-def list_(store: Store, out: Output) -> None:
+def list_(store: CommandStore, out: Output) -> None:
     """List the worker processes that report that they are alive.
 
     Each line shows how many messages the process handles and how many it can, the message that has
@@ -72,7 +72,7 @@ def list_(store: Store, out: Output) -> None:
 
 @on_store(click.argument("name"), group=workers)
 @option.time("--wait", "How long to wait for its supervisor, which looks every 5 s.", "15s")
-def stop(store: Store, out: Output, name: str, wait: float) -> bool:
+def stop(store: CommandStore, out: Output, name: str, wait: float) -> bool:
     """Have a worker process replaced, such as one that hangs.
 
     Its supervisor starts a new process and asks the old one to end: its handlers get the grace time

@@ -103,7 +103,7 @@ class Delays:
 
     def publisher(self) -> App:
         """Return the app that publishes what is due, for `bide worker --celery`."""
-        publisher = Publisher(self.app)
+        publisher = CeleryPublisher(self.app)
         app = App(self._store, lifespan=publisher.lifespan)
         app.handler(self._name, concurrency=CONCURRENCY, lease="1m")(publisher.publish)
         return app
@@ -286,7 +286,7 @@ def _revoking(base: Any, delays: Delays) -> Any:
     return Control
 
 
-class Publisher:
+class CeleryPublisher:
     """Publishes to the broker of a Celery app, and returns once the broker has it.
 
     RabbitMQ confirms each message; Redis answers each command.

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from bide.consuming.outcomes import Discard, Retry, Signal
+from bide.consuming.outcomes import ChosenOutcome, Discard, Retry
 from bide.contrib.celery.arguments import call_of, written
 from bide.contrib.celery.result import AsyncResult
 from bide.model.errors import InvalidArgument, Unsupported, WrongContext
@@ -228,7 +228,7 @@ class Task:
             try:
                 result = self(*call.args, **call.kwargs)
                 return None if self.options.ignore_result else written(result)
-            except Signal:
+            except ChosenOutcome:
                 raise
             except tuple(self.options.dont_autoretry_for):
                 raise

@@ -21,7 +21,7 @@ class WorkerLost(Exception):
     """The process that ran a task died, or lost its lease."""
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of a task's message."""
 
     task: str
@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         now: datetime,
-    ) -> "Record":
+    ) -> "TaskRecord":
         """Return the record of a task that is enqueued now."""
         return cls(
             task=task.module_path,
@@ -68,12 +68,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return task.using(**chosen, run_after=self.after)
 
 
-_record = msgspec.json.Decoder(Record).decode
+_record = msgspec.json.Decoder(TaskRecord).decode
 
 
 def result_of(
     id: str,
-    record: Record,
+    record: TaskRecord,
     status: Any,
     task: Task,
     *,

@@ -34,7 +34,7 @@ import bide
 from bide.consuming.outcomes import text_of
 from bide.consuming.settling import judge
 from bide.contrib.django.queues import Queue
-from bide.contrib.django.task_records import Record, result_of, result_of_message
+from bide.contrib.django.task_records import TaskRecord, result_of, result_of_message
 from bide.lane.shared import present_clock
 from bide.model.commands import Explain
 from bide.model.ended import encode_result
@@ -59,7 +59,7 @@ class BideTask(Task):
     the task: it is tried again in any case, up to the option `ATTEMPTS`."""
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="upper"):
+class TaskBackendOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="upper"):
     """The `OPTIONS` of the backend."""
 
     result_ttl: str | float = "1d"
@@ -89,10 +89,10 @@ class BideBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         try:
-            self._options = msgspec.convert(self.options, Options)
+            self._options = msgspec.convert(self.options, TaskBackendOptions)
             self.result_ttl = milliseconds(self._options.result_ttl, "RESULT_TTL")
         except (msgspec.ValidationError, InvalidArgument) as error:
-            names = ", ".join(Options.__struct_encode_fields__)
+            names = ", ".join(TaskBackendOptions.__struct_encode_fields__)
             raise ImproperlyConfigured(
                 f"TASKS[{alias!r}]['OPTIONS']: {error}; known are {names}"
             ) from error
@@ -115,7 +115,7 @@ class BideBackend(BaseTaskBackend):
         """Enqueue a task."""
         self.validate_task(task)
         id = f"{task.queue_name}:{get_random_string(32)}"
-        record = Record.of(task, self.alias, args, kwargs, timezone.now())
+        record = TaskRecord.of(task, self.alias, args, kwargs, timezone.now())
         result = result_of(id, record, TaskResultStatus.READY, task)
         retry: bide.Backoff | None = getattr(task, "retry", None)
         self._queue(task.queue_name).put(
