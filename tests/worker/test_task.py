@@ -427,8 +427,28 @@ def test_what_nobody_knows_for_an_hour_dies(app: bide.App, store: ScratchStore) 
     assert message.state == "dead"
     assert GIVEN_UP <= message.ended - began < 2 * GIVEN_UP
     assert message.error is not None
-    assert message.error.endswith("no worker has known it for an hour")
+    assert message.error.startswith("no worker has known this work for an hour: the task 'charge'")
     assert len(deliveries) < 20  # what a message remembers of its failures
+    charge.queue.revive("a")
+    with ManualWorker(app, store) as worker:  # an old worker, while new ones start
+        (handled,) = worker.run_due()
+    assert handled.outcome == "released"
+
+
+def test_the_name_of_an_unknown_task_may_be_long(
+    app: bide.App, store: ScratchStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    def expire(order: int) -> None: ...
+
+    store.queue("expire").put({"task": "n" * 100_000, "args": {}}, id="a")
+    with ManualWorker(app, store) as worker:
+        worker.run_due()
+    message = expire.get("a")
+    assert message is not None
+    assert message.error is not None
+    assert message.error.endswith("n'; this worker knows expire")
+    assert max(len(record.getMessage()) for record in caplog.records) < 1_000
 
 
 # Every store.

@@ -9,7 +9,7 @@ from bide.consuming.handling import Handler, Handling
 from bide.consuming.parameters import task_named
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_LEASE
+from bide.model.limits import MAX_LEASE, MAX_NAME
 from bide.model.message import JOB, Message
 from bide.model.times import Duration, format_duration, milliseconds
 
@@ -70,7 +70,9 @@ class QueueHandlers:
         """Tell what a message is that has no handler here, and what this process knows."""
         name = self._work_of(message)
         kind = "job" if JOB in (message.headers or {}) else "task"
-        what = f"the {kind} {name!r}" if name is not None else "it names neither task nor job"
+        what = "it names neither task nor job"
+        if name is not None:
+            what = f"the {kind} {name[:MAX_NAME]!r}"  # a longer one is no name of any app
         return f"{what}; this worker knows {', '.join(sorted(map(str, self.handlers)))}"
 
 

@@ -36,7 +36,7 @@ def settle_unknown(handling: Handling, what: str) -> Verdict:
     since = unknown_since(handling.message.failures)
     waited = 0 if since is None else handling.claimed - since
     if waited >= GIVEN_UP:
-        return Verdict("dead", reason=f"{UNKNOWN}{what}; no worker has known it for an hour")
+        return Verdict("dead", reason=f"no worker has known this work for an hour: {what}")
     delay = min(max(SHORTEST, waited // 2), LONGEST)
     return Verdict("released", delay, f"{UNKNOWN}{what}")
 
@@ -44,7 +44,8 @@ def settle_unknown(handling: Handling, what: str) -> Verdict:
 def unknown_since(failures: tuple[Failure, ...]) -> int | None:
     """Return since when workers have released a message as unknown, in Unix milliseconds.
 
-    `None`: the last one did not. The delays grow so fast that an hour of releases is remembered.
+    `None`: the last one did not, or the message became a dead letter then, and was revived: workers
+    release it for another hour. The delays grow so fast that an hour of releases is remembered.
     """
     since = None
     for failure in reversed(failures):
