@@ -1,7 +1,10 @@
 """Tasks: functions that messages call."""
 
 import asyncio
+import copy
 import enum
+import functools
+import pickle
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -178,7 +181,79 @@ def test_calling_a_task_calls_the_function(app: bide.App) -> None:
     assert repr(double) == "<Task double(number: int) -> int of queue 'double'>"
 
 
+def test_a_parameter_may_be_named_self(app: bide.App, store: ScratchStore) -> None:
+    @app.task
+    def clone(self: int, id: int, delay: int = 0) -> int:
+        return self
+
+    assert clone(self=1, id=2) == 1
+    clone.later(id="a").put(self=1, id=2, delay=3)
+    clone.put(self=1, id=2)
+    assert clone.message(self=1, id=2).body == {"task": "clone", "args": {"self": 1, "id": 2}}
+    assert body_of(clone, "a")["args"] == {"self": 1, "id": 2, "delay": 3}
+
+
+def test_attributes_of_a_function_are_not_those_of_its_task(app: bide.App) -> None:
+    def refund(order: int) -> None: ...
+
+    for name in ("retry", "name", "put", "parameters"):  # as decorators of other packages set them
+        setattr(refund, name, "of the function")
+    task = app.task(refund)
+    assert (task.name, task.retry) == ("refund", bide.Backoff())
+    assert task.put(1).done
+
+
+PICKLED = bide.App("memory://pickled")
+
+
+@PICKLED.task
+def pickled(order: int) -> None: ...
+
+
+def test_a_task_is_pickled_by_its_name(app: bide.App) -> None:
+    assert pickle.loads(pickle.dumps(pickled)) is pickled
+    assert copy.deepcopy({"task": pickled})["task"] is pickled
+    hidden = app.task(name="pickled")(pickled)
+    with pytest.raises(pickle.PicklingError, match="pickled"):
+        pickle.dumps(hidden)
+
+
+class Shop:
+    def close(self, day: int) -> None: ...
+
+    @staticmethod
+    def open(day: int) -> None: ...
+
+
+def test_methods_of_objects_and_static_ones_are_tasks(app: bide.App) -> None:
+    close = app.task(Shop().close)
+    assert close.put(1).done
+    assert app.task(Shop.open).put(1).done
+    assert str(close.parameters) == "(day: int)"
+
+
+def test_what_has_no_name_needs_one(app: bide.App) -> None:
+    partial = functools.partial(by_name, reason="late")
+    with pytest.raises(InvalidArgument, match=r"functools.partial.* give it one: @app.task\(name="):
+        app.task(partial)
+    with pytest.raises(InvalidArgument, match=r"<lambda> .* has no name that messages could have"):
+        app.task(lambda: None)
+    task = app.task(name="late")(partial)
+    assert task.put(1).done
+    assert str(task.parameters) == "(order: int, *, reason: str = 'late')"
+
+
+def test_annotations_are_shown_as_types(app: bide.App) -> None:
+    def bill(order: "int", lines: "list[Line] | None" = None) -> "None": ...
+
+    text = "(order: int, lines: list[tests.worker.test_task.Line] | None = None)"
+    assert str(app.task(bill).parameters) == text
+
+
 # What cannot be a task.
+
+
+def by_name(order: int, *, reason: str) -> None: ...
 
 
 def by_position(*orders: int) -> None: ...
@@ -208,10 +283,11 @@ def takes_a_class(order: Plain) -> None: ...
         (needs_delivery, r"write delivery: bide.Delivery \| None = None"),
         (generates, "is a generator: calling it runs nothing"),
         (Plain, "is no function; classes are for @app.job"),
+        (Shop.close, "Shop.close is a method, and a message carries no self; .*@staticmethod"),
         (takes_a_class, r"order= of .* takes a Plain, which no body can be decoded into"),
         ("orders", r"'orders' is no function; name the queue .* @app.task\(queue=...\)"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_what_is_refused_at_the_decorator(app: bide.App, function: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

@@ -372,5 +372,5 @@ def hints_of(function: Any, name: str) -> dict[str, Any]:
     except Exception as error:
         raise InvalidArgument(
             f"the annotations of {name} cannot be resolved ({error}); use types that its module "
-            "imports"
+            "imports or defines above it"
         ) from error

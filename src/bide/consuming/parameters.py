@@ -67,8 +67,8 @@ class Parameters:
             delivery by the worker, and is none of the arguments.
 
     Raises:
-        InvalidArgument: it takes `*args`, or arguments by position only, or a type that no
-            argument can be decoded into.
+        InvalidArgument: it is a method of no object, it takes `*args`, or arguments by position
+            only, or a type that no argument can be decoded into.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -83,6 +83,7 @@ class Parameters:
         self._other: Callable[[bytes], Any] | None = None
         self.delivery: str | None = None
         """The parameter that takes the delivery, if there is one."""
+        self._check_is_no_method()
         hints = hints_of(function, self._name)
         for parameter in self._signature.parameters.values():
             self._add(parameter, hints.get(parameter.name, Any))
@@ -90,14 +91,34 @@ class Parameters:
         returned = hints.get("return", Any)
         self.result: Any = Any if returned is None or returned is type(None) else returned
         """The type of what it returns, as annotated."""
+        self._text = self._as_text(hints)
 
     def __str__(self) -> str:
+        return self._text
+
+    def _as_text(self, hints: Mapping[str, Any]) -> str:
+        """Return the parameters that arguments have, with annotations that are types, not text."""
         shown = [
-            parameter
+            parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
             for parameter in self._signature.parameters.values()
             if parameter.name != self.delivery
         ]
-        return str(self._signature.replace(parameters=shown)).removesuffix(" -> None")
+        returned = hints.get("return", type(None))
+        if returned is type(None):
+            returned = inspect.Signature.empty
+        signature = self._signature.replace(parameters=shown, return_annotation=returned)
+        return str(signature)
+
+    def _check_is_no_method(self) -> None:
+        first = next(iter(self._signature.parameters.values()), None)
+        if first is None or first.name not in ("self", "cls"):
+            return
+        if first.annotation is first.empty and first.default is first.empty:
+            raise InvalidArgument(
+                f"{self._name} is a method, and a message carries no {first.name}; decorate a "
+                "function, or write @staticmethod below @app.task, or register the method of one "
+                "object: app.task(object.method)"
+            )
 
     def _add(self, parameter: inspect.Parameter, kind: Any) -> None:
         name, required = parameter.name, parameter.default is parameter.empty

@@ -789,7 +789,7 @@ class Queue(BaseQueue):
         if asyncio._get_running_loop() is not None:
             raise WrongContext(
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
-                "bide.AsyncQueue here (the same methods, with await)"
+                "bide.AsyncQueue here (the same methods, with await), or of a task: await aput(...)"
             )
         lane = self._lane
         if self._unset is not None and not command.only_reads:

@@ -104,6 +104,20 @@ class Job(msgspec.Struct):
             raise InvalidArgument(f"options of {type(self).__name__}: {error}") from error
 
 
+def _name_of_task(function: Callable[..., Any]) -> str:
+    """Return the name that a function was defined with.
+
+    Raises:
+        InvalidArgument: it has none that messages could have.
+    """
+    name = getattr(function, "__name__", None)  # a functools.partial has none
+    if name is None or name == "<lambda>":
+        raise InvalidArgument(
+            f"{function!r} has no name that messages could have; give it one: @app.task(name=...)"
+        )
+    return str(name)
+
+
 J = TypeVar("J", bound=type[Job])
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -275,7 +289,7 @@ class App(Periodic):
                 raise InvalidArgument(
                     f"{kind.__name__} has no method run, which does the work; write def run(self)"
                 )
-            known_as = check_name(name or kind.__name__)
+            known_as = check_name(name or kind.__name__, "name")
             self._check_name(queue, known_as)
             wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
             handler = make_handler(
@@ -381,7 +395,7 @@ class App(Periodic):
             if inspect.isclass(function) or not callable(function):
                 raise InvalidArgument(f"{function!r} is no function; classes are for @app.job")
             check_is_no_generator(function)
-            known_as = check_name(name or function.__name__)
+            known_as = check_name(name or _name_of_task(function), "name")
             if known_as in self.tasks:
                 raise InvalidArgument(
                     f"a task is named {known_as!r} already; give this one another name="

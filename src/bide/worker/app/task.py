@@ -68,11 +68,18 @@ class Task(Generic[P, R]):
         self._open_queues = open_queues
         self._function = function
         self._soon = self.later()
-        update_wrapper(self, function)
+        # Not what its `__dict__` has: an attribute such as `retry` would replace that of the task.
+        update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    # `self` is by position only, so that a function may have a parameter of this name.
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
         return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        """Pickle it by its name in its module, as functions are."""
+        return str(getattr(self, "__qualname__", self.name))
 
     def __repr__(self) -> str:
         return f"<Task {self.name}{self.parameters} of queue {self.queue_name!r}>"
@@ -135,7 +142,7 @@ class Task(Generic[P, R]):
         how = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
         return Later(self, options, how)
 
-    def put(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+    def put(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Put a message that calls the function with these arguments, due at once.
 
         Returns:
@@ -147,7 +154,7 @@ class Task(Generic[P, R]):
         """
         return self._soon.put(*args, **kwargs)
 
-    async def aput(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+    async def aput(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Async form of `put`."""
         return await self._soon.aput(*args, **kwargs)
 
@@ -168,7 +175,7 @@ class Task(Generic[P, R]):
         """Async form of `put_many`."""
         return await self._soon.aput_many(calls)
 
-    def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
+    def message(self, /, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
         """Return the message of a call, for `Queue.put_many` and sources."""
         return self._soon.message(*args, **kwargs)
 
@@ -297,11 +304,11 @@ class Later(Generic[P]):
         changed = {name: value for name, value in self._options.items() if value is not None}
         return f"<Later of {self._task!r}: {changed}>"
 
-    def put(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+    def put(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Put the call with these arguments; see `Task.put`."""
         return self._task.queue.put(self._body(args, kwargs), **self._both)
 
-    async def aput(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+    async def aput(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Async form of `put`."""
         body = self._body(args, kwargs)
         outcome: Outcome = await self._task.async_queue.put(body, **self._both)
@@ -319,7 +326,7 @@ class Later(Generic[P]):
         )
         return outcomes
 
-    def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
+    def message(self, /, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
         """Return the message of the call.
 
         Raises:
