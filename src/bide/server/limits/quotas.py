@@ -9,7 +9,7 @@ has left the store is noticed by the next count. A slow count is not repeated so
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model import commands as cmd
-from bide.model.internal_queues import InternalQueue
+from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item, stored_size
 from bide.model.replies import Counts, Found, Names, expect
 from bide.model.undoing import Bulk, Undo
@@ -53,6 +53,9 @@ namespace may carry less in a tenth of a second."""
 
 WAITING = 32
 """How many namespaces may wait for other processes at a time."""
+
+_UNCOUNTED = (InternalQueue.WORKERS, InternalQueue.UNDO)
+"""Queues that count for no quota of queues and messages: reports of workers, and undo records."""
 
 What = Literal["messages", "stored"]
 """What is counted: messages, or their bytes, which takes longer."""
@@ -178,14 +181,18 @@ class Quotas:
 
     async def _admit(self, namespace: str | None, admitted: Admitted) -> None:
         commands = admitted.commands
-        makes = [
-            command
-            for command in commands
-            if isinstance(command, (cmd.Put, cmd.Configure)) and not _is_ours(command.queue)
-        ]
+        makes: list[cmd.Put | cmd.Configure] = []
+        records = 0
         for command in commands:
-            if isinstance(command, cmd.Put) and InternalQueue.WORKERS.matches(command.queue):
+            if not isinstance(command, (cmd.Put, cmd.Configure)):
+                continue
+            internal = internal_queue(command.queue)
+            if internal not in _UNCOUNTED:
+                makes.append(command)
+            elif isinstance(command, cmd.Put) and internal is InternalQueue.WORKERS:
                 await self._let_report(command)
+            elif isinstance(command, cmd.Put):
+                records += sum(map(stored_size, command.items))
         if makes:
             await self._let_in(namespace, {command.queue for command in makes}, admitted)
         if puts := [command for command in makes if isinstance(command, cmd.Put)]:
@@ -213,7 +220,7 @@ class Quotas:
                     await self._let(namespace, [edited] * len(command.ids), 0, admitted)
                 else:
                     self._bound(namespace, [edited])
-        await self._leave(namespace, admitted)
+        await self._leave(namespace, admitted, records)
 
     async def _let_report(self, command: cmd.Put) -> None:
         """Admit the reports of workers, which no quota counts: so many in a namespace."""
@@ -228,14 +235,8 @@ class Quotas:
                 "read; stop some"
             )
 
-    async def _leave(self, namespace: str | None, admitted: Admitted) -> None:
-        """Count what commands leave in the store: results, reasons, undo records."""
-        records = sum(
-            stored_size(item)
-            for command in admitted.commands
-            if isinstance(command, cmd.Put) and InternalQueue.UNDO.matches(command.queue)
-            for item in command.items
-        )
+    async def _leave(self, namespace: str | None, admitted: Admitted, records: int) -> None:
+        """Count what commands leave in the store: results, reasons, and bytes of undo records."""
         size = records + sum(map(left_by, admitted.commands))
         if not size:
             return
@@ -374,16 +375,13 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _let_in(
-        self, namespace: str | None, queues: Collection[str], admitted: Admitted
-    ) -> None:
+    async def _let_in(self, namespace: str | None, wanted: Set[str], admitted: Admitted) -> None:
         """Admit queues, by their full names: new ones only while there is room.
 
         While a request makes new queues, no other request of any process makes some in the same
         namespace: it would count on the same room.
         """
         most = self.of(namespace).queues
-        wanted = {queue for queue in queues if not InternalQueue.WORKERS.matches(queue)}
         if most is None or wanted <= self._queues.get(namespace, set()):
             return
         task = asyncio.current_task()
@@ -475,7 +473,7 @@ class Quotas:
         try:
             names = await self._names(Caller(namespace, frozenset()), records=True)
             queues = self._queues.setdefault(namespace, set())
-            queues.update(name for name in names if not _is_ours(name))
+            queues.update(name for name in names if internal_queue(name) not in _UNCOUNTED)
             with self.shared.of(namespace) as use:  # last: what is put meanwhile is counted twice
                 before = getattr(use, what).added
             open_messages, open_bytes = self.state.under_way.of(namespace)
@@ -525,11 +523,6 @@ def _moved(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
 
 def _name_of(item: Item) -> str:
     return repr(item.id) if item.id else "it"  # of an edit there is no id
-
-
-def _is_ours(queue: str) -> bool:
-    """Tell whether a queue has the reports of workers, or undo records."""
-    return InternalQueue.WORKERS.matches(queue) or InternalQueue.UNDO.matches(queue)
 
 
 def _exceeded(text: str, field: str | None = None) -> Problem:
