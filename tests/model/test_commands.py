@@ -118,7 +118,7 @@ def test_sums() -> None:
         replies.Affected(5, more=True),
         Counts(Sizes(1), Flow(1), recount=Sizes(1), strays=0),
         replies.Forecasted(5, 1, [1, 2], 3),
-        replies.Settings(paused=True, keep=5),
+        replies.QueueSettings(paused=True, keep=5),
         replies.Names(["q"]),
     ],
     ids=lambda reply: type(reply).__name__,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from bide.model.commands import Claim, Command, Configure, History
-from bide.model.replies import Claimed, Ends, Reply, Settings
+from bide.model.replies import Claimed, Ends, QueueSettings, Reply
 from tests.worker.worker_app import Scene, both, register
 
 R = TypeVar("R", bound=Reply)
@@ -26,7 +26,7 @@ def test_what_a_handler_returns_is_its_result(scene: Scene, is_async: bool) -> N
 
     async def story() -> None:
         register(scene, is_async, double)
-        await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
+        await asked(scene, QueueSettings, Configure("q", result_ttl=3_600_000))
         await scene.put(*range(4))
         async with scene.at_work():
             await scene.acked(4)
@@ -52,7 +52,7 @@ def test_what_cannot_be_a_result_is_logged_and_acked(
 ) -> None:
     async def story() -> None:
         register(scene, is_async, lambda body: returned)
-        await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
+        await asked(scene, QueueSettings, Configure("q", result_ttl=3_600_000))
         await scene.put(1)
         with caplog.at_level(logging.ERROR):
             async with scene.at_work():
@@ -86,7 +86,7 @@ def test_a_claim_that_brings_no_message_leaves_the_results_of_running_handlers(
             await go_on.wait()
             return body
 
-        await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
+        await asked(scene, QueueSettings, Configure("q", result_ttl=3_600_000))
         await scene.put("lost", attempts=1)
         await asked(scene, Claimed, Claim("q", 1, 1_000, "another worker"))
         await scene.put("kept", id="kept")

@@ -18,7 +18,7 @@ from bide.model.errors import AccessDenied, InvalidArgument, StoreBusy, StoreUna
 from bide.model.identity import actor_of
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Names, Outcomes, Settings, expect
+from bide.model.replies import Found, Names, Outcomes, QueueSettings, expect
 from bide.model.times import LATEST, rate_text, settings_text
 
 DECLARED = InternalQueue.DECLARED
@@ -74,7 +74,7 @@ async def _apply(
         return
     # In this order: a worker that dies in between has applied what the next one applies again.
     command = msgspec.structs.replace(Configure(queue, actor=actor), **changed)
-    await _ask(store_client, Settings, command)
+    await _ask(store_client, QueueSettings, command)
     item = Item(queue, msgspec.json.encode({**before, **declared}), at=LATEST)
     await _ask(store_client, Outcomes, Put(home, [item], "replace"))
     _log.info("%s: set as the app declares: %s", queue, settings_text(changed))

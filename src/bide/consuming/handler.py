@@ -180,11 +180,11 @@ def make_handler(
         name,
         call_if_wanted if waits else call,
         is_async,
-        seconds_of(timeout),
-        seconds_of(warn_after, "warn_after"),
-        checked_retry(retry) or Backoff(),
-        decode,
-        "" if decode is None or kind is Any else _name(kind),
+        timeout=seconds_of(timeout),
+        warn_after=seconds_of(warn_after, "warn_after"),
+        retry=checked_retry(retry) or Backoff(),
+        check=decode,
+        takes="" if decode is None or kind is Any else _name(kind),
     )
 
 

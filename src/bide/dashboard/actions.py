@@ -356,7 +356,7 @@ async def _release(view: PageView, ids: list[str]) -> Result:
 async def _pause(view: PageView, _: list[str]) -> Result:
     command = cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
     with await view.admit(command):
-        await _ask(view, replies.Settings, command)
+        await _ask(view, replies.QueueSettings, command)
     return Result()
 
 

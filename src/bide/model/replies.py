@@ -336,7 +336,7 @@ class Explained(
     """The limit that holds a ready message back, if one does."""
 
 
-class Settings(
+class QueueSettings(
     msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True, kw_only=True
 ):
     """The settings of a queue."""
@@ -379,7 +379,7 @@ class Names(msgspec.Struct, frozen=True, gc=False, tag="names"):
 
 
 _Read = Found | Page | Counts | Forecasted | Explained | Ends | Names
-Reply = Outcomes | Claimed | Affected | Settings | Deleted | _Read
+Reply = Outcomes | Claimed | Affected | QueueSettings | Deleted | _Read
 
 
 T = TypeVar("T")

@@ -348,8 +348,8 @@ def limits_of(settings: Any) -> dict[str, Any]:
     """Return the limits in settings or counts as people and programs read them: rates as text.
 
     Example:
-        >>> from bide.model.replies import Settings
-        >>> limits_of(Settings(False, 0, limit=3, group_rate=600_000))
+        >>> from bide.model.replies import QueueSettings
+        >>> limits_of(QueueSettings(False, 0, limit=3, group_rate=600_000))
         {'limit': 3, 'rate': None, 'group_limit': 0, 'group_rate': '100/m'}
     """
     limits: dict[str, Any] = {name: getattr(settings, name) for name in LIMITS}
@@ -362,8 +362,8 @@ def limits_text(settings: Any) -> str:
     """Return the limits in settings or counts as text, empty if there are none.
 
     Example:
-        >>> from bide.model.replies import Settings
-        >>> limits_text(Settings(False, 0, limit=3, group_rate=600_000))
+        >>> from bide.model.replies import QueueSettings
+        >>> limits_text(QueueSettings(False, 0, limit=3, group_rate=600_000))
         'limit 3, group rate 100/m'
     """
     limits = limits_of(settings).items()

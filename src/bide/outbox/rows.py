@@ -19,7 +19,7 @@ from bide.model.errors import (
     OutcomePending,
     WrongConnection,
 )
-from bide.model.replies import Outcome, Outcomes, Reply, Settings
+from bide.model.replies import Outcome, Outcomes, QueueSettings, Reply
 
 TABLES = ("bide_outbox", "bide_outbox_dead", "bide_outbox_name")
 """All tables of an outbox; the last one on SQLite only, where the forwarder makes it."""
@@ -249,7 +249,7 @@ def pending(command: cmd.Command) -> Reply:
         case cmd.Cancel():
             return Outcomes([PendingOutcome.of(id) for id in command.ids])
     assert isinstance(command, cmd.Configure)
-    return Settings(paused=False, keep=command.keep or 0)
+    return QueueSettings(paused=False, keep=command.keep or 0)
 
 
 def _split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:

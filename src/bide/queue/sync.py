@@ -14,7 +14,7 @@ from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
 from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.replies import Counts, Outcome, Page, Settings
+from bide.model.replies import Counts, Outcome, Page, QueueSettings
 from bide.model.times import Duration, Moment, Rate
 from bide.model.undoing import Bulk, Undoable, Undone, bulk_of
 from bide.observing import spans
@@ -616,7 +616,7 @@ class Queue(BaseQueue):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
-    ) -> Settings:
+    ) -> QueueSettings:
         """Change settings of the queue, for all who use it; 0 switches one off.
 
         Args:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Message, Name, Options, State
-from bide.model.replies import Counts, Flow, Outcome, Settings, Sizes
+from bide.model.replies import Counts, Flow, Outcome, QueueSettings, Sizes
 from bide.model.times import Moment, limits_of
 
 Span = Annotated[
@@ -327,7 +327,7 @@ class SettingsOut(msgspec.Struct):
     """`rate` for each group."""
 
     @classmethod
-    def of(cls, reply: Settings | Counts) -> Self:
+    def of(cls, reply: QueueSettings | Counts) -> Self:
         """Convert the reply of a store."""
         fields = {name: getattr(reply, name) for name in cls.__struct_fields__}
         return cls(**fields | limits_of(reply))

@@ -26,7 +26,7 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 from bide.model.message import Item
-from bide.model.replies import Found, Outcomes, Settings
+from bide.model.replies import Found, Outcomes, QueueSettings
 
 ABOUT = msgspec.json.encode({"capabilities": {"durable": True}})
 PUT = Put("q", [Item("a", b"1")])
@@ -230,7 +230,7 @@ def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
     reply = {"type": "settings", "paused": False, "keep": 0, "wake": None}
     script.then(200, {"replies": [reply], "now": 5})
     large = Put("q", [Item("a", b"x" * (8 << 20))])  # more than is sent before the end is noticed
-    assert isinstance(engine.execute([large], 5)[0], Settings)
+    assert isinstance(engine.execute([large], 5)[0], QueueSettings)
 
 
 def test_after_an_interrupt_the_next_request_has_a_connection_of_its_own(
@@ -255,7 +255,7 @@ def test_times_are_told_by_this_machines_clock(script: Script, engine: Engine) -
     reply = {"type": "settings", "paused": False, "keep": 0, "wake": theirs + hours}
     script.then(200, {"replies": [reply], "now": theirs})
     (settings,) = engine.execute([Count("q")])
-    assert isinstance(settings, Settings)
+    assert isinstance(settings, QueueSettings)
     assert settings.wake is not None
     assert abs(settings.wake - (time.time_ns() // 1_000_000 + hours)) < 5_000
 

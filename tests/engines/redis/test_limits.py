@@ -9,7 +9,7 @@ from bide.engines.redis import RedisEngine
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release, RetryCommand
 from bide.model.errors import Unsupported
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Outcomes, Settings
+from bide.model.replies import Claimed, Counts, Outcomes, QueueSettings
 from bide.model.times import interval
 from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, sound
 from tests.engines.redis.conftest import Open
@@ -20,9 +20,9 @@ MANY = 2_600
 """More than one call lines up."""
 
 
-def configure(engine: RedisEngine, now: int = NOW, **limits: int) -> Settings:
+def configure(engine: RedisEngine, now: int = NOW, **limits: int) -> QueueSettings:
     (settings,) = engine.execute([Configure("q", **limits)], now)  # type: ignore[arg-type]
-    assert isinstance(settings, Settings)
+    assert isinstance(settings, QueueSettings)
     return settings
 
 

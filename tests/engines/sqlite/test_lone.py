@@ -9,7 +9,7 @@ import pytest
 from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
-from bide.model.replies import Counts, Settings
+from bide.model.replies import Counts, QueueSettings
 from bide.testing.conformance.driver import START, Driver
 
 
@@ -60,7 +60,7 @@ def test_who_looks_sees_what_the_counters_do_not_know_yet(driver: Driver, path: 
 
 def test_a_change_of_one_queue_counts_for_all(driver: Driver, path: Path) -> None:
     put_everywhere(driver, 10)
-    driver.ask(cmd.Configure("q", paused=True), Settings)
+    driver.ask(cmd.Configure("q", paused=True), QueueSettings)
     assert behind(path) == 0
 
 

@@ -21,7 +21,7 @@ COLUMNS = (
 )
 
 
-class Row(NamedTuple):
+class ListedQueue(NamedTuple):
     """What is shown of a queue."""
 
     queue: str
@@ -44,7 +44,7 @@ def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
       bide queues shop- --json
     """
     rows = [
-        Row(name, store.ask(Counts, Count(name)), store.run(declared_of(name)))
+        ListedQueue(name, store.ask(Counts, Count(name)), store.run(declared_of(name)))
         for name in store.names(prefix, own=own)
     ]
     if prefix and not rows:
@@ -63,12 +63,12 @@ def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
     )
 
 
-def _facts(row: Row) -> dict[str, Any]:
+def _facts(row: ListedQueue) -> dict[str, Any]:
     declared = {"declared": shown(row.declared)} if row.declared else {}
     return {"queue": row.queue, **facts_of(row.counts), **declared}
 
 
-def _cells(row: Row) -> list[Cell]:
+def _cells(row: ListedQueue) -> list[Cell]:
     counts = row.counts
     late = "" if counts.oldest is None else rounded(max(0, now_ms() - counts.oldest))
     settings: Cell = f"declared: {settings_text(row.declared)}" if row.declared else ""

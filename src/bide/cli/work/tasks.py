@@ -1,7 +1,6 @@
 """`bide tasks`: list the tasks, jobs and handlers of an app."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +8,6 @@ from bide.cli import option
 from bide.cli.output import NAME, TEXT, Cell, Column, Output
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.times import format_duration
-
-if TYPE_CHECKING:
-    from bide.worker.app.app import App
 
 COLUMNS = (
     Column("kind", extra=True),
@@ -48,45 +44,17 @@ def tasks(target: str, as_json: bool) -> None:
       bide tasks shop:app
       bide tasks shop:app --json | jq -r 'select(.kind == "task").name'
     """
+    from bide.worker.app.listing import facts_of
     from bide.worker.app.loading import load
 
     out = Output(as_json)
     out.items(
-        _facts(load(target)),
+        facts_of(load(target)),
         COLUMNS,
         line=lambda facts: [facts.get(name, "") for name in LINE],
         cells=_cells,
         empty=f"{target} has no tasks, jobs or handlers; make one with @app.task",
     )
-
-
-def _facts(app: "App") -> Iterator[dict[str, Any]]:
-    """Yield what is known of each task, job, handler, source and schedule, in the order of code."""
-    for queue, queue_handlers in app.queue_handlers.items():
-        for name, handler in queue_handlers.handlers.items():
-            source = app.sources.get(queue)
-            if source is not None:
-                kind = "source"
-            elif queue in app.schedules:
-                kind = "schedule"
-            elif name is None:
-                kind = "handler"
-            else:
-                task = app.tasks.get(name)
-                kind = "task" if task is not None and task.queue_name == queue else "job"
-            facts = {
-                "kind": kind,
-                "name": name or (handler.name if source is None else source.name),
-                "queue": queue if source is None else source.queue,
-                "takes": handler.takes,
-                "function": handler.name,
-                "lease": queue_handlers.lease,
-                "concurrency": queue_handlers.concurrency,
-                "attempts": handler.retry.attempts,
-            }
-            if handler.timeout is not None:
-                facts["timeout"] = round(handler.timeout * 1000)
-            yield facts
 
 
 def _cells(facts: dict[str, Any]) -> list[Cell]:

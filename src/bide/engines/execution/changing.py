@@ -11,7 +11,7 @@ from bide.engines.storage import QueueStore, StoredQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.ended import Ending
-from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.replies import Affected, Deleted, Outcome, Outcomes, QueueSettings, Sizes
 from bide.model.times import LIMITS
 
 PART = 100
@@ -79,7 +79,7 @@ def bury(store: QueueStore[Any], command: cmd.BuryCommand) -> Outcomes:
     return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
 
-def configure(store: QueueStore[Any], command: cmd.Configure) -> Settings:
+def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
     """Change the settings that are given."""
     queue = store.make(command.queue)
     row = queue.row
@@ -93,7 +93,7 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> Settings:
             setattr(row, name, int(value))
     wake = queue.now if queue.lines.configure(command) or resumed else None
     limits = {name: getattr(queue.lines.limits, name) for name in LIMITS}
-    return Settings(
+    return QueueSettings(
         paused=bool(row.paused),
         keep=row.keep,
         wake=wake,

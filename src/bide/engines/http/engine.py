@@ -14,7 +14,7 @@ from bide.model import errors
 from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown
-from bide.model.replies import Found, Outcomes, Page, Reply, Settings
+from bide.model.replies import Found, Outcomes, Page, QueueSettings, Reply
 from bide.model.undoing import Part, Undone
 
 MSGPACK = "application/msgpack"
@@ -217,6 +217,6 @@ def _put_off(command: Command, reply: Reply | BideError) -> bool:
 
 def _shifted(reply: Reply | Part | Undone, ahead: int) -> Reply | Part | Undone:
     """Return a reply whose time to wake up is by this machine's clock."""
-    if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+    if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
         return msgspec.structs.replace(reply, wake=reply.wake + ahead)
     return reply

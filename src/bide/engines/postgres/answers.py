@@ -17,7 +17,16 @@ from bide.model import commands as cmd
 from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import STATES
-from bide.model.replies import Affected, Claimed, Deleted, Ends, Outcome, Outcomes, Reply, Settings
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Deleted,
+    Ends,
+    Outcome,
+    Outcomes,
+    QueueSettings,
+    Reply,
+)
 
 SENT_BEFORE = "BD001"
 """The code of the error if a batch, or a later one of its sender, was executed before."""
@@ -48,7 +57,7 @@ class KeptClaim(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 _rows = msgspec.json.Decoder(list[OutcomeRow]).decode
 _claim = msgspec.json.Decoder(KeptClaim).decode
-_other = msgspec.json.Decoder(Outcomes | Affected | Settings | Deleted | NotKept).decode
+_other = msgspec.json.Decoder(Outcomes | Affected | QueueSettings | Deleted | NotKept).decode
 _by_places = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
@@ -119,7 +128,7 @@ class Remembered:
             if isinstance(command, cmd.Put):
                 return outcomes_of(put_outcomes(command.items, rows))
             return _outcomes(command, rows)
-        reply: Outcomes | Affected | Settings | Deleted | NotKept = _other(kept)
+        reply: Outcomes | Affected | QueueSettings | Deleted | NotKept = _other(kept)
         if not isinstance(reply, NotKept):
             return reply
         try:

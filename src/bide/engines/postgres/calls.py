@@ -27,7 +27,7 @@ from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import REASON_LENGTH, STATES
-from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
+from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, QueueSettings, Reply
 from bide.model.times import LIMITS
 
 
@@ -220,7 +220,7 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
         limits=some(limits, None, integers),
     )
     wake = row.moment if row.wakes else None
-    return Settings(
+    return QueueSettings(
         paused=row.paused,
         keep=row.keep,
         wake=wake,

@@ -30,8 +30,7 @@ from bide.model.command_identity import Identities
 from bide.model.commands import Ack, BuryCommand, Command, History, Release, RetryCommand
 from bide.model.ended import end_of
 from bide.model.errors import BideError, Closed, StoreBusy, StoreUnavailable
-from bide.model.replies import Claimed, Outcomes, Reply
-from bide.model.replies import Settings as QueueSettings
+from bide.model.replies import Claimed, Outcomes, QueueSettings, Reply
 
 TRIES = 5
 """How often a batch is tried that the server undid because of another transaction."""

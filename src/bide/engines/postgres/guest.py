@@ -17,8 +17,7 @@ from bide.engines.postgres.settings import PostgresSettings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
 from bide.model.message import Item
-from bide.model.replies import Affected, Outcomes, Reply
-from bide.model.replies import Settings as QueueSettings
+from bide.model.replies import Affected, Outcomes, QueueSettings, Reply
 from bide.model.times import LIMITS
 
 

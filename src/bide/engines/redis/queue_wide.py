@@ -4,7 +4,7 @@ from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
 from bide.engines.redis.constants import SLICE
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
 from bide.model.errors import Unsupported
-from bide.model.replies import PAUSES, Affected, Deleted, Settings, Sizes
+from bide.model.replies import PAUSES, Affected, Deleted, QueueSettings, Sizes
 from bide.model.times import LIMITS
 
 
@@ -33,7 +33,7 @@ def configure(command: Configure, shards: int) -> Step:
     nows, _changes, is_paused, keep, claimable, history, ttl, *in_force = zip(*answers, strict=True)
     wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
     return [
-        Settings(
+        QueueSettings(
             paused=any(is_paused),
             keep=max(keep),
             wake=wake,

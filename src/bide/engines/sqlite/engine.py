@@ -31,7 +31,7 @@ from bide.model.command_identity import Identities
 from bide.model.commands import BuryCommand, Claim, Command, Edit, Put, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import size_of
-from bide.model.replies import Claimed, Outcomes, Reply, Settings
+from bide.model.replies import Claimed, Outcomes, QueueSettings, Reply
 
 CHECK_EVERY = 0.02
 """The shortest time in seconds between two checks whether the file is still the same, whether the
@@ -252,7 +252,7 @@ class SqliteEngine:
             return
         wakes: dict[str, int] = {}
         for command, reply in zip(commands, outcomes, strict=True):
-            if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+            if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
         wakes.update(dict.fromkeys(self._ends[:HINTED_ENDS], 0))
         self._ends = ()

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta
 from bide.lane.steps import arun_steps
 from bide.model.commands import Count, Delete
 from bide.model.message import Name, State
-from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
+from bide.model.replies import Affected, Counts, Deleted, Forecasted, QueueSettings
 from bide.model.undoing import bulk_of
 from bide.queue.dry_run import purge_part
 from bide.queue.results import Audit, deleted
@@ -118,19 +118,19 @@ async def counts(call: ApiCall) -> CountsOut:
 async def configure(call: ApiCall, asked: ConfigureRequest) -> SettingsOut:
     """Pause or resume a queue, limit it, or set how long it remembers messages."""
     command = call.arguments.settings(**msgspec.structs.asdict(asked))
-    return SettingsOut.of(await call.ask(Settings, command))
+    return SettingsOut.of(await call.ask(QueueSettings, command))
 
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
 async def pause(call: ApiCall, asked: wire.EmptyRequest) -> SettingsOut:
     """Stop all claims."""
-    return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=True)))
+    return SettingsOut.of(await call.ask(QueueSettings, call.arguments.configure(paused=True)))
 
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
 async def resume(call: ApiCall, asked: wire.EmptyRequest) -> SettingsOut:
     """Allow claims again."""
-    return SettingsOut.of(await call.ask(Settings, call.arguments.configure(paused=False)))
+    return SettingsOut.of(await call.ask(QueueSettings, call.arguments.configure(paused=False)))
 
 
 @route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(507,))

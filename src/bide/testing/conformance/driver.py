@@ -184,9 +184,9 @@ class Driver:
         """Revive dead letters."""
         return self.outcomes(cmd.Revive(self.queue, list(ids), **fields))
 
-    def configure(self, **fields: Any) -> rep.Settings:
+    def configure(self, **fields: Any) -> rep.QueueSettings:
         """Change settings."""
-        settings = self.ask(cmd.Configure(self.queue, **fields), rep.Settings)
+        settings = self.ask(cmd.Configure(self.queue, **fields), rep.QueueSettings)
         self.wake = settings.wake
         return settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, FORGET, State
-from bide.model.replies import Affected, Counts, Deleted, Flow, Outcome, Settings, Sizes
+from bide.model.replies import Affected, Counts, Deleted, Flow, Outcome, QueueSettings, Sizes
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 FAR = 4_500_000_000_000  # 2112
@@ -145,7 +145,7 @@ class QueueCases:
         assert (driver.explain().pauses, driver.ends("a")) == ([], [])
         assert driver.put("d", group="g")[0]
         assert driver.put("a", group="g", origin=row)[0]
-        assert driver.configure() == Settings(paused=False, keep=0)
+        assert driver.configure() == QueueSettings(paused=False, keep=0)
         assert driver.take() == ["d", "a"]
         assert driver.counts().flow == Flow(put=2)
         assert other.put("a", origin=row) == [Outcome("a", False, "forwarded")]

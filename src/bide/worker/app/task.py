@@ -283,11 +283,11 @@ class Task(Generic[P, R]):
             name_of(function),
             call,
             is_coroutine_function(function),
-            seconds_of(timeout),
-            seconds_of(warn_after, "warn_after"),
-            checked_retry(self.retry) or Backoff(),
-            parameters.decode,
-            str(parameters),
+            timeout=seconds_of(timeout),
+            warn_after=seconds_of(warn_after, "warn_after"),
+            retry=checked_retry(self.retry) or Backoff(),
+            check=parameters.decode,
+            takes=str(parameters),
         )
 
 

@@ -18,7 +18,7 @@ from bide.engines.losses import listening
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Configure, ForecastCommand, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message
-from bide.model.replies import Forecasted, Outcomes, Page, Settings
+from bide.model.replies import Forecasted, Outcomes, Page, QueueSettings
 from bide.model.times import iso, unix
 from bide.tasks import first_of
 
@@ -108,9 +108,9 @@ class Links(ABC):
 
     async def remember(self, queue: str, keep: int) -> None:
         """Let a queue remember acked messages for at least `keep` milliseconds."""
-        settings = await self.store_client.patiently(Settings, Configure(queue))
+        settings = await self.store_client.patiently(QueueSettings, Configure(queue))
         if settings.keep < keep:
-            await self.store_client.patiently(Settings, Configure(queue, keep=keep))
+            await self.store_client.patiently(QueueSettings, Configure(queue, keep=keep))
 
 
 def alive(queue: str) -> Steps[list[Message]]:
