@@ -103,6 +103,16 @@ async def first_of(*waits: Awaitable[Any]) -> None:
         future.result()
 
 
+async def to_the_end(wait: Awaitable[object]) -> None:
+    """Wait for something, also if the task is cancelled meanwhile: it ends afterwards."""
+    future = asyncio.ensure_future(wait)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await future
+        raise
+
+
 async def cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
     """Cancel tasks, and wait until they have ended."""
     tasks = list(tasks)

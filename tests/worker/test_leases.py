@@ -235,3 +235,82 @@ def test_a_run_that_does_not_stop_goes_on_beside_the_next_one(scene: Scene) -> N
         assert (await scene.counts()).flow.acked == 1
 
     scene.play(story())
+
+
+def test_a_third_run_waits_for_the_first_one_too(scene: Scene) -> None:
+    events: list[str] = []
+    cleaned_up = asyncio.Event()
+
+    async def story() -> None:
+        @scene.app.handler("q", lease="30s")
+        async def handle(_: Any) -> None:
+            run = sum(event.startswith("begin") for event in events) + 1
+            events.append(f"begin {run}")
+            if run == 1:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await cleaned_up.wait()
+                    events.append("end 1")
+
+        await scene.put("work", id="a")
+        async with scene.at_work() as runner:
+            running = runner.consumers["q"].running
+            for count in (1, 2):
+                await until(lambda: sum(entered(one) for one in running) == count)  # noqa: B023
+                await scene.lane.acall(Release("q", ["a"], "an operator said so"))
+            await until(lambda: sum(entered(one) for one in running) == 3)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            cleaned_up.set()
+            await scene.acked(1)
+        assert events == ["begin 1", "end 1", "begin 2"]
+
+    scene.play(story())
+
+
+def test_a_run_that_waits_for_an_earlier_one_to_stop_is_within_its_timeout(scene: Scene) -> None:
+    gate = threading.Event()
+    runs: list[int] = []
+
+    async def story() -> None:
+        retry = bide.Backoff(attempts=2, first="1s", jitter=0)
+
+        @scene.app.handler("q", timeout="2s", lease="1h", concurrency=2, retry=retry)
+        def handle(_: Any) -> None:
+            runs.append(len(runs))
+            if len(runs) == 1:
+                gate.wait(PATIENCE)
+
+        await scene.put("work", id="a")
+        async with scene.at_work():
+            await until(lambda: len(runs) == 1)
+            await scene.pass_time(lambda: len(runs) == 2)
+            await scene.acked(1)
+            gate.set()
+        assert (await scene.counts()).flow.retried == 1
+
+    scene.play(story())
+
+
+def test_a_worker_stops_while_a_run_waits_for_an_earlier_one(scene: Scene) -> None:
+    gate = threading.Event()
+    runs: list[int] = []
+
+    async def story() -> None:
+        @scene.app.handler("q", lease="30s")
+        def handle(_: Any) -> None:
+            runs.append(len(runs))
+            gate.wait(PATIENCE)
+
+        await scene.put("work", id="a")
+        async with scene.at_work() as runner:
+            await until(lambda: len(runs) == 1)
+            await scene.lane.acall(Release("q", ["a"], "an operator said so"))
+            await until(lambda: len(runner.consumers["q"].running) == 2)
+        gate.set()
+        message = await scene.find("a")
+        assert (message.state, message.attempt) == ("ready", 1)
+        assert runs == [0]
+
+    scene.play(story())

@@ -28,7 +28,7 @@ from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.heartbeat import Busy
 from bide.observing.tally import Tally
-from bide.tasks import cancel, first_of
+from bide.tasks import cancel, first_of, to_the_end
 
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
@@ -290,11 +290,20 @@ class Consumer(Claimer):
         self._release([Handling(m, token, now, handler, self._state) for m in reply.messages])
 
     def _begin(self, handling: Handling, now: float) -> None:
-        handler, handling.began = handling.handler, now
+        handling.began = now
         self.late_causes.begun.append(handling)
         self.running[handling] = None
         earlier = self._newest.get(handling.id)
         self._newest[handling.id] = handling
+        before = self._crash_isolation.before(handling)
+        if earlier is None:
+            self._start_timers(handling)
+        else:
+            before = partial(self._stopped, handling, earlier, before)
+        self._run.start(handling, before)
+
+    def _start_timers(self, handling: Handling) -> None:
+        handler = handling.handler
         if handler.timeout is not None:
             late = partial(self._out_of_time, handling)
             handling.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
@@ -309,22 +318,27 @@ class Consumer(Claimer):
                 format_duration(handler.warn_after * 1000),
             )
             handling.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
-        before = self._crash_isolation.before(handling)
-        if earlier is not None:
-            before = partial(self._stopped, earlier, before)
-        self._run.start(handling, before)
 
     async def _stopped(
-        self, earlier: Handling, before: Callable[[], Awaitable[None]] | None
+        self,
+        handling: Handling,
+        earlier: Handling,
+        before: Callable[[], Awaitable[None]] | None,
     ) -> None:
         """Stop an earlier run of the same message, whose lease was ended elsewhere.
 
         An async handler is cancelled. A plain one that does not check `delivery.lost` cannot be
-        stopped: after `CLEANUP` seconds the next run goes on beside it.
+        stopped: `CLEANUP` seconds later the next run goes on beside it.
         """
         if not earlier.gone:
             self._lose([earlier], "the message was released, and is claimed here again")
-        await first_of(self._until_ended(earlier), sleep(self._clock, CLEANUP))
+        lost = earlier.began + earlier.took
+        pause = lost + CLEANUP - self._clock.monotonic()
+        if pause > 0:
+            wait = first_of(self._until_ended(earlier), sleep(self._clock, pause))
+            await to_the_end(wait)  # a run that ends sooner would let a third one begin
+        handling.began = self._clock.monotonic()
+        self._start_timers(handling)
         if before is not None:
             await before()
 
