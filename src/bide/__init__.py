@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bide.model import errors as _errors
-from bide.model.backoff import Backoff
 from bide.model.ended import End, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from bide.consuming.outcomes import Bury, Discard, Retry
     from bide.importing import TakenOver, take_over
     from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
+    from bide.model.backoff import Backoff
     from bide.moving import Moved, move
     from bide.observing.explanation import Explanation
     from bide.observing.workers import WorkerProcess
@@ -37,6 +37,7 @@ else:
     _MODULES = {
         "App": "bide.worker.app.app",
         "AsyncQueue": "bide.queue.aio",
+        "Backoff": "bide.model.backoff",
         "Bury": "bide.consuming.outcomes",
         "Discard": "bide.consuming.outcomes",
         "Explanation": "bide.observing.explanation",
