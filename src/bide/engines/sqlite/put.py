@@ -11,7 +11,7 @@ from bide.engines.rules.decide import decide_put
 from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import SqliteQueue
-from bide.engines.sqlite.tables import DEAD, SQL, plain_row_of, row_of
+from bide.engines.sqlite.tables import DEAD, SQL, row_of
 from bide.model.commands import Command, Put
 from bide.model.message import Item, State
 from bide.model.replies import Outcome, Outcomes, Reply
@@ -116,11 +116,8 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
     row, now = queue.row, queue.now
     seqs = range(base + 1, base + 1 + len(items))
     item_dues = [item.due(now) for item in items]
-    columns = seqs, repeat(row.id), items, item_dues, repeat(now)
-    if _have_extras(items):
-        count = queue.run_many(SQL.insert_message, map(row_of, *columns)).rowcount
-    else:
-        count = queue.run_many(SQL.insert_plain, map(plain_row_of, *columns)).rowcount
+    rows = map(row_of, seqs, repeat(row.id), items, item_dues, repeat(now))
+    count = queue.run_many(SQL.insert_message, rows).rowcount
     new: Iterable[tuple[int, Item, int]] = zip(seqs, items, item_dues, strict=True)
     if count < len(items):
         stored = {seq for (seq,) in queue.run(SQL.seqs_after, (base,))}
@@ -146,20 +143,6 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
     if weighted:
         row.weighted = 1
     return outcomes
-
-
-def _have_extras(items: Sequence[Item]) -> bool:
-    """Return whether an item has one of the columns that plain rows leave out."""
-    for item in items:
-        if (
-            item.group is not None
-            or item.expires is not None
-            or item.headers is not None
-            or item.attempt
-            or item.failures
-        ):
-            return True
-    return False
 
 
 def _put_others(

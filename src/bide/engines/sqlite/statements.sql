@@ -86,11 +86,6 @@ INSERT INTO bide_message
 VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
--- name: insert_plain
--- The driver takes long over each value: what no message of a batch has is not sent.
-INSERT INTO bide_message (seq, queue, id, due, priority, attempt, attempts, data, created)
-VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (queue, id) DO NOTHING;
-
 -- name: put_one_view
 -- A name to insert into; see `put_one_trigger`.
 CREATE TEMP VIEW put_one (queue, id, due, priority, attempts, expires, "group", data, created) AS

@@ -212,20 +212,6 @@ def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) ->
     )
 
 
-def plain_row_of(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
-    """Return an item as the statement `insert_plain` takes it."""
-    return (
-        seq,
-        queue,
-        item.id,
-        due,
-        item.priority,
-        item.attempts,
-        item.data.decode() if item.json else item.data,
-        created if item.created is None else item.created,
-    )
-
-
 def empty(run: Callable[..., Any], queue: int, *tables: str) -> None:
     """Delete the rows of a queue in some tables."""
     for table in tables:
