@@ -5,7 +5,6 @@ What many callers ask for becomes few calls.
 
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -34,7 +33,7 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     command = run[0]
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
-    rows = _rows_of(items)
+    rows = [(item.id, _record_of(item), _plan_of(item)) for item in items]
     script, head = script_of(command)
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
@@ -59,24 +58,8 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     return _share_out([len(each.items) for each in run], outcomes, failed)
 
 
-_all_but_body = attrgetter(*(name for name in Item.__struct_fields__ if name not in ("id", "data")))
-
-
-def _rows_of(items: Sequence[Item]) -> list[tuple[str, bytes, bytes]]:
-    """Return the id, the record from `json` on, and the plan of each item that is put."""
-    rows: list[tuple[str, bytes, bytes]] = []
-    before, fields, plan = None, b"", b""
-    for item in items:
-        options = _all_but_body(item)
-        if options != before or item.headers:  # equal headers may be in another order
-            before, fields, plan = options, _fields_of(item), _plan_of(item)
-        data = item.data
-        rows.append((item.id, b"".join((fields, len(data).to_bytes(4), data)), plan))
-    return rows
-
-
-def _fields_of(item: Item) -> bytes:
-    """Return the record of an item from `json` to the type of the body."""
+def _record_of(item: Item) -> bytes:
+    """Return the record of an item, from `json` on."""
     state = None if item.died is None else "dead"
     fields = (
         item.json,
@@ -92,7 +75,7 @@ def _fields_of(item: Item) -> bytes:
         _text_of(item.headers),
         item.failures,
     )
-    return packed_values(fields) + b"\xc6"
+    return b"".join((packed_values(fields), b"\xc6", len(item.data).to_bytes(4), item.data))
 
 
 def _text_of(headers: dict[str, str] | None) -> str:
