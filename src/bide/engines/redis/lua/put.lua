@@ -10,7 +10,7 @@
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts, earliest
 local groups, leaving  -- nil until there is one: entries in groups; messages that leave a set, with where they go
-local last_plan, due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
+local due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
 
 -- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
 local function due_after(first, since)
@@ -19,8 +19,6 @@ local function due_after(first, since)
 end
 
 local function read(plan)
-  if plan == last_plan then return end
-  last_plan = plan
   local _, delay, at, expires
   _, delay, at, latest, priority, expires, died_at, created, group = cmsgpack.unpack_limit(plan, 8)
   if priority > 0 then flag('w', true) end
@@ -63,7 +61,6 @@ end
 
 -- Returns the outcome for a message that is there, nil if it is replaced.
 local function meet(id, known, text, conflict, version)
-  last_plan = nil
   local r, unreadable = locate(id, known)
   if unreadable then return {false, 'unreadable'} end
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
@@ -85,7 +82,7 @@ end
 define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   if not exists then return NO_SHARD end
   local ids, known, outcomes, total, seq, new, done = {}, nil, {}, (#ARGV - 2) / 3, numbers.seq, 0, nil
-  ranks, texts, earliest, groups, leaving, last_plan = {}, {}, nil, nil, nil, nil
+  ranks, texts, earliest, groups, leaving = {}, {}, nil, nil, nil
   read_origin(origin)
   for i = 1, total do ids[i] = ARGV[3 * i] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
