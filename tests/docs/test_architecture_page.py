@@ -138,7 +138,7 @@ def test_each_method_option_and_command_has_a_row() -> None:
     methods = {name for name in dir(bide.Queue) if not name.startswith("_")}
     options = {*signature(bide.Queue.put).parameters, *signature(bide.Queue).parameters}
     features = " ".join(row[0] for row in rows(section("The features")))
-    words = set(re.findall(r"[a-z]\w+", features))
+    words = set(re.findall(r"[a-z][\w-]+", features))
     assert (methods | options | set(FILES)) - words - OBVIOUS == set()
 
 

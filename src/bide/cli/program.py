@@ -49,6 +49,7 @@ SECTIONS = {
         "work.worker",
         "work.tasks",
         "work.call",
+        "work.check_deploy",
         "work.workers",
         "work.sources",
         "work.schedules",
@@ -259,7 +260,8 @@ _OWN_OPTIONS = ("--", "-h", "--help", "--version")
     epilog="""\b
 Exit codes:
   0    done
-  1    not done: nothing found, held by a worker, does not balance
+  1    not done: nothing found, held by a worker, does not balance,
+       would be refused
   2    wrong usage
   3    the store (or a file) failed
   130  interrupted with Ctrl-C

@@ -5,7 +5,7 @@ import types
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,8 +21,21 @@ from bide.queue.delivery import Held
 Decode = Callable[[Message], Any]
 
 
+Misfit = Literal["body", "missing argument", "unknown argument", "argument"]
+"""What of a body does not fit."""
+
+
 class Unfit(Exception):
-    """A body does not fit the annotation of its handler; a retry would not help."""
+    """A body does not fit the annotation of its handler; a retry would not help.
+
+    Args:
+        text: says why.
+        misfit: what of it does not fit.
+    """
+
+    def __init__(self, text: str, misfit: Misfit = "body") -> None:
+        super().__init__(text)
+        self.misfit = misfit
 
 
 class NotAwaited(TypeError):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from bide.consuming.handler import Unfit, hints_of, is_delivery, json_decoder, name_of
+from bide.consuming.handler import Misfit, Unfit, hints_of, is_delivery, json_decoder, name_of
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -55,6 +55,27 @@ def task_named(message: Message) -> str | None:
     """Return the name of the task that a message calls; `None` if it calls none."""
     try:
         return _decode_name(message.data).task if message.json else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class ExactTaskBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A body that is nothing but a call of a task, as `Task.put` makes it."""
+
+    task: str
+    args: dict[str, msgspec.Raw]
+
+
+_decode_exactly = msgspec.json.Decoder(ExactTaskBody).decode
+
+
+def task_called(message: Message) -> str | None:
+    """Return the name of the task that a message calls, in a queue that may have none.
+
+    Bodies of other programs may have a field `task`, too: those are no calls.
+    """
+    try:
+        return _decode_exactly(message.data).task if message.json else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -251,7 +272,8 @@ class Parameters:
 
     def _decoded(self, raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         if mismatch := self._mismatch(raw):
-            raise Unfit(f"{self._name}{self} {mismatch}")
+            misfit, text = mismatch
+            raise Unfit(f"{self._name}{self} {text}", misfit)
         arguments: dict[str, Any] = {}
         for name, value in raw.items():
             decode = self._decoders.get(name, self._other)
@@ -259,19 +281,20 @@ class Parameters:
             try:
                 arguments[name] = decode(bytes(value))
             except Exception as error:  # validation code of the user may raise anything
-                raise Unfit(f"{name}= of {self._name} does not fit: {error}") from error
+                text = f"{name}= of {self._name} does not fit: {error}"
+                raise Unfit(text, "argument") from error
         return arguments
 
-    def _mismatch(self, arguments: Mapping[str, Any]) -> str:
-        """Return how names of arguments differ from those of the parameters; "" if they fit."""
+    def _mismatch(self, arguments: Mapping[str, Any]) -> tuple[Misfit, str] | None:
+        """Return how names of arguments differ from those of the parameters, and as a text."""
         names = arguments.keys()
         if not names >= self._required:
             missing = ", ".join(sorted(self._required - names))
-            return f"needs {missing}, which the arguments lack"
+            return "missing argument", f"needs {missing}, which the arguments lack"
         if self._other is None and not names <= self._decoders.keys():
             unknown = ", ".join(sorted(names - self._decoders.keys()))
-            return f"has no parameter {unknown}"
-        return ""
+            return "unknown argument", f"has no parameter {unknown}"
+        return None
 
     def _cannot_be_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if self.delivery in kwargs:

@@ -57,10 +57,10 @@ class QueueHandlers:
         """Return the handler of a message; `None` if this process does not know its task or job."""
         if (plain := self.handlers.get(None)) is not None:
             return plain
-        name = self._work_of(message)
+        name = self.work_of(message)
         return self.any if name is None and len(self.handlers) == 1 else self.handlers.get(name)
 
-    def _work_of(self, message: Message) -> str | None:
+    def work_of(self, message: Message) -> str | None:
         """Return the name of the job or the task of a message, if it says one."""
         if (job := (message.headers or {}).get(JOB)) is not None:
             return job
@@ -68,7 +68,7 @@ class QueueHandlers:
 
     def unknown(self, message: Message) -> str:
         """Tell what a message is that has no handler here, and what this process knows."""
-        name = self._work_of(message)
+        name = self.work_of(message)
         kind = "job" if JOB in (message.headers or {}) else "task"
         what = "it names neither task nor job"
         if name is not None:
