@@ -349,7 +349,7 @@ def limits_of(settings: Any) -> dict[str, Any]:
 
     Example:
         >>> from bide.model.replies import QueueSettings
-        >>> limits_of(QueueSettings(False, 0, limit=3, group_rate=600_000))
+        >>> limits_of(QueueSettings(paused=False, keep=0, limit=3, group_rate=600_000))
         {'limit': 3, 'rate': None, 'group_limit': 0, 'group_rate': '100/m'}
     """
     limits: dict[str, Any] = {name: getattr(settings, name) for name in LIMITS}
@@ -363,7 +363,7 @@ def limits_text(settings: Any) -> str:
 
     Example:
         >>> from bide.model.replies import QueueSettings
-        >>> limits_text(QueueSettings(False, 0, limit=3, group_rate=600_000))
+        >>> limits_text(QueueSettings(paused=False, keep=0, limit=3, group_rate=600_000))
         'limit 3, group rate 100/m'
     """
     limits = limits_of(settings).items()
