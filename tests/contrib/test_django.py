@@ -120,6 +120,14 @@ def test_a_worker_lets_its_connections_go(
         admin.execute("DROP DATABASE kit")
 
 
+def test_the_app_of_the_project_is_listed_and_checked(run: Run) -> None:
+    assert "task\texpire_order\texpire_order\t(order: int, " in run("bide", "tasks")
+    assert "Usage: manage.py bide tasks [OPTIONS]\n" in run("bide", "--", "tasks", "--help")
+    run("bide", "put", "gone", '{"task": "gone", "args": {}}')
+    assert "the app has no task 'gone' in this queue" in run("bide", "check-deploy", code=1)
+    run("bide", "check-deploy", "--skip", "gone")
+
+
 def _told(folder: Path, program: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", program],

@@ -1,6 +1,8 @@
 """bide in Flask: queues of an application, handlers in its context, `flask bide`."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,43 @@ def test_flask_bide_is_the_command_line_of_the_store(tmp_path: Path) -> None:
     assert '"order": 42' in got.output or '"order":42' in got.output
     assert run(app, "get", "orders", "order-43").exit_code == 1
     assert run(app, "cancel", "orders").exit_code == 2
+
+
+SHOP = """
+from flask import Flask
+from bide.contrib.flask import Bide
+
+jobs = Bide()
+
+@jobs.task(queue="orders")
+def expire(order: int) -> None: ...
+
+def create_app():
+    app = Flask("shop")
+    app.config["BIDE_URL"] = "sqlite:///shop.db"
+    jobs.init_app(app)
+    return app
+"""
+
+
+def test_flask_bide_lists_and_checks_the_tasks_of_the_application(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    def bide_of(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "flask", "--app", "shop", "bide", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert bide_of("tasks").stdout == "task\texpire\torders\t(order: int)\t60000\t16\t\t10\t\n"
+    assert bide_of("call", "shop:expire", "42").returncode == 0
+    checked = bide_of("check-deploy")
+    assert (checked.returncode, "all 1 pending message fit" in checked.stderr) == (0, True)
+    assert bide_of("put", "orders", "5").returncode == 0
+    assert bide_of("check-deploy").returncode == 1
 
 
 def test_flask_bide_shows_its_help(tmp_path: Path) -> None:

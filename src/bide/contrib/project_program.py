@@ -9,12 +9,15 @@ import click
 
 from bide.cli.program import Program, main
 
+OF_THE_APP = ("worker", "tasks", "check-deploy")
+"""The commands that work with the app of the project, so that they need no name of one."""
+
 
 class ProjectProgram(Program):
-    """The commands of bide, with defaults of a project. A worker needs no name of an app.
+    """The commands of bide, with defaults of a project, such as the app of a worker.
 
     Args:
-        target: what a worker runs, as `module:app`.
+        target: the app of the project, as `module:app`.
         usage: the help text of `worker`.
         options: of `worker`, in place of those of the same name.
         help: the help text of the program.
@@ -43,16 +46,21 @@ class ProjectProgram(Program):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
         command = super().get_command(ctx, cmd_name)
-        if cmd_name != "worker" or command is None:
+        if cmd_name not in OF_THE_APP or command is None:
             return command
         assert command.callback is not None
-        worker = copy.copy(command)
-        worker.callback = partial(command.callback, target=self._target)
-        replaced = {"target", *(option.name for option in self._options)}
+        assert command.help is not None
+        ours = copy.copy(command)
+        ours.callback = partial(command.callback, target=self._target)
+        options = self._options if cmd_name == "worker" else []
+        replaced = {"target", *(option.name for option in options)}
         kept = [parameter for parameter in command.params if parameter.name not in replaced]
-        worker.params = [*kept, *self._options]
-        worker.help, worker.epilog = self._usage, None
-        return worker
+        ours.params = [*kept, *options]
+        if cmd_name == "worker":
+            ours.help, ours.epilog = self._usage, None
+        else:
+            ours.help = command.help.replace(" shop:app", "")
+        return ours
 
     def run(self, arguments: Sequence[str], name: str, environment: Mapping[str, str]) -> None:
         """Run a command in an environment; exit with its code unless all is well."""
