@@ -38,7 +38,7 @@ class Remind(bide.Job):
 @app.handler("mails", concurrency=3)
 def send(mail: Mail) -> None: ...
 
-@app.handler("raw")
+@app.handler("raw", limit=5, rate="100/m", history="7d")
 def take_anything(body) -> None: ...
 
 @app.source("orders", every="1m", window="10m")
@@ -57,13 +57,13 @@ def shop(tmp_path: Path) -> None:
 
 def test_everything_that_a_worker_works_on(shell: Shell) -> None:
     assert shell("bide tasks shop:app").stdout.splitlines() == [
-        "task\texpire\torders\t(order: int, *, reason: str = 'unpaid')\t60000\t16\t\t5",
-        "task\tcharge\tcharge\t(order: int)\t120000\t64\t30000\t10",
-        "job\tRemind\tmeetings\t(meeting: int)\t60000\t16\t\t10",
-        "handler\tshop.send\tmails\tMail\t60000\t3\t\t10",
-        "handler\tshop.take_anything\traw\t\t60000\t16\t\t10",
-        "source\tunpaid\torders\t\t60000\t1\t\t10000",
-        "schedule\tshop.report\treports\t\t60000\t1\t\t10",
+        "task\texpire\torders\t(order: int, *, reason: str = 'unpaid')\t60000\t16\t\t5\t",
+        "task\tcharge\tcharge\t(order: int)\t120000\t64\t30000\t10\t",
+        "job\tRemind\tmeetings\t(meeting: int)\t60000\t16\t\t10\t",
+        "handler\tshop.send\tmails\tMail\t60000\t3\t\t10\t",
+        "handler\tshop.take_anything\traw\t\t60000\t16\t\t10\thistory 7d, limit 5, rate 100/m",
+        "source\tunpaid\torders\t\t60000\t1\t\t10000\t",
+        "schedule\tshop.report\treports\t\t60000\t1\t\t10\t",
     ]
 
 
@@ -80,7 +80,9 @@ def test_json_has_the_function_too(shell: Shell) -> None:
         "concurrency": 64,
         "timeout": 30_000,
         "attempts": 10,
+        "declared": {},
     }
+    assert lines[4]["declared"] == {"limit": 5, "rate": "100/m", "history": 604_800_000}
     assert "timeout" not in lines[0]
     assert lines[2]["function"] == "shop.Remind.run"
 

@@ -7,7 +7,7 @@ import click
 from bide.cli import option
 from bide.cli.output import NAME, TEXT, Cell, Column, Output
 from bide.model.message import MAX_ATTEMPTS
-from bide.model.times import format_duration
+from bide.model.times import format_duration, settings_text
 
 COLUMNS = (
     Column("kind", extra=True),
@@ -18,10 +18,11 @@ COLUMNS = (
     Column("concurrency", right=True, extra=True),
     Column("timeout", right=True, extra=True),
     Column("attempts", right=True, extra=True),
+    Column("settings", least=TEXT, extra=True),
 )
 
 LINE = ("kind", "name", "queue", "takes", "lease", "concurrency", "timeout", "attempts")
-"""The columns in a pipe."""
+"""The first columns in a pipe."""
 
 STYLES = {"task": "green", "job": "green", "handler": "cyan"}
 
@@ -37,13 +38,15 @@ def tasks(target: str, as_json: bool) -> None:
     may take as long as it does.
 
     In a pipe, each line is: kind (task, job, handler, source or schedule), name, queue, what it
-    takes, lease, concurrency, timeout, attempts. Times are milliseconds.
+    takes, lease, concurrency, timeout, attempts, and the settings of the queue that the app
+    declares. Times are milliseconds.
 
     \b
     Example:
       bide tasks shop:app
       bide tasks shop:app --json | jq -r 'select(.kind == "task").name'
     """
+    from bide.consuming.declared_settings import shown
     from bide.worker.app.listing import facts_of
     from bide.worker.app.loading import load
 
@@ -51,7 +54,11 @@ def tasks(target: str, as_json: bool) -> None:
     out.items(
         facts_of(load(target)),
         COLUMNS,
-        line=lambda facts: [facts.get(name, "") for name in LINE],
+        facts=lambda facts: {**facts, "declared": shown(facts["declared"])},
+        line=lambda facts: [
+            *(facts.get(name, "") for name in LINE),
+            settings_text(facts["declared"]),
+        ],
         cells=_cells,
         empty=f"{target} has no tasks, jobs or handlers; make one with @app.task",
     )
@@ -68,4 +75,5 @@ def _cells(facts: dict[str, Any]) -> list[Cell]:
         str(facts["concurrency"]),
         "" if timeout is None else format_duration(timeout),
         "" if facts["attempts"] == MAX_ATTEMPTS else str(facts["attempts"]),
+        settings_text(facts["declared"]),
     ]
