@@ -251,6 +251,18 @@ def test_what_is_not_pending_is_left_out(run: Bide, target: str, url: str) -> No
     assert result.stdout.split("\t")[:4] == ["orders", "gone", "no task", "1"]
 
 
+def test_what_follows_a_message_that_a_worker_holds(run: Bide, target: str, url: str) -> None:
+    """A put with `latest` waits behind it."""
+    later: dict[str, Any] = {"delay": "1h", "latest": "2h", "on_conflict": "replace"}
+    put(url, "orders", call("expire", order=1))
+    with bide.Queue("orders", url) as orders:
+        orders.claim()
+        orders.put(call("expire", order="x"), id="orders-0", **later)
+    result = run("check-deploy", target, "--json")
+    assert refusals(result) == [("orders", "expire", "argument", 1, "orders-0")]
+    assert json.loads(result.stdout)["pending"] == 2
+
+
 def test_messages_of_others_are_named_and_do_not_fail(
     run: Bide, target: str, url: str, terminal: Terminal
 ) -> None:

@@ -1,12 +1,13 @@
 """`bide check-deploy`: which pending messages the new code of an app would refuse."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from bide.cli import option
 from bide.cli.command import on_store
@@ -98,6 +99,13 @@ def _messages(store: CommandStore, names: list[str]) -> Iterator[tuple[str, Mess
         for message in store.queue(name).scan():
             if message.state in PENDING:
                 yield name, message
+            if (successor := message.successor) is not None:
+                changes = {
+                    "data": successor.data,
+                    "json": successor.json,
+                    "headers": successor.headers,
+                }
+                yield name, msgspec.structs.replace(message, **changes)
 
 
 class Report:
@@ -119,7 +127,7 @@ class Report:
         self.refused += 1
         key = refusal.queue, refusal.name
         if refusal not in self._counts and self._reasons[key] >= REASONS:
-            refusal = replace(refusal, reason=OTHER_REASONS)
+            refusal = dataclasses.replace(refusal, reason=OTHER_REASONS)
         if refusal not in self._counts:
             self._reasons[key] += 1
             self._ids[refusal] = []
@@ -137,7 +145,11 @@ class Report:
                     "pending": total,
                     "refused": self.refused,
                     "refusals": [
-                        {**asdict(refusal), "messages": count, "ids": self._ids[refusal]}
+                        {
+                            **dataclasses.asdict(refusal),
+                            "messages": count,
+                            "ids": self._ids[refusal],
+                        }
                         for refusal, count in self._counts.most_common()
                     ],
                     "unhandled": dict(self.unhandled),
