@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import sqlite3
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import bide
@@ -21,12 +23,13 @@ __all__ = ["run"]
 PUTS = 500
 MESSAGES = 20_000
 PAIRS = 9
+ROWS: dict[str, Any] = {"check_same_thread": False}
 BODY = {"task": "work", "args": {"order": 42, "reason": "unpaid"}}
 
 
 def run(only: str) -> Iterator[Figure]:
     """Yield the figures of all measurements whose name has a word."""
-    for measurement in (puts, drains):
+    for measurement in (puts, drains, batches):
         if only in measurement.__name__:
             yield from measurement()
 
@@ -61,6 +64,15 @@ def drains() -> Iterator[Figure]:
     yield Figure(name, task, "/s", handler, ratio, ">= 90%", ratio >= 0.9)
 
 
+def batches() -> Iterator[Figure]:
+    """Write a row for each message, with a commit for each call: plain handlers, and batches."""
+    pairs = [(_drain("rows"), _drain("batch")) for _ in range(PAIRS)]
+    single, many = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(mine / base for base, mine in pairs)
+    name = "a batch handler of 100 that commits once, against plain handlers that commit"
+    yield Figure(name, many, "/s", single, ratio, ">= 3 times", ratio >= 3)
+
+
 def _seconds(call: Callable[[], Any]) -> float:
     """Return how many seconds a call takes, of many."""
     begin = time.perf_counter()
@@ -83,6 +95,7 @@ def _drain(kind: str) -> float:
 async def _work(kind: str, url: str) -> float:
     app = bide.App(url)
     count, over, ready = 0, asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def note() -> None:
         nonlocal count
@@ -90,7 +103,26 @@ async def _work(kind: str, url: str) -> float:
         if count == MESSAGES:
             over.set()
 
-    if kind == "task":
+    rows = sqlite3.connect(Path(url.removeprefix("sqlite:///")).with_name("rows.db"), **ROWS)
+    rows.execute("PRAGMA journal_mode = WAL")
+    rows.execute("CREATE TABLE IF NOT EXISTS sent (number INTEGER)")
+    if kind == "rows":
+
+        @app.handler("work", concurrency=1)
+        def write(body: dict[str, Any]) -> None:
+            with rows:
+                rows.execute("INSERT INTO sent VALUES (?)", (body["args"]["order"],))
+            loop.call_soon_threadsafe(note)
+    elif kind == "batch":
+
+        @app.handler("work", batch=100)
+        def write_many(bodies: list[dict[str, Any]]) -> None:
+            with rows:
+                numbers = [(body["args"]["order"],) for body in bodies]
+                rows.executemany("INSERT INTO sent VALUES (?)", numbers)
+            for _ in bodies:
+                loop.call_soon_threadsafe(note)
+    elif kind == "task":
 
         @app.task
         async def work(order: int, *, reason: str = "unpaid") -> None:

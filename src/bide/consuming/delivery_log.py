@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bide.consuming.handling import Handling
+from bide.consuming.unknown_work import UNKNOWN
 from bide.consuming.verdict import Verdict
 from bide.logs import logger
 from bide.model.replies import Outcome
@@ -25,7 +26,7 @@ def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Ou
     detailed = _log.isEnabledFor(logging.DEBUG)
     for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
         first = verdict.reason.partition("\n")[0]
-        explained = handling.outcome == "released" and first != ""
+        explained = handling.outcome == "released" and first.startswith(UNKNOWN)
         if not detailed and handling.outcome in QUIET and not explained:
             continue
         level, text = {

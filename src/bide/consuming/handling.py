@@ -35,6 +35,8 @@ class Handler:
     takes: str = ""
     """What it takes, for lists: the parameters of a task, the fields of a job, the type of a body;
     empty if every body."""
+    batch: int = 1
+    """How many messages one call handles at most."""
 
 
 class Handling(Delivery):

@@ -1,7 +1,6 @@
 """Handlers that run in a context of a framework."""
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -13,14 +12,6 @@ from bide.worker.app.app import App
 
 class ContextApp(App):
     """A `bide.App` whose handlers, sources and schedules run in a context of the framework."""
-
-    def _thread_context(self) -> AbstractContextManager[object]:
-        """Return the context of a plain handler."""
-        raise NotImplementedError
-
-    def _loop_context(self) -> AbstractAsyncContextManager[object]:
-        """Return the context of an async handler."""
-        raise NotImplementedError
 
     @property
     def queue_handlers(self) -> Mapping[str, QueueHandlers]:
@@ -38,6 +29,9 @@ class ContextApp(App):
         )
 
     def _in_context(self, handler: Handler) -> Handler:
+        if handler.batch > 1:  # its calls have the context
+            return handler
+
         def in_thread(handling: Handling) -> Any:
             with self._thread_context():
                 return handler.call(handling)

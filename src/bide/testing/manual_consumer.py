@@ -94,7 +94,10 @@ class ManualConsumer(Consumer):
         Raises:
             TimeoutError: the handler did not end in time.
         """
-        command = Claim(self.queue_handlers.queue, 1, self.queue_handlers.lease, HOLDER)
+        if self._handled:  # of the same batch
+            return self._handled.pop(0)
+        most = max(handler.batch for handler in self.queue_handlers.handlers.values())
+        command = Claim(self.queue_handlers.queue, most, self.queue_handlers.lease, HOLDER)
         reply = await self._store_client.once(Claimed, command)
         if not reply.messages:
             return reply.next
@@ -108,13 +111,14 @@ class ManualConsumer(Consumer):
             self.release_running()
             with suppress(TimeoutError):
                 await self._settle_all(1)
+            self._handled.clear()
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise TimeoutError(
                 f"{stuck} did not end within {patience:g} s of real time. Does it wait for "
                 "something that the test does not do? The fake clock does not move meanwhile"
             ) from None
-        return self._handled.pop()
+        return self._handled.pop(0)
 
     async def _settle_all(self, patience: float) -> None:
         async with asyncio.timeout(patience):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.consuming.batching import make_batch_handler
 from bide.consuming.handler import (
     Middleware,
     check_is_no_generator,
@@ -168,6 +169,8 @@ class App(Periodic):
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
         still_wanted: Callable[..., Any] | None = None,
+        batch: int | None = None,
+        linger: Duration = "50ms",
         keep: Duration | None = None,
         history: Duration | None = None,
         result_ttl: Duration | None = None,
@@ -201,6 +204,12 @@ class App(Periodic):
             still_wanted: called before each delivery with the body, or the body and the delivery.
                 If it returns false, the message is discarded: it is acked, and the handler is not
                 called. Async if the handler is.
+            batch: let the function take so many messages at a time, at most 1,000: `(bodies)` or
+                `(bodies, deliveries)`, each a list. If it returns nothing, all are acked; or it
+                returns a list with an outcome for each: a result, `None`, or an exception such as
+                `bide.Retry("busy")`. If it raises, all are released, which counts no attempt, and
+                each is delivered again alone.
+            linger: how long a batch waits for more messages, in real time.
             keep, history, result_ttl, limit, rate, group_limit, group_rate: settings of the queue,
                 as for `Queue.configure`. A worker applies them when it starts and they have changed
                 since they were last applied; what is not declared stays as it is.
@@ -228,7 +237,26 @@ class App(Periodic):
 
         def register(function: F) -> F:
             self._check_free(queue, "for several kinds of work in one queue use @app.job")
-            handler = make_handler(function, timeout, retry, still_wanted, warn_after=warn_after)
+            if batch is None:
+                handler = make_handler(
+                    function, timeout, retry, still_wanted, warn_after=warn_after
+                )
+            elif still_wanted is not None:
+                raise InvalidArgument(
+                    f"{name_of(function)} has batch= and still_wanted=; let it return "
+                    "bide.Discard() for what is no longer wanted"
+                )
+            else:
+                handler = make_batch_handler(
+                    function,
+                    batch,
+                    linger,
+                    timeout,
+                    retry,
+                    warn_after,
+                    in_thread=self._thread_context,
+                    on_loop=self._loop_context,
+                )
             self._add(queue, None, handler, lease, concurrency, settings)
             return function
 

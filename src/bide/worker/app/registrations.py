@@ -1,6 +1,7 @@
 """What a program has registered with its app, as worker processes read it."""
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 from bide.clock import Clock
@@ -52,6 +53,14 @@ class Registrations:
         """The handlers by queue, including those of jobs, sources and schedules."""
         return self._queue_handlers
 
+    def _thread_context(self) -> AbstractContextManager[object]:
+        """Return the context of a plain handler; a framework has one."""
+        return nullcontext()
+
+    def _loop_context(self) -> AbstractAsyncContextManager[object]:
+        """Return the context of an async handler; a framework has one."""
+        return nullcontext()
+
     def _add(
         self,
         queue: str,
@@ -66,8 +75,14 @@ class Registrations:
         known = self._queue_handlers.get(check_queue(queue))
         if concurrency is None:
             usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
+            usual = max(usual, 2 * handler.batch)  # one gathers while another runs
             concurrency = usual if known is None else known.concurrency
         check_whole(concurrency, "concurrency", 1, MOST)
+        if concurrency < handler.batch:
+            raise InvalidArgument(
+                f"concurrency={concurrency} is less than batch={handler.batch}: a process would "
+                "never fill a batch"
+            )
         if known is None:
             known = self._queue_handlers[queue] = QueueHandlers(queue, ms, concurrency)
         elif (known.lease, known.concurrency) != (ms, concurrency):

@@ -1,0 +1,270 @@
+"""Batch handlers: one call of a function for many messages.
+
+Each delivery waits for the batch that it joins, and ends by itself: its lease is extended, its
+middleware runs and it is settled as that of any other handler. If the function raises, its batch is
+released, which counts no attempt, and each message is delivered again alone: only that delivery
+counts. So one message that always fails costs its neighbours no attempt.
+"""
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from bide.consuming.handler import (
+    Decode,
+    check_is_no_generator,
+    checked_result,
+    checked_retry,
+    decoder,
+    hints_of,
+    is_coroutine_function,
+    name_of,
+    seconds_of,
+)
+from bide.consuming.handling import Handler, Handling
+from bide.logs import logger
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.limits import check_whole
+from bide.model.times import Duration, milliseconds
+
+LARGEST = 1_000
+"""The maximum size of a batch: what one claim brings at most."""
+
+LINGER_MOST = 60_000
+"""The longest time, in milliseconds, that a batch waits for more messages."""
+
+FAILED = "batch failed: "
+"""How the reason begins with which a message of a batch is released."""
+
+TAKES = "a batch handler takes (bodies) or (bodies, deliveries: list[bide.Delivery])"
+
+_log = logger("bide.worker.delivery")
+
+
+class BatchFailed(Exception):
+    """The function raised for a batch: each message of it is delivered again alone."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A delivery in a batch."""
+
+    handling: Handling
+    body: Any
+    ended: "asyncio.Future[Any]"
+    """Gets what its handler returns for it, or raises."""
+
+
+@dataclass(eq=False)
+class Batch:
+    """Deliveries that one call handles."""
+
+    members: list[Member] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
+    call: "asyncio.Task[None] | None" = None
+    """The call, once it has begun."""
+
+
+class Batching:
+    """Gathers deliveries into batches, and calls a function for each batch.
+
+    Args:
+        function: plain or async; takes a list of bodies, and perhaps one of deliveries.
+        size: of a full batch, which is called at once.
+        linger: how many seconds a batch waits for more messages, in real time.
+        timeout: how many seconds a call may take.
+        in_thread: makes the context of a plain function.
+        on_loop: makes the context of an async function.
+
+    Raises:
+        InvalidArgument: the function takes anything else.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        size: int,
+        linger: float,
+        timeout: float | None,
+        *,
+        in_thread: Callable[[], AbstractContextManager[object]],
+        on_loop: Callable[[], AbstractAsyncContextManager[object]],
+    ) -> None:
+        self.name = name_of(function)
+        self.decode, self._takes_deliveries = _inspect(function, self.name)
+        self._function = function
+        self._is_async = is_coroutine_function(function)
+        self._size = size
+        self._linger = linger
+        self._timeout = timeout
+        self._in_thread = in_thread
+        self._on_loop = on_loop
+        self._gathering: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batch] = (
+            weakref.WeakKeyDictionary()
+        )
+        if timeout is not None and not self._is_async:
+            raise InvalidArgument(
+                f"{self.name} has batch= and timeout=, and is a plain function, which nothing can "
+                "interrupt; make it async, or leave out timeout="
+            )
+
+    async def handle(self, handling: Handling) -> Any:
+        """Handle a delivery in a batch, or alone if its last batch has failed."""
+        body = self.decode(handling.message)
+        failures = handling.message.failures
+        if failures and failures[-1].reason.startswith(FAILED):
+            return _outcome((await self._called([handling], [body]))[0])
+        loop = asyncio.get_running_loop()
+        batch = self._gathering.get(loop)
+        if batch is None:
+            batch = self._gathering[loop] = Batch()
+            batch.timer = loop.call_later(self._linger, self._begin, loop, batch)
+        member = Member(handling, body, loop.create_future())
+        batch.members.append(member)
+        if len(batch.members) >= self._size:
+            self._begin(loop, batch)
+        try:
+            return await member.ended
+        finally:
+            self._leave(batch, member)
+
+    def _leave(self, batch: Batch, member: Member) -> None:
+        """Note that a member has ended; without members, a call is for nothing."""
+        batch.members.remove(member)
+        if batch.call is not None and not batch.members:
+            batch.call.cancel()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
+        """Call the function for a batch that is full, or has waited long enough."""
+        if self._gathering.get(loop) is batch:
+            del self._gathering[loop]
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if batch.call is None and batch.members:
+            batch.call = loop.create_task(self._call(list(batch.members)), name=self.name)
+
+    async def _call(self, members: Sequence[Member]) -> None:
+        try:
+            outcomes = await self._called(
+                [member.handling for member in members], [member.body for member in members]
+            )
+        except Exception as error:  # noqa: BLE001  (each member raises it)
+            outcomes = [self._failure(error, members)] * len(members)
+        for member, outcome in zip(members, outcomes, strict=True):
+            if member.ended.done():  # its lease was lost meanwhile
+                continue
+            if isinstance(outcome, BaseException):
+                member.ended.set_exception(outcome)
+            else:
+                member.ended.set_result(outcome)
+
+    def _failure(self, error: Exception, members: Sequence[Member]) -> Exception:
+        """Return what the members of a batch raise whose call has raised an error."""
+        if len(members) == 1:  # it was alone
+            return error
+        _log.warning(
+            "%s: a batch of %d failed, and each message is delivered again alone: %s: %s",
+            members[0].handling.message.queue,
+            len(members),
+            type(error).__name__,
+            error,
+            extra={"handler": self.name},
+        )
+        failure = BatchFailed(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+    async def _called(self, handlings: list[Handling], bodies: list[Any]) -> Sequence[Any]:
+        """Call the function; return an outcome for each message."""
+        arguments = (bodies, handlings) if self._takes_deliveries else (bodies,)
+        async with asyncio.timeout(self._timeout):
+            if self._is_async:
+                async with self._on_loop():
+                    returned = await self._function(*arguments)
+            else:
+                returned = await asyncio.to_thread(self._call_plainly, arguments)
+        returned = checked_result(returned, self.name)
+        if returned is None:
+            return [None] * len(bodies)
+        if not isinstance(returned, (list, tuple)) or len(returned) != len(bodies):
+            raise TypeError(
+                f"{self.name} returned {type(returned).__name__} for {len(bodies)} messages; it "
+                "returns nothing, or a list with an outcome for each of them"
+            )
+        return returned
+
+    def _call_plainly(self, arguments: tuple[Any, ...]) -> Any:
+        with self._in_thread():
+            return self._function(*arguments)
+
+
+def make_batch_handler(
+    function: Callable[..., Any],
+    batch: int,
+    linger: Duration,
+    timeout: Duration | None,
+    retry: Backoff | None,
+    warn_after: Duration | None,
+    *,
+    in_thread: Callable[[], AbstractContextManager[object]],
+    on_loop: Callable[[], AbstractAsyncContextManager[object]],
+) -> Handler:
+    """Return the handler of a function that takes many messages at once; see `Batching`.
+
+    Raises:
+        InvalidArgument: it takes anything else, or a setting is not valid.
+    """
+    check_whole(batch, "batch", 2, LARGEST)
+    waits = milliseconds(linger, "linger")
+    if not 0 <= waits <= LINGER_MOST:
+        raise InvalidArgument(f"linger={linger!r} must be between 0 and 1 minute")
+    batching = Batching(
+        function, batch, waits / 1000, seconds_of(timeout), in_thread=in_thread, on_loop=on_loop
+    )
+    return Handler(
+        batching.name,
+        batching.handle,
+        is_async=True,
+        warn_after=seconds_of(warn_after, "warn_after"),
+        retry=checked_retry(retry) or Backoff(),
+        check=batching.decode,
+        batch=batch,
+    )
+
+
+def _outcome(outcome: Any) -> Any:
+    """Return what a function returned for one message, or raise it."""
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _inspect(function: Callable[..., Any], name: str) -> tuple[Decode, bool]:
+    """Return what decodes a body, and whether the function takes the deliveries, too."""
+    check_is_no_generator(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name}: {TAKES}") from None
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not 1 <= len(positional) <= 2 or not set(needed) <= set(positional):
+        raise InvalidArgument(f"{name}: {TAKES}")
+    hints = hints_of(function, name)
+    kind = hints.get(positional[0].name, list)
+    if kind is not list and get_origin(kind) is not list:
+        raise InvalidArgument(
+            f"{name} takes many messages at once: annotate {positional[0].name} with a list, such "
+            "as list[Mail]"
+        )
+    element = (get_args(kind) or (Any,))[0]
+    return decoder(element, name), len(positional) == 2
