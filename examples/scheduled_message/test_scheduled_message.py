@@ -95,7 +95,7 @@ def test_once_a_worker_has_it_in_hand_nothing_can_be_changed(
         lambda: withdraw(letter),
     ]
     for change in changes:
-        with pytest.raises(TooLate, match=f"{letter} is held by .* until"):
+        with pytest.raises(TooLate, match=f"{letter} was not .*: worker .* holds it until"):
             change()
         assert scheduled(letter) == before  # the database was rolled back
     delivery.release()

@@ -275,7 +275,7 @@ def test_an_id_that_is_there_already(run: Bide, orders: bide.Queue) -> None:
     assert [message.body for message in orders.scan()] == [1]
     refused = run(*put, "2", "--on-conflict", "raise")
     assert refused.exit_code == 1
-    assert "nothing was stored" in refused.stderr
+    assert "a was not stored: it is delayed" in refused.stderr
     assert "--on-conflict 'keep' or 'replace'" in refused.stderr
     assert run(*put, "3", "--on-conflict", "replace").exit_code == 0
     assert [message.body for message in orders.scan()] == [3]

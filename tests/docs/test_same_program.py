@@ -19,7 +19,7 @@ URL = "redis://localhost:6379/0"
 BOUND = 120.0
 
 ANSWERS = {
-    "bide": "True\n",
+    "bide": "order-41 is cancelled\n",
     "Celery": "None\n",
     "RQ": "",
     "arq": "True\n",

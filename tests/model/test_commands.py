@@ -1,3 +1,5 @@
+import operator
+import pickle
 from typing import Any
 
 import msgspec
@@ -101,6 +103,28 @@ def test_what_may_be_sent_again_says_so() -> None:
 def test_an_outcome_in_words(outcome: Outcome, text: str) -> None:
     assert str(outcome) == text
     assert bool(outcome) is outcome.done
+
+
+def test_what_was_asked_for_is_no_part_of_an_outcome() -> None:
+    plain = Outcome("a", False, "leased", 0, until=1, holder="w")
+    answer = cmd.Cancel("q", ["a"]).answered(plain)
+    assert str(answer) != str(plain)
+    assert answer == plain
+    assert plain == answer
+    assert not operator.ne(answer, plain)
+    assert not operator.ne(plain, answer)
+    assert answer != Outcome("a", True)
+    assert hash(answer) == hash(plain)
+    assert msgspec.json.encode(answer) == msgspec.json.encode(plain)
+    assert msgspec.structs.asdict(answer) == msgspec.structs.asdict(plain)
+    assert pickle.loads(pickle.dumps(answer)) == plain
+
+
+def test_the_outcomes_of_each_command_say_what_was_asked_for() -> None:
+    silent = {name(command) for command in EXAMPLES if command.outcome_type is Outcome}
+    assert silent == {
+        name(command) for command in EXAMPLES if "`Outcomes`" not in (type(command).__doc__ or "")
+    }
 
 
 def test_sums() -> None:

@@ -47,8 +47,8 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
     assert {message.id: message.body for message in orders.scan()} == {"there": 0, "new": 2}
     dead = rows(shop, "bide_outbox_dead", "queue, id, reason")
     assert [(queue, id) for queue, id, _ in dead] == [("orders", "there"), ("orders", "nowhere")]
-    assert dead[0][2].startswith("there is delayed")
-    assert dead[1][2] == "too late to cancel: nowhere is not in the queue"
+    assert dead[0][2].startswith("there was not stored: it is delayed, due")
+    assert dead[1][2] == "nowhere was not cancelled: it is not in the queue"
     assert rows(shop) == []
 
 

@@ -37,10 +37,11 @@ def test_cancel_too_late_says_where_the_message_is(orders: Any, clock: FakeClock
     held = orders.cancel("a")
     assert not held
     assert (held.state, held.until) == ("leased", START + 30_000)
-    assert str(held).startswith(f"a is held by {held.holder} until 2023-11-14 22:13:50 UTC")
+    refused = "a was not cancelled"
+    assert str(held) == f"{refused}: worker {held.holder} holds it until 2023-11-14 22:13:50 UTC"
     delivery.ack()
     gone = orders.cancel("a")
-    assert (gone.done, gone.state, str(gone)) == (False, None, "a is not in the queue")
+    assert (gone.done, gone.state, str(gone)) == (False, None, f"{refused}: it is not in the queue")
 
 
 def test_cancel_only_what_was_seen(orders: Any) -> None:

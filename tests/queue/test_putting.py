@@ -112,7 +112,9 @@ def test_replace_changes_body_and_due_while_nobody_holds_it(orders: Any) -> None
 
 def test_raise_raises_and_tells_where_the_other_is(orders: Any) -> None:
     assert orders.put("first", id="a", on_conflict="raise")
-    with pytest.raises(AlreadyExists, match=r"a is ready, due 2023.*nothing was stored.*keep"):
+    with pytest.raises(
+        AlreadyExists, match=r"a was not stored: it is ready, due 2023.*another id, or.*keep"
+    ):
         orders.put("second", id="a", on_conflict="raise")
     assert orders.get("a").body == "first"
 

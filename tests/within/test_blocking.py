@@ -79,7 +79,7 @@ def test_a_refusal_is_a_result_and_the_transaction_goes_on(shop: Shop) -> None:
     orders.put(1, id="there", delay=60)
     user.run("INSERT INTO bill VALUES ('a')")
     assert orders.put(2, id="there", within=user.within).state == "delayed"
-    with pytest.raises(bide.AlreadyExists, match="there is delayed"):
+    with pytest.raises(bide.AlreadyExists, match="there was not stored: it is delayed"):
         orders.put(2, id="there", on_conflict="raise", within=user.within)
     assert orders.put(2, id="held", on_conflict="replace", within=user.within).holder
     assert orders.cancel("held", within=user.within).state == "leased"

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import msgspec
@@ -253,7 +254,8 @@ class _Run:
             if message.state not in ("delayed", "ready"):
                 return self._stays(entry, f"its message is {message.state}, with another due time")
             command = Reschedule(self.queue.name, [item.id], at=item.at)
-            if not self.dry_run and not self.queue._execute(command, only_outcome):
+            moved = partial(only_outcome, command)
+            if not self.dry_run and not self.queue._execute(command, moved):
                 return self._stays(entry, "its message has another due time and was just claimed")
             self.loaded.rescheduled += 1
         self.loaded.kept += 1  # or it has been delivered in between

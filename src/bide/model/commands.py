@@ -9,10 +9,25 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import astuple
 
 from bide.model.command_parts import Lease, Origin, Where
 from bide.model.limits import BULK, MAX_BUCKETS, MAX_BYTES, MAX_COUNT, MAX_LEASE
 from bide.model.message import Item, State
+from bide.model.replies import (
+    AckOutcome,
+    BuryOutcome,
+    CancelOutcome,
+    EditOutcome,
+    ExtendOutcome,
+    Outcome,
+    PurgeOutcome,
+    PutOutcome,
+    ReleaseOutcome,
+    RescheduleOutcome,
+    RetryOutcome,
+    ReviveOutcome,
+)
 from bide.model.times import LATEST, SLOWEST, Ms, UnixMs
 
 __all__ = [
@@ -81,11 +96,19 @@ class _Command(_OnQueue, frozen=True, kw_only=True):
 
     named_by: ClassVar[str | None] = None
     """The field with one element for each message that it names."""
+    outcome_type: ClassVar[type[Outcome]] = Outcome
+    """What its outcomes become, so that their texts say what was asked for."""
 
     @property
     def weight(self) -> int:
         """The number of messages that it names or may change, which bounds batches."""
         return 1 if self.named_by is None else len(getattr(self, self.named_by))
+
+    def answered(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with a text that says what was asked for: "a is cancelled"."""
+        if outcome.state == "pending" or (outcome.state is not None and outcome.done):
+            return outcome  # its text says where the message is now
+        return self.outcome_type(*astuple(outcome))
 
 
 class _ById(_Command, frozen=True):
@@ -110,6 +133,7 @@ class Put(_Command, frozen=True, tag="put"):
     origin: Origin | None = None
 
     named_by: ClassVar[str | None] = "items"
+    outcome_type: ClassVar[type[Outcome]] = PutOutcome
 
 
 class Cancel(_ById, frozen=True, tag="cancel"):
@@ -129,6 +153,8 @@ class Cancel(_ById, frozen=True, tag="cancel"):
     """One for each id, as `if_version`; empty: none. Other commands take it in the same way."""
     origin: Origin | None = None
     """By id only. Other commands take it in the same way."""
+
+    outcome_type: ClassVar[type[Outcome]] = CancelOutcome
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
@@ -154,6 +180,8 @@ class Reschedule(_ById, frozen=True, tag="reschedule"):
     versions: _Strings = []
     origin: Origin | None = None
 
+    outcome_type: ClassVar[type[Outcome]] = RescheduleOutcome
+
 
 class Edit(_ById, frozen=True, tag="edit"):
     """Change fields of messages that no worker holds, dead letters included.
@@ -174,6 +202,8 @@ class Edit(_ById, frozen=True, tag="edit"):
     at: UnixMs | None = None
     delay: Ms | None = None
     if_version: str | None = None
+
+    outcome_type: ClassVar[type[Outcome]] = EditOutcome
 
     @property
     def options(self) -> dict[str, Any]:
@@ -224,6 +254,7 @@ class Extend(_Settle, frozen=True, tag="extend"):
     lease: _LeaseMs
 
     repeatable: ClassVar[bool] = True
+    outcome_type: ClassVar[type[Outcome]] = ExtendOutcome
 
 
 class Ack(_Settle, frozen=True, tag="ack"):
@@ -234,6 +265,8 @@ class Ack(_Settle, frozen=True, tag="ack"):
 
     results: Annotated[list[bytes | None], Meta(max_length=MAX_COUNT)] = []
     """The result of each message in JSON, `None` for those without; empty: none has one."""
+
+    outcome_type: ClassVar[type[Outcome]] = AckOutcome
 
 
 class RetryCommand(_Settle, frozen=True, tag="retry"):
@@ -248,6 +281,11 @@ class RetryCommand(_Settle, frozen=True, tag="retry"):
     """Count no attempt. Without a delay, a message keeps its due time. A reason is remembered as
     that of a failure."""
 
+    @property
+    def outcome_type(self) -> type[Outcome]:  # type: ignore[override]
+        """A release counts no attempt, a retry does."""
+        return ReleaseOutcome if self.release else RetryOutcome
+
 
 class BuryCommand(_Settle, frozen=True, tag="bury"):
     """Make messages dead letters: leased ones by lease, others by id. Answers `Outcomes`.
@@ -258,6 +296,8 @@ class BuryCommand(_Settle, frozen=True, tag="bury"):
     leases: _Leases = []
     reason: str = ""
     ids: _Strings = []
+
+    outcome_type: ClassVar[type[Outcome]] = BuryOutcome
 
     @property
     def weight(self) -> int:
@@ -274,12 +314,16 @@ class Release(_ById, frozen=True, tag="release"):
 
     reason: str = "released"
 
+    outcome_type: ClassVar[type[Outcome]] = ReleaseOutcome
+
 
 class Revive(_ById, frozen=True, tag="revive"):
     """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`."""
 
     delay: Ms = 0
     versions: _Strings = []
+
+    outcome_type: ClassVar[type[Outcome]] = ReviveOutcome
 
 
 class Find(_ById, frozen=True, tag="find"):
@@ -404,6 +448,8 @@ class Purge(_Command, frozen=True, tag="purge"):
     """Only those that entered this state (delayed, ready: are due) before this time."""
     ids: _Strings | None = None
     versions: _Strings = []
+
+    outcome_type: ClassVar[type[Outcome]] = PurgeOutcome
 
     @property
     def weight(self) -> int:

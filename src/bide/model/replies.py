@@ -1,9 +1,10 @@
 """Replies: the answers of a store, one for each command."""
 
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from bide.model.command_parts import Lease
 from bide.model.ended import End
@@ -20,6 +21,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         False
         >>> print(kept)
         order-42 is held by web1:431 until 2023-11-14 22:13:20 UTC
+
+    What a method of a queue returns says what was asked for, too: "order-42 was not cancelled:
+    worker web1:431 holds it until 2023-11-14 22:13:20 UTC".
     """
 
     id: str
@@ -48,21 +52,128 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return None if self.due is None else to_datetime(self.due)
 
     def __str__(self) -> str:
-        when = f"{to_datetime(self.until):%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else ""
+        return f"{self.id} {self._place()}"
+
+    def _place(self) -> str:
+        """Say where the message is: "is ready, due ..."."""
         match self.state:
             case None:
-                return f"{self.id} is {'no longer' if self.done else 'not'} in the queue"
+                return f"is {'no longer' if self.done else 'not'} in the queue"
             case "leased":
-                held = f"{self.id} is held by {self.holder} until {when}"
-                if self.successor is None:
-                    return held
-                return f"{held}; its successor is {'stored' if self.done else 'cancelled'}"
+                return f"is held by {self.holder} {self._lease()}"
             case "delayed" | "ready" | "pending" if self.due is not None:
-                return (
-                    f"{self.id} is {self.state}, due {to_datetime(self.due):%Y-%m-%d %H:%M:%S} UTC"
-                )
+                return f"is {self.state}, due {_utc(self.due)}"
             case _:
-                return f"{self.id} is {self.state}" + (f" since {when}" if when else "")
+                return f"is {self.state}" + (
+                    "" if self.until is None else f" since {_utc(self.until)}"
+                )
+
+    def _lease(self) -> str:
+        until = "" if self.until is None else f"until {_utc(self.until)}"
+        if self.successor is None:
+            return until
+        return f"{until}; its successor is {'stored' if self.done else 'cancelled'}"
+
+
+def _utc(moment: int) -> str:
+    return f"{to_datetime(moment):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Answer(Outcome, frozen=True, gc=False):
+    """The outcome of a command as its caller gets it, where its text needs to say what was asked.
+
+    It has no fields of its own, and equals the outcome of the store.
+    """
+
+    participle: ClassVar[str] = ""
+    """What was to become of the message, such as "cancelled"."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Outcome):
+            return NotImplemented
+        return bool(astuple(self) == astuple(other))
+
+    def __ne__(self, other: object) -> bool:  # that of structs compares their types
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(Outcome(*astuple(self)))
+
+    def __str__(self) -> str:
+        if self.done:
+            return f"{self.id} is {self.participle}"
+        return f"{self.id} was not {self.participle}: {self._obstacle()}"
+
+    def _obstacle(self) -> str:
+        if self.state == "leased":
+            return f"worker {self.holder} holds it {self._lease()}"
+        return f"it {self._place()}"
+
+
+class PutOutcome(Answer, frozen=True, gc=False):
+    """The outcome of a put."""
+
+    participle: ClassVar[str] = "stored"
+
+
+class CancelOutcome(Answer, frozen=True, gc=False):
+    """The outcome of a cancel."""
+
+    participle: ClassVar[str] = "cancelled"
+
+
+class RescheduleOutcome(Answer, frozen=True, gc=False):
+    """The outcome of a reschedule."""
+
+    participle: ClassVar[str] = "rescheduled"
+
+
+class EditOutcome(Answer, frozen=True, gc=False):
+    """The outcome of an edit."""
+
+    participle: ClassVar[str] = "edited"
+
+
+class ExtendOutcome(Answer, frozen=True, gc=False):
+    """The outcome of extending a lease."""
+
+    participle: ClassVar[str] = "extended"
+
+
+class AckOutcome(Answer, frozen=True, gc=False):
+    """The outcome of an ack."""
+
+    participle: ClassVar[str] = "acked"
+
+
+class RetryOutcome(Answer, frozen=True, gc=False):
+    """The outcome of a retry."""
+
+    participle: ClassVar[str] = "retried"
+
+
+class BuryOutcome(Answer, frozen=True, gc=False):
+    """The outcome of burying a message."""
+
+    participle: ClassVar[str] = "buried"
+
+
+class ReleaseOutcome(Answer, frozen=True, gc=False):
+    """The outcome of releasing a message."""
+
+    participle: ClassVar[str] = "released"
+
+
+class ReviveOutcome(Answer, frozen=True, gc=False):
+    """The outcome of reviving a dead letter."""
+
+    participle: ClassVar[str] = "revived"
+
+
+class PurgeOutcome(Answer, frozen=True, gc=False):
+    """The outcome of purging a message."""
+
+    participle: ClassVar[str] = "purged"
 
 
 class Outcomes(msgspec.Struct, frozen=True, gc=False, tag="outcomes", omit_defaults=True):

@@ -220,12 +220,7 @@ class Forwarder:
                 for row, outcome in zip(rows, reply.outcomes, strict=True):
                     if outcome or outcome.state == "forwarded":  # done, perhaps once before
                         continue
-                    late = (
-                        ""
-                        if isinstance(command, cmd.Put)
-                        else (f"too late to {type(command).__name__.lower()}: ")
-                    )
-                    refused[row.number] = f"{late}{outcome}"
+                    refused[row.number] = str(command.answered(outcome))
             elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
                 self._denied[rows[0].queue] = time.monotonic() + POLL
                 denied |= {row.number: reply for row in rows}

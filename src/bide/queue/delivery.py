@@ -12,7 +12,7 @@ from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import Duration, milliseconds
-from bide.queue.results import check_held
+from bide.queue.results import all_outcomes, check_held
 
 HeldT = TypeVar("HeldT", bound="Held[Any]")
 Done = TypeVar("Done")
@@ -122,11 +122,11 @@ class AsyncDelivery(Held[Coroutine[Any, Any, None]]):
     __slots__ = ()
 
 
-def settled(deliveries: Sequence[Held[Any]], reply: Outcomes) -> list[Outcome]:
-    """Note which deliveries were settled; return the outcomes."""
+def settled(command: Command, deliveries: Sequence[Held[Any]], reply: Outcomes) -> list[Outcome]:
+    """Note which deliveries a command has settled; return the outcomes."""
     for delivery, outcome in zip(deliveries, reply.outcomes, strict=True):
         delivery.settled = delivery.settled or outcome.done
-    return reply.outcomes
+    return all_outcomes(command, reply)
 
 
 def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from bide.model.body import decoder_of
+from bide.model.commands import Command
 from bide.model.ended import PENDING, NotAcked
 from bide.model.errors import (
     AccessDenied,
@@ -24,15 +25,15 @@ from bide.model.times import to_datetime
 T = TypeVar("T")
 
 
-def only_outcome(reply: Outcomes) -> Outcome:
+def only_outcome(command: Command, reply: Outcomes) -> Outcome:
     """Return the outcome of a command for one message."""
     (outcome,) = reply.outcomes
-    return outcome
+    return command.answered(outcome)
 
 
-def new_outcome(reply: Outcomes) -> Outcome:
+def new_outcome(command: Command, reply: Outcomes) -> Outcome:
     """Return the outcome of a put of one message, which must be new: see `must_be_new`."""
-    return must_be_new(only_outcome(reply))
+    return must_be_new(only_outcome(command, reply))
 
 
 def must_be_new(outcome: Outcome) -> Outcome:
@@ -43,14 +44,12 @@ def must_be_new(outcome: Outcome) -> Outcome:
     """
     if outcome.state == "pending" or outcome.done:
         return outcome
-    raise AlreadyExists(
-        f"{outcome}; nothing was stored. Use another id, or on_conflict='keep' or 'replace'"
-    )
+    raise AlreadyExists(f"{outcome}. Use another id, or on_conflict='keep' or 'replace'")
 
 
-def all_outcomes(reply: Outcomes) -> list[Outcome]:
+def all_outcomes(command: Command, reply: Outcomes) -> list[Outcome]:
     """Return the outcomes of a command for several messages."""
-    return reply.outcomes
+    return [command.answered(outcome) for outcome in reply.outcomes]
 
 
 def check_held(outcome: Outcome, verb: str) -> None:

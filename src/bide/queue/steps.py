@@ -23,7 +23,10 @@ from bide.queue.results import Imported
 
 def putting(command: Put) -> Steps[list[Outcome]]:
     """Put messages, of which there may be none; return the outcomes."""
-    return (yield from outcomes_of(command)) if command.items else []
+    if not command.items:
+        return []
+    outcomes = yield from outcomes_of(command)
+    return [command.answered(outcome) for outcome in outcomes]
 
 
 def unheld(messages: Iterable[Message]) -> list[str]:
@@ -66,7 +69,8 @@ def reviving(
         chosen += [message.id for message in page.messages]
         scan = following(scan, page)
     parts = [msgspec.structs.replace(command, ids=part) for part in in_parts(chosen)]
-    return (yield from outcomes_of(*parts))
+    outcomes = yield from outcomes_of(*parts)
+    return [command.answered(outcome) for outcome in outcomes]
 
 
 def explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:

@@ -150,7 +150,7 @@ class Queue(BaseQueue):
         )
         command = self._builder.put_one(message, on_conflict, if_version)
         result_of = new_outcome if on_conflict == "raise" else only_outcome
-        return self._execute(command, result_of, within=within)
+        return self._execute(command, partial(result_of, command), within=within)
 
     def put_many(
         self,
@@ -269,19 +269,19 @@ class Queue(BaseQueue):
     ) -> list[Outcome]:
         """Ack many deliveries with one commit; the outcome is false where the lease was over."""
         command = self._builder.ack(leases(deliveries), results)
-        return self._execute(command, partial(settled, deliveries))
+        return self._execute(command, partial(settled, command, deliveries))
 
     def retry(
         self, deliveries: Sequence[Held[Any]], delay: Duration = 0, reason: str = ""
     ) -> list[Outcome]:
         """Retry many deliveries with one commit; see `Delivery.retry`."""
         command = self._builder.retry(leases(deliveries), delay, reason)
-        return self._execute(command, partial(settled, deliveries))
+        return self._execute(command, partial(settled, command, deliveries))
 
     def bury(self, deliveries: Sequence[Held[Any]], reason: str = "") -> list[Outcome]:
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
         command = self._builder.bury(leases(deliveries), reason)
-        return self._execute(command, partial(settled, deliveries))
+        return self._execute(command, partial(settled, command, deliveries))
 
     @overload
     def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
@@ -298,12 +298,15 @@ class Queue(BaseQueue):
             reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
-            return self._execute(self._builder.end_lease(what, reason), only_outcome)
-        return self._execute(self._builder.release(leases(what)), partial(settled, what))
+            ending = self._builder.end_lease(what, reason)
+            return self._execute(ending, partial(only_outcome, ending))
+        command = self._builder.release(leases(what))
+        return self._execute(command, partial(settled, command, what))
 
     def extend(self, deliveries: Sequence[Held[Any]], lease: Duration = 30) -> list[Outcome]:
         """Extend many leases with one commit; see `Delivery.extend`."""
-        return self._execute(self._builder.extend(leases(deliveries), lease), all_outcomes)
+        command = self._builder.extend(leases(deliveries), lease)
+        return self._execute(command, partial(all_outcomes, command))
 
     @overload
     def cancel(
@@ -372,7 +375,7 @@ class Queue(BaseQueue):
             check_no_rule(group, after, before, dry_run)
             command = self._builder.cancel([id], if_due, if_version)
             check_undo(undo, False, dry_run, within)
-            return self._execute(command, only_outcome, within=within)
+            return self._execute(command, partial(only_outcome, command), within=within)
         if if_due is not None or if_version is not None:
             raise InvalidArgument("if_due= and if_version= are for one message: name its id")
         command = self._builder.cancel_where(group, after, before, dry_run)
@@ -383,7 +386,8 @@ class Queue(BaseQueue):
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
-        return self._execute(self._builder.cancel(ids, None), all_outcomes)
+        command = self._builder.cancel(ids, None)
+        return self._execute(command, partial(all_outcomes, command))
 
     @overload
     def reschedule(
@@ -456,7 +460,7 @@ class Queue(BaseQueue):
             check_no_rule(group, after, before, dry_run)
             command = self._builder.reschedule([id], delay, at, if_due, if_version)
             check_undo(undo, False, dry_run, within)
-            return self._execute(command, only_outcome, within=within)
+            return self._execute(command, partial(only_outcome, command), within=within)
         if group is None:
             raise InvalidArgument("reschedule needs to know what: an id, or group=")
         if if_due is not None or if_version is not None or within is not None:
@@ -519,7 +523,7 @@ class Queue(BaseQueue):
             group=group,
             headers=headers,
         )
-        return self._execute(command, only_outcome)
+        return self._execute(command, partial(only_outcome, command))
 
     def undo(self, undo: str) -> Undone:
         """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.

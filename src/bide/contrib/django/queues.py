@@ -124,7 +124,8 @@ class Queue(OfSettings, bide.Queue):
 
     def _committed(self, command: Command) -> None:
         reply = super()._execute(command)
-        if refused := [str(outcome) for outcome in reply.outcomes if not outcome]:
+        outcomes = [command.answered(outcome) for outcome in reply.outcomes]
+        if refused := [str(outcome) for outcome in outcomes if not outcome]:
             _log.warning("after the commit, in %s: %s", self.name, "; ".join(refused))
 
 

@@ -208,7 +208,7 @@ class ElsewhereWithoutOutbox(QueueCase):
     def test_what_was_refused_is_logged(self) -> None:
         with self.assertLogs("bide.django", "WARNING") as logs, transaction.atomic():
             orders.cancel("nothing")
-        self.assertIn("nothing is not in the queue", logs.output[0])
+        self.assertIn("nothing was not cancelled: it is not in the queue", logs.output[0])
 
     def test_a_failure_of_the_store_is_raised(self) -> None:
         with override_settings(
