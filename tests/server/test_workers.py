@@ -222,7 +222,7 @@ def test_reports_use_no_quota_and_are_so_many(
     lane = open_lane(shop.url.replace("http://", f"http://{shop.token}@"))
     for number in range(3):
         lane.call(put_report(f"shop:{number}", ORDERS))
-    with pytest.raises(StoreFull, match="3 workers report"):
+    with pytest.raises(StoreFull, match="3 reports of workers"):
         lane.call(put_report("shop:3", ORDERS))
     lane.call(put_report("shop:0", ORDERS))
     close_lane(lane)

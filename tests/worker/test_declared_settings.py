@@ -132,12 +132,18 @@ def test_a_wrong_setting_is_refused_by_the_decorator(settings: Any, text: str) -
 
 
 class Recording(StoreClient):
-    """Remembers what it was asked, and dies after so many writes."""
+    """Remembers what it was asked, and raises an error after so many writes."""
 
-    def __init__(self, store: ScratchStore, writes: int = 99) -> None:
+    def __init__(
+        self,
+        store: ScratchStore,
+        writes: int = 99,
+        error: Exception = ConnectionError("it died"),  # noqa: B008
+    ) -> None:
         super().__init__(store.lane, store.clock)
         self.asked: list[type[Command]] = []
         self._writes = writes
+        self._error = error
         self.lane = self  # type: ignore[assignment]
         self._store = store
 
@@ -146,7 +152,7 @@ class Recording(StoreClient):
         if isinstance(command, (Configure, Put)):
             self._writes -= 1
             if self._writes < 0:
-                raise ConnectionError("it died")
+                raise self._error
         return await self._store.lane.acall(command)
 
 
@@ -162,6 +168,33 @@ def test_a_worker_that_dies_in_between_leaves_the_rest_to_the_next(store: Scratc
     again = Recording(store)
     asyncio.run(apply_declared(again, handled, "w1"))
     assert Configure not in again.asked
+
+
+@pytest.mark.parametrize(
+    ("writes", "text"),
+    [(0, "calls: the declared settings (limit 5) are not applied: no room"), (1, "calls: each st")],
+)
+def test_a_full_store_does_not_stop_a_worker(
+    store: ScratchStore, caplog: pytest.LogCaptureFixture, writes: int, text: str
+) -> None:
+    handled = list(app_with(limit=5).queue_handlers.values())
+    full = Recording(store, writes, bide.StoreFull("no room"))
+    asyncio.run(apply_declared(full, handled, "w1"))
+    assert limits(store) == (5 * writes, 0)
+    (warning,) = caplog.messages
+    assert warning.startswith(text)
+    assert warning.endswith("no room")
+
+
+def test_what_was_declared_is_remembered_by_the_name_in_the_namespace(store: ScratchStore) -> None:
+    app = bide.App("memory://declared")
+
+    @app.handler("shop/calls", limit=5)
+    def call(number: str) -> None: ...
+
+    start(app, store)
+    with store.queue("shop/bide:declared") as declared:
+        assert declared.get("calls") is not None  # as a worker with a token of the namespace says
 
 
 def test_an_app_that_declares_nothing_asks_nothing(store: ScratchStore) -> None:

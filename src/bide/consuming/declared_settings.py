@@ -14,8 +14,14 @@ from bide.consuming.store_client import PAUSES, R, StoreClient
 from bide.lane.steps import Steps
 from bide.logs import logger
 from bide.model.commands import Command, Configure, Find, Put, Queues
-from bide.model.errors import AccessDenied, InvalidArgument, StoreBusy, StoreUnavailable
-from bide.model.identity import actor_of
+from bide.model.errors import (
+    AccessDenied,
+    InvalidArgument,
+    StoreBusy,
+    StoreFull,
+    StoreUnavailable,
+)
+from bide.model.identity import actor_of, split_name
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Names, Outcomes, QueueSettings, expect
@@ -31,7 +37,8 @@ async def apply_declared(
 ) -> None:
     """Apply the settings that the app declares, where they differ from those declared last.
 
-    A worker without the right to change settings logs that, and works with those that are there.
+    A worker that may not change them, or finds no room in the store, logs that, and works with
+    those that are there.
 
     Args:
         store_client: runs the commands; it waits for a store that is away.
@@ -47,7 +54,7 @@ async def apply_declared(
             continue
         try:
             await _apply(store_client, queue, declared, actor_of(holder))
-        except AccessDenied as error:
+        except (AccessDenied, StoreFull) as error:
             _log.warning(
                 "%s: the declared settings (%s) are not applied: %s",
                 queue,
@@ -64,20 +71,25 @@ async def apply_declared(
 async def _apply(
     store_client: StoreClient, queue: str, declared: Mapping[str, int], actor: str
 ) -> None:
-    home = DECLARED.beside(queue)
+    home, name = _place_of(queue)
     listed = await _ask(store_client, Names, Queues(queue))
-    found = await _ask(store_client, Found, Find(home, [queue]))
+    found = await _ask(store_client, Found, Find(home, [name]))
     is_there = queue in listed.names  # it may have been deleted, with its settings
     before = _settings_in(found.messages[0]) if is_there else {}
-    changed = {name: value for name, value in declared.items() if before.get(name) != value}
+    changed = {
+        setting: value for setting, value in declared.items() if before.get(setting) != value
+    }
     if not changed:
         return
     # In this order: a worker that dies in between has applied what the next one applies again.
     command = msgspec.structs.replace(Configure(queue, actor=actor), **changed)
     await _ask(store_client, QueueSettings, command)
-    item = Item(queue, msgspec.json.encode({**before, **declared}), at=LATEST)
-    await _ask(store_client, Outcomes, Put(home, [item], "replace"))
     _log.info("%s: set as the app declares: %s", queue, settings_text(changed))
+    item = Item(name, msgspec.json.encode({**before, **declared}), at=LATEST)
+    try:
+        await _ask(store_client, Outcomes, Put(home, [item], "replace"))
+    except (AccessDenied, InvalidArgument, StoreFull) as error:
+        _log.warning("%s: each start applies its settings again, as here: %s", queue, error)
 
 
 async def _ask(store_client: StoreClient, kind: type[R], command: Command) -> R:
@@ -93,8 +105,21 @@ async def _ask(store_client: StoreClient, kind: type[R], command: Command) -> R:
 
 def declared_of(queue: str) -> Steps[dict[str, int]]:
     """Read what was declared last for a queue: values by names of settings, as of `Configure`."""
-    found: Found = yield Find(DECLARED.beside(queue), [queue])
+    home, name = _place_of(queue)
+    found: Found = yield Find(home, [name])
     return _settings_in(found.messages[0])
+
+
+def _place_of(queue: str) -> tuple[str, str]:
+    """Return the internal queue that remembers what was declared for a queue, and the id there.
+
+    The id has no namespace: workers with a token of the namespace see the same.
+
+    Example:
+        >>> _place_of("shop/orders"), _place_of("orders")
+        (('shop/bide:declared', 'orders'), ('bide:declared', 'orders'))
+    """
+    return DECLARED.beside(queue), split_name(queue)[1]
 
 
 def shown(settings: Mapping[str, int]) -> dict[str, int | str | None]:

@@ -22,6 +22,7 @@ from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
+from bide.server.access.declarations import is_about_own_queues
 from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
@@ -46,7 +47,8 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
     if isinstance(command, cmd.Queues):
         queue = caller.prefix(command.queue)
     else:
-        caller.need_queue(command.queue, internal, heartbeat=rights == ("consume",))
+        if not is_about_own_queues(command, internal, caller):
+            caller.need_queue(command.queue, internal, heartbeat=rights == ("consume",))
         queue = check_queue(caller.prefix(command.queue))
         if internal is InternalQueue.WORKERS:
             check_heartbeat(command, caller)

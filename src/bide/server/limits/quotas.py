@@ -54,8 +54,12 @@ namespace may carry less in a tenth of a second."""
 WAITING = 32
 """How many namespaces may wait for other processes at a time."""
 
-_UNCOUNTED = (InternalQueue.WORKERS, InternalQueue.UNDO)
-"""Queues that count for no quota of queues and messages: reports of workers, and undo records."""
+_UNCOUNTED = (InternalQueue.WORKERS, InternalQueue.DECLARED, InternalQueue.UNDO)
+"""Queues that count for no quota of queues and messages: reports of workers, declared settings, and
+undo records."""
+
+DECLARATION_SIZE = 2_048
+"""The most bytes that the declared settings of a queue take, its name included."""
 
 What = Literal["messages", "stored"]
 """What is counted: messages, or their bytes, which takes longer."""
@@ -189,10 +193,10 @@ class Quotas:
             internal = internal_queue(command.queue)
             if internal not in _UNCOUNTED:
                 makes.append(command)
-            elif isinstance(command, cmd.Put) and internal is InternalQueue.WORKERS:
-                await self._let_report(command)
-            elif isinstance(command, cmd.Put):
+            elif isinstance(command, cmd.Put) and internal is InternalQueue.UNDO:
                 records += sum(map(stored_size, command.items))
+            elif isinstance(command, cmd.Put):
+                await self._let_some(command, internal)
         if makes:
             await self._let_in(namespace, {command.queue for command in makes}, admitted)
         if puts := [command for command in makes if isinstance(command, cmd.Put)]:
@@ -222,17 +226,26 @@ class Quotas:
                     self._bound(namespace, [edited])
         await self._leave(namespace, admitted, records)
 
-    async def _let_report(self, command: cmd.Put) -> None:
-        """Admit the reports of workers, which no quota counts: so many in a namespace."""
+    async def _let_some(self, command: cmd.Put, internal: InternalQueue | None) -> None:
+        """Admit reports of workers or declared settings: no quota counts them, so they are few."""
+        what, fix = "reports of workers", "stop some workers"
+        if internal is InternalQueue.DECLARED:
+            what, fix = "declarations of settings", "cancel those of queues that are gone"
+            if max(map(stored_size, command.items), default=0) > DECLARATION_SIZE:
+                raise Problem(
+                    "too-large",
+                    f"the declared settings of a queue take {DECLARATION_SIZE:,} bytes at most",
+                    field="body",
+                )
         counts = expect(Counts, await self.lane.acall(cmd.Count(command.queue)))
-        if counts.sizes.total + len(command.items) <= READ_MOST:
+        there = counts.sizes.total + counts.kept
+        if there + len(command.items) <= READ_MOST:
             return
         ids = [item.id for item in command.items]
         known = expect(Found, await self.lane.acall(cmd.Find(command.queue, ids))).messages
         if None in known:
             raise _exceeded(
-                f"{counts.sizes.total:,} workers report to {command.queue}, and {READ_MOST:,} are "
-                "read; stop some"
+                f"{command.queue} has {there:,} {what}, and may have {READ_MOST:,}; {fix}"
             )
 
     async def _leave(self, namespace: str | None, admitted: Admitted, records: int) -> None:
@@ -493,19 +506,23 @@ class Quotas:
         self._threads.shutdown(wait=False)
 
     async def _names(self, caller: Caller, *, records: bool = False) -> list[str]:
-        """Return the full names of a caller's queues.
+        """Return the full names of a caller's queues, without that of declared settings.
 
         Args:
             caller: the caller.
             records: whether to return also those with undo records.
         """
         names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
-        undo = InternalQueue.UNDO
-        return [
-            name
-            for name in names
-            if (records if undo.matches(name) else caller.own(name) is not None)
-        ]
+        counted: list[str] = []
+        for name in names:
+            internal = internal_queue(name)
+            if internal is InternalQueue.UNDO:
+                counts = records
+            else:
+                counts = internal is not InternalQueue.DECLARED and caller.own(name) is not None
+            if counts:
+                counted.append(name)
+        return counted
 
     async def _sum(self, what: What, names: Sequence[str]) -> int:
         """Return how many messages, or bytes, are in queues."""
