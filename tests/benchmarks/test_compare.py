@@ -19,7 +19,7 @@ def older(tmp_path: Path) -> Path:
     """A repository whose only commit is this tree, without `Queue.get`."""
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "src/bide/__init__.py").open("a") as package:
-        package.write("\nQueue.get = None\n")
+        package.write("\nimport bide.queue.aio\n\nQueue.get = None\n")
     for command in (("init", "--quiet"), ("add", "src"), ("commit", "--quiet", "-m", "older")):
         author = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "gc.auto=0")
         subprocess.run(["git", *author, *command], cwd=tmp_path, check=True)
