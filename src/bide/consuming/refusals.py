@@ -56,13 +56,13 @@ def refusal_of(message: Message, queue: str, queues: Mapping[str, QueueHandlers]
     """
     _ = message.seen_data  # raises if it was withheld: else it would seem to be empty
     queue_handlers = queues.get(queue)
-    is_job = JOB in (message.headers or {})
+    job = (message.headers or {}).get(JOB)
     if queue_handlers is None:
-        name = message.headers[JOB] if is_job and message.headers else task_called(message)
-        return None if name is None else _gone(queue, name, is_job, queues)
+        name = task_called(message) if job is None else job
+        return None if name is None else _gone(queue, name, queues, is_job=job is not None)
     name, handler = queue_handlers.work_of(message), queue_handlers.of(message)
     if handler is None and name is not None:
-        return _gone(queue, name, is_job, queues)
+        return _gone(queue, name, queues, is_job=job is not None)
     if handler is None:
         known = ", ".join(sorted(map(str, queue_handlers.handlers)))
         reason = f"they name neither task nor job; the app has {known} in this queue"
@@ -78,9 +78,8 @@ def refusal_of(message: Message, queue: str, queues: Mapping[str, QueueHandlers]
     return None
 
 
-def _gone(queue: str, name: str, is_job: bool, queues: Mapping[str, QueueHandlers]) -> Refusal:
+def _gone(queue: str, name: str, queues: Mapping[str, QueueHandlers], *, is_job: bool) -> Refusal:
     """Return the refusal of a task or a job that an app does not have in a queue."""
-    what: Literal["job", "task"] = "job" if is_job else "task"
     homes = [
         home
         for home, queue_handlers in queues.items()
@@ -88,7 +87,7 @@ def _gone(queue: str, name: str, is_job: bool, queues: Mapping[str, QueueHandler
     ]
     elsewhere = f"; it has one in {', '.join(homes)}" if homes else ""
     kind: Kind = "no job" if is_job else "no task"
-    reason = f"the app has no {what} {name!r} in this queue{elsewhere}"
+    reason = f"the app has {kind} {name!r} in this queue{elsewhere}"
     return Refusal(queue, kind, name, reason, FIXES[kind].format(name=name, queue=queue))
 
 
