@@ -1,12 +1,16 @@
-"""`bide cancel` and `bide reschedule`."""
+"""bide cancel, reschedule, edit, and undo."""
 
 import json
+import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from click.testing import Result
 
 import bide
+from tests.cli.conftest import Terminal
 
 Bide = Callable[..., Result]
 
@@ -163,3 +167,224 @@ def test_a_version_that_cannot_be(run: Bide, orders: bide.Queue, line: str, told
     orders.put(1)
     refused = run(*line.split())
     assert (told in refused.stderr, refused.exit_code) == (True, 2), refused.stderr
+
+
+FAR = 4_000_000_000
+
+
+def test_edit_changes_what_is_named(run: Bide, orders: bide.Queue) -> None:
+    orders.put({"n": 1}, id="a", at=FAR, group="g", headers={"h": "v"}, expires="1h", priority=3)
+    result = run("edit", "orders", "a", '{"n": 2}', "--attempts", "4", "--header", "x=y")
+    assert (result.output, result.exit_code) == ("a\tedited\tdelayed\t\n", 0)
+    message = orders.get("a")
+    assert message is not None
+    assert (message.body, message.attempts, message.headers) == ({"n": 2}, 4, {"x": "y"})
+    assert (message.group, message.priority, message.expires) == ("g", 3, 3_600_000)
+    run("edit", "orders", "a", "--no-group", "--no-headers", "--no-expires", "--priority", "0")
+    message = orders.get("a")
+    assert message is not None
+    assert (message.group, message.headers, message.expires) == (None, None, None)
+    assert (message.body, message.priority, message.due) == ({"n": 2}, 0, FAR * 1_000)
+
+
+def test_edit_reads_a_body_from_stdin_or_as_bytes(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", at=FAR)
+    run("edit", "orders", "a", "-", "--text", stdin="good morning")
+    assert orders.get("a").body == "good morning"  # type: ignore[union-attr]
+    run("edit", "orders", "a", "raw", "--bytes", "--at", str(FAR + 1))
+    message = orders.get("a")
+    assert message is not None
+    assert (message.body, message.due) == (b"raw", (FAR + 1) * 1_000)
+
+
+def test_edit_tells_why_not(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", at=FAR)
+    version = orders.get("a").version  # type: ignore[union-attr]
+    assert run("edit", "orders", "a", "2", "--if-version", version).exit_code == 0
+    late = run("edit", "orders", "a", "3", "--if-version", version)
+    assert late.exit_code == 1
+    assert late.output.startswith("a\tno\tdelayed\tit is delayed, due ")
+    assert "no longer as you saw it" in late.output
+    missing = run("edit", "orders", "b", "3", "--json")
+    assert (json.loads(missing.output)["done"], missing.exit_code) == (False, 1)
+    assert "no queue 'odrers'" in run("edit", "odrers", "b", "3").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "needs to know what to change"),
+        (["--text"], "--text says what the body is"),
+        (["{"], "is not JSON"),
+        (["--group", "g", "--no-group"], "cannot be used together"),
+        (["--priority", "256"], "256"),
+        (["--delay", "1", "--at", "4000000000"], "not both"),
+    ],
+)
+def test_edit_refuses(run: Bide, orders: bide.Queue, arguments: list[str], told: str) -> None:
+    orders.put(1, id="a", at=FAR)
+    result = run("edit", "orders", "a", *arguments)
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+    assert orders.get("a").body == 1  # type: ignore[union-attr]
+
+
+def test_reschedule_a_group(run: Bide, orders: bide.Queue) -> None:
+    orders.put_many(range(1_200), at=FAR, group="g")
+    orders.put(1, id="other", at=FAR)
+    to = ("--group", "g", "--at", str(FAR + 60))
+    dry = run("reschedule", "orders", *to, "--dry-run")
+    assert (dry.output, dry.exit_code) == ("would-reschedule\t1200\n", 0)
+    done = run("reschedule", "orders", *to, "--json")
+    assert (json.loads(done.output), done.exit_code) == ({"rescheduled": 1_200}, 0)
+    moved = orders.scan("delayed", after=FAR + 60)
+    assert sum(1 for _ in moved) == 1_200
+    assert run("reschedule", "orders", *to, "--before", str(FAR)).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "4000000000"]],
+)
+def test_reschedule_takes_an_id_or_a_group(run: Bide, arguments: list[str]) -> None:
+    result = run("reschedule", "orders", *arguments, "--delay", "1h")
+    assert result.exit_code == 2
+    assert "takes an id" in result.stderr
+
+
+GROUP = ("--group", "g")
+
+
+def fill(orders: bide.Queue) -> None:
+    for number in range(7):
+        orders.put({"n": number}, id=f"m{number}", delay=60, group="g")
+
+
+def bury(orders: bide.Queue) -> None:
+    for number in range(3):
+        orders.put(number, id=f"d{number}", attempts=1)
+    orders.retry(orders.claim(3), reason="ValueError: no")
+
+
+def token(result: Result, verb: str, count: int) -> str:
+    assert result.exit_code == 0, result.output
+    (done, undo) = [line.split("\t") for line in result.output.splitlines()]
+    assert done == [verb, str(count)]
+    assert undo[0] == "undo"
+    return undo[1]
+
+
+@pytest.mark.parametrize(
+    ("verb", "given"),
+    [
+        ("cancelled", ("cancel", "orders", *GROUP)),
+        ("rescheduled", ("reschedule", "orders", *GROUP, "--delay", "1d")),
+        ("purged", ("purge", "orders", "--state", "delayed")),
+    ],
+)
+def test_what_waits_is_changed_and_taken_back(
+    run: Bide, orders: bide.Queue, verb: str, given: tuple[str, ...]
+) -> None:
+    fill(orders)
+    before = {one.id: one.due for one in orders.scan()}
+    undo = token(run(*given, "--undo"), verb, 7)
+    assert {one.id: one.due for one in orders.scan()} != before
+    back = run("undo", "orders", undo)
+    assert back.output.splitlines()[0] == "restored\t7"
+    assert back.exit_code == 0
+    assert {one.id: one.due for one in orders.scan()} == before
+    again = run("undo", "orders", undo, "--json")
+    assert again.exit_code == 1
+    assert json.loads(again.output) == {
+        "restored": 0,
+        "taken": 0,
+        "claimed": 0,
+        "unknown": 0,
+        "again": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("verb", "count", "given"),
+    [
+        ("revived", 3, ("revive", "orders", "--all")),
+        ("revived", 1, ("dead", "revive", "orders", "d1")),
+        ("purged", 3, ("dead", "purge", "orders", "--all")),
+        ("purged", 3, ("dead", "purge", "orders", "--error", "ValueError")),
+        ("purged", 3, ("purge", "orders", "--state", "dead")),
+    ],
+)
+def test_dead_letters_are_changed_and_taken_back(
+    run: Bide, orders: bide.Queue, verb: str, count: int, given: tuple[str, ...]
+) -> None:
+    bury(orders)
+    before = list(orders.dead())
+    undo = token(run(*given, "--undo"), verb, count)
+    assert len(list(orders.dead())) == 3 - count
+    assert run("undo", "orders", undo).exit_code == 0
+    assert sorted(orders.dead(), key=lambda one: one.id) == before
+
+
+def test_nothing_to_change_and_nothing_to_take_back(run: Bide, orders: bide.Queue) -> None:
+    fill(orders)
+    nothing = run("cancel", "orders", "--group", "other", "--undo")
+    assert (nothing.output, nothing.exit_code) == ("cancelled\t0\n", 1)
+    refused = run("undo", "orders", "0" * 26)
+    assert refused.exit_code == 1
+    assert "nothing can be taken back by" in refused.stderr
+    for given in (("cancel", "orders", "m1", "--undo"), ("reschedule", "orders", "m1", "--undo")):
+        assert run(*given).exit_code == 2
+    acked = run("purge", "orders", "--state", "acked", "--undo")
+    assert "undo= is not for acked messages" in acked.stderr.replace("--undo", "undo=")
+
+
+def test_a_dry_run_has_nothing_to_take_back(run: Bide, orders: bide.Queue) -> None:
+    fill(orders)
+    bury(orders)
+    for given in (
+        ("cancel", "orders", *GROUP),
+        ("reschedule", "orders", *GROUP, "--delay", "1d"),
+        ("purge", "orders", "--state", "delayed"),
+        ("revive", "orders", "--all"),
+        ("dead", "purge", "orders", "--all"),
+    ):
+        refused = run(*given, "--undo", "--dry-run")
+        assert refused.exit_code == 2, given
+        assert "--undo and --dry-run cannot be combined; leave one of them out" in refused.stderr
+    sizes = orders.counts().sizes
+    assert (sizes.delayed, sizes.dead) == (7, 3)
+
+
+def test_a_change_that_fails_says_so(run: Bide, orders: bide.Queue, url: str) -> None:
+    fill(orders)
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    with closing(other):
+        other.execute("BEGIN IMMEDIATE")
+        failed = run("cancel", "orders", *GROUP, "--undo", "--url", f"{url}?timeout=0.05")
+    assert failed.exit_code == 3
+    before = r"What was changed before can be taken back: bide undo orders \w{26}\n"
+    assert re.match(before, failed.stderr)
+
+
+def test_people_are_shown_what_would_change_and_how_to_take_it_back(
+    terminal: Terminal, orders: bide.Queue
+) -> None:
+    fill(orders)
+    bury(orders)
+    plan: list[tuple[tuple[str, ...], str, str]] = [
+        (("cancel", "orders", *GROUP, "--dry-run"), "7 messages would be cancelled", "m4"),
+        (("reschedule", "orders", *GROUP, "--delay", "1d", "--dry-run"), "7 messages", "m4"),
+        (("purge", "orders", "--state", "delayed", "--dry-run"), "7 delayed messages", "m4"),
+        (("revive", "orders", "--all", "--dry-run"), "3 dead letters", "d2"),
+    ]
+    for given, told, first in plan:
+        shown, _ = terminal(*given)
+        assert told in shown
+        assert first in shown
+        assert " m5 " not in shown  # "m5" may begin a time: a colour ends with an m
+    assert orders.counts().sizes.delayed == 7
+    done, _ = terminal("cancel", "orders", *GROUP, "--undo")
+    assert "within 10 minutes: bide undo orders " in done
+    undo = done.split("bide undo orders ")[1][:26]
+    assert "7 messages restored" in terminal("undo", "orders", undo)[0]
+    assert "taken back before" in terminal("undo", "orders", undo)[0]

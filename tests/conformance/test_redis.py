@@ -1,3 +1,5 @@
+"""The suite on Redis: one server, shards, a cluster; and on Valkey."""
+
 import itertools
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -19,6 +21,7 @@ from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.cluster import RedisCluster, eventually
 from tests.conformance.shards import Apart, Forgetting, ShardedConformance
 from tests.effort import effort
+from tests.servers import RedisServer, valkey_program
 
 
 class TestRedis(EngineConformance):
@@ -155,3 +158,46 @@ class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
     @pytest.fixture
     def cluster(self, bereft: RedisCluster) -> RedisCluster:
         return bereft
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(
+        tmp_path_factory.mktemp("valkey"), program=valkey_program(), databases="1024"
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[int]:
+    return itertools.count()
+
+
+@pytest.mark.full
+class TestValkey(EngineConformance):
+    # These go through the same scripts at random, for longer than all others together.
+    examples = 0
+
+    @pytest.fixture
+    def urls(self) -> dict[Engine, str]:
+        return {}
+
+    @pytest.fixture
+    def make_engine(
+        self, urls: dict[Engine, str], valkey: RedisServer, numbers: Iterator[int]
+    ) -> Callable[[], Engine]:
+        def make() -> Engine:
+            url = f"{valkey.url}?db={next(numbers) % 1024}"
+            with valkey.client(db=int(url.rpartition("=")[2])) as client:
+                assert "valkey_version" in client.info("server")
+                client.flushdb()
+            engine = from_url(urlsplit(url))()
+            urls[engine] = url
+            return engine
+
+        return make
+
+    @pytest.fixture
+    def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
+        return lambda engine: from_url(urlsplit(urls[engine]))()

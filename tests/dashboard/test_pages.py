@@ -1,16 +1,25 @@
-"""What the pages show, and what they do not."""
+"""What the pages show and do not: limits, many queues, times, searches, unusual texts."""
 
+import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import bide
 from bide.dashboard.access import Access
+from bide.dashboard.pages.messages import error_kind
+from bide.dashboard.reading import QUEUES
 from bide.lane.shared import open_lane
+from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_DEPTH
+from bide.model.message import Item
 from bide.observing.heartbeat import Busy, Report, put_report
 from bide.server.access.tokens import Tokens
+from bide.testing import FakeClock
 from tests.dashboard.conftest import Stage, Visitor, bury
 
 PAGES = (
@@ -408,3 +417,209 @@ def test_characters_that_turn_the_direction_are_shown(stage: Stage, ann: Visitor
         page = ann.get(f"/{path}").text
         assert "invoice\\u202ecod.exe" in page
         assert "\u202e" not in page
+
+
+def test_a_queue_shows_its_limits_and_a_message_what_holds_it(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put(1, id="a")
+    orders.put(2, id="b")
+    assert "at a time" not in text_of(ann.get("/queue?queue=orders").text)
+    orders.configure(limit=1, group_rate="100/m")
+    orders.claim()
+    stage.clock.advance(60)  # counts are kept for a moment
+    orders.claim()
+    page = text_of(ann.get("/queue?queue=orders").text)
+    assert "at a time at most 1 rate of a group 100/m" in page
+    page = text_of(ann.get("/message?queue=orders&id=b").text)
+    assert "the limit of the queue is reached (limit: 1 at a time, being handled: 1)" in page
+
+
+@pytest.mark.parametrize("page", ["dead", "workers", "periodic"])
+def test_a_part_of_the_queues_does_not_speak_for_all(stage: Stage, ann: Visitor, page: str) -> None:
+    for number in range(QUEUES):
+        stage.queue(f"a{number:03}").put(1, delay=60)
+    assert "none in these queues" not in ann.get(f"/{page}").text
+    bury(stage.queue("last"), ("x", "KeyError"))
+    stage.clock.advance(60)  # names are kept for a moment
+    assert "There are none in these queues." in ann.get(f"/{page}").text
+    assert ("There are none in these queues." in ann.get(f"/{page}?after=a099").text) == (
+        page != "dead"
+    )
+
+
+def test_the_overview_says_whose_counts_it_shows(stage: Stage, ann: Visitor) -> None:
+    said = "are those of the queues below"
+    for number in range(QUEUES + 1):
+        stage.queue(f"a{number:03}").put(1, delay=60)
+    assert said in ann.get("/").text
+    assert said not in ann.get("/?prefix=a0").text
+
+
+def test_a_bar_of_some_queues_leads_to_their_messages_alone(stage: Stage, ann: Visitor) -> None:
+    for name in ("orders", "mail"):
+        stage.queue(name).put(1, id=f"of-{name}", delay="2h")
+    page = ann.get("/?prefix=ord").text
+    (bar,) = re.findall(r'<a href="([^"]+)" aria-label="1 due', page)
+    found = text_of(ann.get(bar.replace("&amp;", "&")).text)
+    assert "of-orders" in found
+    assert "of-mail" not in found
+
+
+def test_a_message_shows_its_creation_and_its_successor(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put(1, id="a")
+    (held,) = orders.claim()
+    page = text_of(ann.get("/message?queue=orders&id=a").text)
+    assert "created" in page
+    assert "successor due" not in page
+    orders.put(2, id="a", on_conflict="replace", delay="5m", latest="1h")
+    page = text_of(ann.get("/message?queue=orders&id=a").text)
+    assert "successor due" in page
+    held.retry()
+    page = text_of(ann.get("/message?queue=orders&id=a").text)
+    assert "successor due" not in page
+
+
+def test_search_finds_an_id_in_every_queue(stage: Stage, ann: Visitor) -> None:
+    for name in ("orders", "mail"):
+        stage.queue(name).put(1, id="both", delay=9)
+    stage.queue("orders").put(1, id="one", group="customer:7")
+    assert len(re.findall(r">both</a>", ann.get("/search?q=both").text)) == 2
+    assert ">one</a>" in ann.get("/search?group=customer:7").text
+    assert "No message matches" in ann.get("/search?q=nothing").text
+
+
+def test_a_search_looks_into_bodies_headers_and_errors(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put({"n": 1}, id="one", delay=60, headers={"trace": "af12"})
+    orders.put({"n": 2}, id="two", delay=60)
+    bury(orders, ("three", "Timeout: no answer"))
+    for query, id in (
+        ("body=%22n%22%3A1", "one"),
+        ("header=trace%3Daf", "one"),
+        ("error=Timeout", "three"),
+        ("q=tw", "two"),
+    ):
+        page = ann.get(f"/search?{query}").text
+        assert re.findall(r'class="id" href="[^"]*">(\w+)</a>', page) == [id], query
+    orders.put_many([{"n": n} for n in range(3_000)], delay=60)
+    page = ann.get("/search?body=nothing").text
+    assert "of 3,003 messages" in page
+    following = re.search(r'href="([^"]*cursor=[^"]*)"', page)
+    assert following is not None
+    last = ann.get(following[1].replace("&amp;", "&")).text
+    assert "Searched 3,003 of 3,003 messages." in last
+    assert "No message matches" in last
+
+
+def test_a_search_does_not_find_what_is_hidden(stage: Stage) -> None:
+    queue = stage.queue("orders")
+    queue.put({"card": "4711", "n": 1}, id="one", delay=60, headers={"Key": "secret"})
+    visitor = stage.visitor(hide=["card", "key"])
+    for query in ("body=4711", "header=Key%3Dsecret"):
+        assert "No message matches" in visitor.get(f"/search?{query}").text
+    assert ">one</a>" in visitor.get("/search?body=%22n%22").text
+    blind = stage.visitor(Access(name="bob", bodies=False))
+    assert blind.get("/search?body=4711").status == 403
+    assert 'name="body"' not in blind.get("/search").text
+
+
+@pytest.fixture
+def orders(stage: Stage) -> bide.Queue:
+    return stage.queue("orders", holder="web1:7")
+
+
+@pytest.mark.parametrize("name", [" a", "a ", "a\u3000", " "])
+def test_spaces_belong_to_ids_and_groups(ann: Visitor, orders: bide.Queue, name: str) -> None:
+    orders.put(1, id=name, group=name, delay=60)
+    assert ann.get(f"/message?queue=orders&id={quote(name)}").status == 200
+    page = ann.get(f"/queue?queue=orders&state=all&group={quote(name)}")
+    assert f'name="id" value="{name}"' in page.text
+    version = orders.get(name).version  # type: ignore[union-attr]
+    form = {
+        "queue": "orders",
+        "id": name,
+        "version": version,
+        "attempts": "10",
+        "priority": "0",
+        "body": "1",
+    }
+    assert "count=0" in ann.do("edit", **form, group=name).headers["location"]
+    assert "count=1" in ann.do("edit", **form, group="typed ").headers["location"]
+    assert orders.get(name).group == "typed"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("error", [f"{'x' * 159} and more", "lines\rof\ra Mac", "a \t b  "])
+def test_a_kind_of_error_is_found_again_by_its_form(
+    ann: Visitor, orders: bide.Queue, error: str
+) -> None:
+    bury(orders, ("a", error))
+    sent = error_kind(error).replace("\r", "\r\n")  # as browsers send line ends
+    question = ann.do("purge", queue="orders", by="error", kind=sent)
+    assert "Messages of orders: 1" in question.text
+
+
+DEEP = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+
+
+@pytest.mark.parametrize("data", [b'{"card":1e400}', b"1" + b"0" * 5_000, DEEP])
+def test_a_body_in_which_nothing_can_be_hidden_is_hidden_whole(stage: Stage, data: bytes) -> None:
+    open_lane(stage.url, stage.clock).call(Put("orders", [Item("a", data, True)]))
+    visitor = stage.visitor(hide=["card"])
+    for page in ("queue?queue=orders", "message?queue=orders&id=a", "search?q=a"):
+        reply = visitor.get(f"/{page}")
+        assert (reply.status, "1e400" in reply.text) == (200, False), page
+
+
+@pytest.mark.parametrize("data", [b"{bad", b"[1,\xff\xfe]", b'{"a":' + b'"x"' * 50 + b"}"])
+@pytest.mark.parametrize("hide", [(), ("card",)])
+def test_a_body_that_is_no_json_is_shown_and_repaired(
+    stage: Stage, orders: bide.Queue, data: bytes, hide: tuple[str, ...]
+) -> None:
+    open_lane(stage.url, stage.clock).call(Put("orders", [Item("a", data, True)]))
+    visitor = stage.visitor(hide=hide)
+    for page in ("queue?queue=orders", "message?queue=orders&id=a", "search?q=a"):
+        assert visitor.get(f"/{page}").status == 200, page
+    if not hide:
+        version = orders.get("a").version  # type: ignore[union-attr]
+        form = {"version": version, "attempts": "10", "priority": "0", "body": '{"n": 1}'}
+        assert visitor.do("edit", queue="orders", id="a", **form).status == 303
+        assert orders.get("a").body == {"n": 1}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text": '[[], {"card": "4711"}, {}]', "headers": {"kwargsrepr": "{'card': 4711}"}},
+        json.dumps({"text": json.dumps([{"text": json.dumps({"Card": "4711"})}])}),
+        b'{"card": "4711"}',
+        b'\xff{"card": "4711"}',
+    ],
+    ids=["celery", "nested", "bytes", "no text"],
+)
+def test_json_in_texts_and_bytes_is_hidden(stage: Stage, orders: bide.Queue, body: Any) -> None:
+    orders.put(body, id="a", headers={"note": '{"card": "4711"}'})
+    visitor = stage.visitor(hide=["card"])
+    for page in ("queue?queue=orders", "message?queue=orders&id=a", "search?q=a"):
+        shown = visitor.get(f"/{page}").text
+        assert "•••" in shown, page
+        assert "4711" not in shown, page
+        assert "34 37 31 31" not in shown, page  # its bytes
+    assert "No message matches" in visitor.get("/search?body=4711").text
+    orders.put(1, id="b", headers={"note": '""'})
+    assert "•••" not in stage.visitor().get("/message?queue=orders&id=b").text
+
+
+def test_dates_are_in_the_language_of_the_page(stage: Stage) -> None:
+    stage.clock = FakeClock(datetime(2026, 6, 1, tzinfo=UTC))
+    orders = stage.queue("orders")
+    for year in (2026, 2028):
+        orders.put(1, at=datetime(year, 12, 5, 8, 9, tzinfo=UTC))
+    orders.put(1, delay="3d")
+    visitor = stage.visitor()
+    english = visitor.get("/queue?queue=orders&span=7d").text
+    chinese = visitor.get("/queue?queue=orders&span=7d", accept_language="zh").text
+    for part in (">05 Dec 08:09</time>", ">05 Dec 2028</time>", "<span>02 Jun</span>"):
+        assert part in english
+    for part in (">12月5日 08:09</time>", ">2028年12月5日</time>", "<span>6月2日</span>"):
+        assert part in chinese

@@ -1,23 +1,39 @@
-"""The dashboard of `bide serve`: sessions and rights."""
+"""The dashboard of bide serve and bide dashboard: sessions, rights, admission, memory."""
 
+import ast
 import asyncio
+import gc
+import http.client
 import json
 import logging
 import re
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import pytest
+from click.testing import CliRunner
 
+import bide
+import bide.dashboard
+import bide.server.routes
+from bide.cli import main
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
 from bide.dashboard.sessions import LASTS
+from bide.model import commands as cmd
 from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.oidc import OidcSettings
 from bide.server.app import ServerApp
 from bide.server.limits.request_bodies import LARGE
 from bide.server.session_table import SESSIONS
-from bide.server.settings import Settings
-from tests.dashboard.conftest import Visitor
+from bide.server.settings import Quota, Settings
+from tests.dashboard.chromium import dashboard
+from tests.dashboard.conftest import Stage, Visitor
 from tests.dashboard.served import Guest, Served
 from tests.server.client import Client
 from tests.server.process import ServerProcess
@@ -435,3 +451,270 @@ def test_who_must_log_in_again_comes_back_to_the_page_of_the_form(served: Served
     # The page of a failed login is no page to come back to, either.
     again = guest.post("/login", {"token": "x"}, referer="http://127.0.0.1:1/dashboard/login")
     assert again.data.decode().count('name="back" value="/dashboard/"') == 2
+
+
+def ask(
+    base: str, method: str, path: str, fields: dict[str, str] | None = None, **headers: str
+) -> tuple[int, str]:
+    """Send a request; return the status and the text of the answer."""
+    connection = http.client.HTTPConnection(str(urlsplit(base).netloc), timeout=60)
+    data = None if fields is None else urlencode(fields)
+    connection.request(method, path, data, headers)
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+@pytest.mark.process
+def test_it_serves_this_machine_and_logs_actions(tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path}/shop.db", tmp_path / "actions.log"
+    with bide.Queue("orders", url) as orders:
+        orders.put(1, id="order-42", delay=60)
+        pause = {"action": "pause", "queue": "orders", "on": "1", "back": "/"}
+        with dashboard(url, "--action-log", str(log)) as base:
+            status, page = ask(base, "GET", "/message?queue=orders&id=order-42")
+            assert (status, "order-42" in page) == (200, True)
+            assert "hx-get" in page
+            status, page = ask(base, "GET", "/", Host="evil.example")
+            assert (status, "orders" in page) == (403, False)
+            assert ask(base, "POST", "/do", pause, Host="evil.example")[0] == 403
+            assert ask(base, "POST", "/do", pause, Origin="https://evil.example")[0] == 403
+            assert ask(base, "GET", "/v1/queues")[0] == 404  # it is no server of the API
+            assert not orders.counts().paused
+            assert ask(base, "POST", "/do", pause)[0] == 303
+            assert orders.counts().paused
+        lines = map(json.loads, log.read_text().splitlines())
+        (line,) = (line for line in lines if line["act"] != "show")
+        assert (line["act"], line["who"], line["queue"]) == ("pause", "ann", "orders")
+        orders.resume()
+        with dashboard(url, "--read-only") as base:
+            assert ask(base, "GET", "/")[0] == 200
+            assert ask(base, "POST", "/do", pause)[0] == 403
+        assert not orders.counts().paused
+
+
+@pytest.mark.process
+def test_mistakes_are_explained(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    missing = run(main, ["dashboard", f"sqlite:///{tmp_path}/none.db"])
+    assert missing.exit_code == 3
+    assert "there is no store" in missing.output
+    memory = run(main, ["dashboard", "memory://"])
+    assert memory.exit_code == 2
+    assert "no other process sees" in memory.output
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with bide.Queue("orders", url) as orders:
+        orders.put(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        busy = run(main, ["dashboard", url, "--port", port])
+    assert busy.exit_code == 2
+    assert "does another server use it?" in busy.output
+
+
+FACES = [
+    path
+    for package in (bide.dashboard, bide.server.routes)
+    for folder in package.__path__
+    for path in Path(folder).rglob("*.py")
+]
+
+
+def test_no_face_reaches_the_store_beside_the_gate() -> None:
+    """Commands of a face go through `Visit.execute`, `Service.batch` or `Service.wait`."""
+    found = {
+        (path.name, function.name)
+        for path in FACES
+        for function in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if (isinstance(node, ast.Attribute) and node.attr == "acall")
+        or (isinstance(node, ast.Name) and node.id == "open_lane")
+    }
+    assert found == {("app.py", "_gate_of")}  # it makes the gate of a mounted dashboard
+
+
+def test_pages_count_as_transferred(served: Served) -> None:
+    orders = served.queue("a/orders")
+    orders.put("x" * 50_000, id="m", delay=60)
+    guest = served.server(auth="required", quotas={"a": Quota(byte_rate=20_000)})
+    guest.log_in(served.token("read", "bodies", namespace="a"))
+    page = "/message?queue=orders&id=m"
+    first = guest.get(page)
+    assert (first.status, len(first.data) > 50_000) == (200, True)
+    refused = guest.get(page)
+    assert refused.status == 429
+    assert int(refused.headers["retry-after"]) > 1
+    assert b"byte_rate" in refused.data
+    assert len(refused.data) < 300  # the page of an error is larger
+    guest.client.token = served.token("read", namespace="a", name="bob")
+    assert guest.client.get("/v1/queues/orders").status == 429  # it is one limit
+    guest.client.token = served.token("read", namespace="b", name="eve")
+    assert guest.client.get("/v1/queues/orders").status == 200
+
+
+def test_searches_count_as_slow_reads(served: Served) -> None:
+    served.queue("a/orders").put("x", id="m", delay=60)
+    guest = served.server(auth="required", max_slow_reads=1)
+    guest.log_in(served.token("read", "bodies", namespace="a"))
+    assert guest.client.app is not None
+    slow_calls = guest.client.app.service.gate.slow_calls
+    with slow_calls.one("a", "192.0.2.1"):  # as a request of the API has it
+        for page in ("/search?body=x", "/queue?queue=orders&prefix=m"):
+            refused = guest.get(page)
+            assert refused.status == 429
+            assert b"max_slow_reads" in refused.data
+        assert guest.get("/queue?queue=orders").status == 200
+    assert guest.get("/search?body=x").status == 200
+
+
+@pytest.fixture
+def read(stage: Stage) -> Iterator[list[Any]]:
+    """Provide the list of commands that the store gets."""
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        from bide.lane.lane import Lane
+
+        acall = Lane.acall
+
+        async def noted(self: Lane, command: Any, *more: Any, **named: Any) -> Any:
+            found.append(command)
+            return await acall(self, command, *more, **named)
+
+        patch.setattr(Lane, "acall", noted)
+        yield found
+
+
+def test_what_is_refused_empties_no_cache(stage: Stage, read: list[Any]) -> None:
+    stage.queue("orders").put(1, id="a", delay=60)
+    reader = stage.visitor(bide.dashboard.Access(name="eve"))
+
+    def commands_of_a_page() -> int:
+        read.clear()
+        assert reader.get("/").status == 200
+        return len(read)
+
+    assert commands_of_a_page() > 0
+    assert commands_of_a_page() == 0
+    assert reader.do("cancel", queue="orders", id="a", confirmed="1").status == 403
+    assert reader.post("/none", {}).status == 405
+    assert reader.do("none").status == 404
+    assert commands_of_a_page() == 0
+
+
+def test_an_action_empties_the_cache_of_its_namespace(stage: Stage, read: list[Any]) -> None:
+    for namespace in ("a", "b"):
+        stage.queue(f"{namespace}/orders").put(1, id="m", delay=60)
+    visitors = {"ann": "a", "bob": "b"}
+
+    def access(scope: Any) -> bide.dashboard.Access:
+        name = dict(scope["headers"])[b"who"].decode()
+        return bide.dashboard.Access(
+            name=name, namespace=visitors[name], actions=bide.dashboard.ACTIONS
+        )
+
+    both = stage.visitor(access)
+    for who in visitors:
+        assert both.get("/", who=who).status == 200
+    done = both.post(
+        "/do", {"action": "cancel", "queue": "orders", "id": "m", "confirmed": "1"}, who="ann"
+    )
+    assert done.status == 303
+    read.clear()
+    both.get("/", who="bob")
+    assert read == []
+    both.get("/", who="ann")
+    assert any(isinstance(command, cmd.Count) for command in read)
+
+
+def test_a_mounted_dashboard_has_a_gate_of_its_own(stage: Stage) -> None:
+    stage.queue("orders").put("x", id="m", delay=60)
+    visitor: Visitor = stage.visitor()
+    gate = visitor.app._own_gate
+    taken: list[int] = []
+    take = gate.replies.take
+
+    async def noted(namespace: str | None, size: int, client: Any) -> int:
+        taken.append(size)
+        got: int = await take(namespace, size, client)
+        return got
+
+    gate.replies.take = noted
+    assert visitor.get("/search?body=x").status == 200
+    assert max(taken) >= 8 << 20
+    assert gate.replies.taken == 0
+    with ExitStack() as stack:
+        for _ in range(gate.slow_calls.most):
+            stack.enter_context(gate.slow_calls.one(None, ""))
+        assert visitor.get("/search?body=x").status == 429
+
+
+BODY = "ab" * 100_000
+
+COUNT = 10
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Let reference cycles stay, as between two runs of the collector of a server."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def full(stage: Stage) -> None:
+    """Put large messages in every state, with large errors."""
+    queue = stage.queue("orders")
+    for number in range(COUNT):
+        queue.put(BODY, id=f"later{number}", delay=60)
+        queue.put(BODY, id=f"dead{number}", headers={"trace": "x" * 10_000})
+        queue.claim(1)[0].bury("no\n" + "y" * 8_000)
+        queue.put(BODY, id=f"held{number}")
+        queue.claim(1, lease=3_600)
+
+
+PAGES = (
+    "/queue?queue=orders",
+    "/queue?queue=orders&state=dead",
+    "/search?q=later",
+    "/message?queue=orders&id=later1",
+    "/message?queue=orders&id=dead1",
+    "/dead",
+    "/workers",
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.usefixtures("full", "no_collector")
+def test_a_page_leaves_little_behind(ann: Visitor, page: str) -> None:
+    assert ann.get(page).status == 200  # what is loaded once
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            assert ann.get(page).status == 200
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 10 * len(BODY)  # ten messages in each of ten pages
+
+
+@pytest.mark.usefixtures("full", "no_collector")
+def test_a_question_leaves_little_behind(ann: Visitor) -> None:
+    def ask() -> None:
+        ids = [f"later{number}" for number in range(COUNT)]
+        assert "later9" in ann.do("cancel", queue="orders", id=ids).text
+
+    ask()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            ask()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 10 * len(BODY)

@@ -1,4 +1,4 @@
-"""Every library writes to the outbox of its database, in its transaction."""
+"""Every library writes to the outbox of its database, whose tables are where programs find them."""
 
 import asyncio
 import sqlite3

@@ -1,15 +1,19 @@
-"""Threads and event loops, closed queues, other processes, and the parity of the two faces."""
+"""Threads, greenlets and event loops, closed queues, other processes."""
 
 import asyncio
 import inspect
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, get_origin
 
 import pytest
+import trio
 
 import bide
 from bide import Closed, StoreBusy, WrongContext
@@ -225,3 +229,87 @@ def test_whatever_blocks_in_a_queue_is_awaited_in_the_other() -> None:
             returned = get_origin(inspect.signature(method).return_annotation)
             twins = get_origin(inspect.signature(twin).return_annotation)
             assert returned is not Iterator or twins is AsyncIterator, name
+
+
+PROGRAM = """
+from gevent import monkey
+
+monkey.patch_all()
+
+import sys
+
+import gevent
+
+import bide
+
+
+def handle():
+    with queue.take() as delivery:
+        return delivery.body
+
+
+queue = bide.Queue("q", sys.argv[1])
+waiting = gevent.spawn(handle)
+puts = [gevent.spawn(queue.put, n, delay="1h") for n in range(20)]
+gevent.joinall(puts, raise_error=True)
+print("puts", queue.counts().sizes.delayed, flush=True)
+print("took", waiting.get(), flush=True)
+queue.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+def test_greenlets_share_a_queue(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path}/bide.db"
+    else:
+        made: Callable[[], str] = request.getfixturevalue(f"{kind}_url")
+        url = made()
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "puts 20\n"
+        with bide.Queue("q", url) as queue:
+            queue.put("from outside")
+            try:
+                told, errors = child.communicate(timeout=60)
+            finally:
+                child.kill()
+            assert (told, child.returncode) == ("took from outside\n", 0)
+            assert "Traceback" not in errors
+            assert queue.audit()
+
+
+async def use_a_queue() -> None:
+    async with bide.AsyncQueue("orders", "memory://") as orders:
+        await orders.put(1)
+
+
+async def call_once() -> None:
+    await bide.AsyncQueue("orders", "memory://").get("a")
+
+
+async def run_an_app() -> None:
+    app = bide.App("memory://")
+    app.handler("orders")(lambda body: None)
+    async with app.running():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("work", "what"),
+    [
+        (use_a_queue, "bide.AsyncQueue"),
+        (call_once, "bide.AsyncQueue"),
+        (run_an_app, r"app\.running\(\)"),
+    ],
+)
+def test_trio_is_told_to_use_a_thread(work: Callable[[], Awaitable[None]], what: str) -> None:
+    with pytest.raises(
+        bide.WrongContext, match=rf"{what} needs a running event loop of asyncio.*bide\.Queue.*trio"
+    ):
+        trio.run(work)

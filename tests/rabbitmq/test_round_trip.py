@@ -1,23 +1,35 @@
-"""The whole way: into RabbitMQ with a delay, cancelled or moved in the store, and out again."""
+"""The whole way: in with a delay, cancelled or moved in the store, and out again; by programs."""
 
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aio_pika
+import kombu
 import pytest
+from celery import Celery
 
 import bide
-from tests.rabbitmq.environment import PATIENCE, Stage
+from bide.contrib.celery import install
+from bide.engines.memory import MemoryEngine
+from bide.lane.lane import Lane
+from bide.targets.amqp import parse
+from bide.targets.pusher import Pusher
+from bide.testing import ScratchStore, WorkerFactory
+from examples.rabbitmq import four_ways, shop
+from tests.rabbitmq.broker import Broker
+from tests.rabbitmq.environment import PATIENCE, Stage, until
+from tests.rabbitmq.kills import run
 from tests.servers import free_port
 
 FACES = {
@@ -239,3 +251,111 @@ def ask(url: str, content: object) -> None:
 def metrics(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
         return str(page.read().decode())
+
+
+def test_an_order_times_out_once_and_at_no_other_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shop, "BROKER", broker.url)
+    printed: list[str] = []
+
+    def has_printed() -> bool:
+        printed.append(capsys.readouterr().out)
+        return any(printed)
+
+    async def story() -> None:
+        await shop.declare()
+        lane = Lane(MemoryEngine)
+        pusher = Pusher(lane, intakes=[parse(f"{broker.url}?exchange=shop")])
+        enough = asyncio.Event()
+        pushing = asyncio.create_task(pusher.run(5))
+        consuming = asyncio.create_task(shop.consume(enough))
+        await until(lambda: any(one.connected for one in pusher.sent.taken.values()))
+        await shop.order(41, 0.3)
+        await shop.order(42, 3600)
+        await until(has_printed)
+        pushing.cancel()
+        enough.set()
+        await asyncio.gather(pushing, consuming, return_exceptions=True)
+        lane.close()
+
+    asyncio.run(story())
+    assert [text for text in printed if text] == ['order-41 timed out: {"order": 41}\n']
+
+
+def test_the_four_ways_differ_as_the_documentation_says(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER", broker.url)
+    monkeypatch.setattr(four_ways, "FAR", 3.0)
+    monkeypatch.setattr(four_ways, "NEAR", 0.7)
+    ttl, cascade, ours = asyncio.run(four_ways.main())
+    assert ttl.overtaken == 0  # blocked by the message at the head of the queue
+    assert cascade.overtaken == ours.overtaken == four_ways.COUNT
+    assert min(cascade.late) > 0.25  # rounded up to whole seconds
+    assert min(ours.late) >= 0
+
+
+library: Any = kombu  # it has no annotations
+
+
+@pytest.fixture
+def app(broker: Broker) -> Iterator[Any]:
+    name = f"shop-{secrets.token_hex(4)}"
+    app = Celery("shop", broker=broker.url, set_as_current=False)
+    # A quorum queue on a topic exchange: Celery itself would send a countdown through 28 queues.
+    arguments = {"x-queue-type": "quorum"}
+    exchange = library.Exchange(name, type="topic")
+    app.conf.task_queues = [
+        library.Queue(name, exchange, routing_key=name, queue_arguments=arguments)
+    ]
+    app.conf.task_default_queue = app.conf.task_default_exchange = name
+    app.conf.task_default_routing_key = name
+    install(app, "memory://celery-on-rabbitmq")
+    yield app
+    app.close()
+
+
+def test_a_task_waits_in_bide_and_is_published_with_a_confirm(
+    app: Any, bide_store: ScratchStore, bide_worker: WorkerFactory
+) -> None:
+    worker = bide_worker(app.__bide_app__())
+    app.send_task("shop.expire", (42,), countdown=60, expires=3600, task_id="expire-42")
+    waiting = bide_store.assert_put("celery", delay="1m", id="expire-42").body
+    name = app.conf.task_default_queue
+    assert (waiting["exchange"], waiting["routing_key"]) == (name, name)
+    worker.advance("1m")
+    with app.connection_for_read() as connection:
+        queue = app.amqp.queues[name].bind(connection.default_channel)
+        message = queue.get(no_ack=True)
+        assert queue.get() is None
+        queue.delete()
+    assert message.headers["id"] == "expire-42"
+    assert message.headers["eta"] is None
+    assert message.payload[0] == [42]
+    assert 0 < int(message.properties["expiration"]) <= 3_600_000
+
+
+def test_an_exchange_that_is_missing_is_a_failed_attempt_and_no_outage(
+    app: Any, bide_store: ScratchStore, bide_worker: WorkerFactory
+) -> None:
+    worker = bide_worker(app.__bide_app__())
+    app.send_task("shop.expire", countdown=60, exchange="nowhere", routing_key="k", task_id="a")
+    with pytest.raises(Exception, match="nowhere"):
+        worker.advance("1m")
+    [message] = bide_store.pending("celery")
+    assert message.attempt == 1
+    assert "no exchange 'nowhere'" in (message.error or "")
+
+
+@pytest.mark.full  # `make soak` runs the long form
+@pytest.mark.process
+def test_kills_lose_nothing(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "rabbitmq")
+    try:
+        result = run(broker, tmp_path, 4, 1.5)
+    finally:
+        broker.close()
+    assert result.wrong == [], (tmp_path / "log").read_text()
+    assert result.confirmed > 10
+    assert result.kills >= 2

@@ -1,7 +1,8 @@
-"""Subscriptions whose messages go to RabbitMQ."""
+"""Subscriptions whose messages go to RabbitMQ, to brokers that may be hostile, too."""
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import aio_pika
 import pytest
+from pamqp import commands, frame
 
 from bide.clock import SYSTEM_CLOCK
 from bide.model.commands import Put
@@ -20,6 +22,7 @@ from bide.targets.http.addresses import AddressGate
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.pusher import Pusher
+from bide.targets.rabbitmq.broker import LOST, Broker, Refused
 from bide.targets.rabbitmq.publisher import RabbitMQ
 from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
@@ -346,3 +349,138 @@ def test_the_command_line_makes_pings_and_lists_one_without_its_password(stage: 
 
 async def put_one(stage: Stage, name: str, value: str) -> None:
     await stage.lane.acall(Put("q", [Item("late", b"1", headers={name: value})]))
+
+
+@pytest.mark.parametrize(
+    ("url", "broker", "exchange", "key"),
+    [
+        ("amqp://mq?exchange=shop", "amqp://mq/%2F", "shop", ""),
+        ("amqp://mq/?exchange=shop&key=a.b", "amqp://mq/%2F", "shop", "a.b"),
+        ("amqp://mq/%2F?key=orders", "amqp://mq/%2F", "", "orders"),
+        ("amqps://u:p@mq:5671/a%2Fb?exchange=x", "amqps://u:p@mq:5671/a%2Fb", "x", ""),
+    ],
+)
+def test_a_url_names_broker_exchange_and_key(
+    url: str, broker: str, exchange: str, key: str
+) -> None:
+    found = parse(url)
+    assert (found.broker, found.exchange, found.key) == (broker, exchange, key)
+    assert parse(found.url) == found
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://mq/?exchange=x", "must be amqp://"),
+        ("amqp:///?exchange=x", "must be amqp://"),
+        ("amqp://mq:0/?exchange=x", "must be amqp://"),
+        ("amqp://mq:x/?exchange=x", "not a valid URL"),
+        ("amqp://mq/", "names no exchange"),
+        ("amqp://mq/?exchange=x#y", "%23"),
+        ("amqp://mq/?exchange=x&ke=y", "unknown option 'ke'"),
+        ("amqp://mq/?exchange=" + "x" * 128, "up to 127 of"),
+        ("amqp://mq/?exchange=caf%C3%A9", "exchange='café' must be"),
+        ("amqp://mq/?key=" + "x" * 256, "255 bytes"),
+        ("amqp://mq/?exchange=x&cafile=a.pem", "amqps://"),
+        ("amqp://mq/?exchange=x&heartbeat=0", "1 to 600 seconds"),
+    ],
+)
+def test_a_url_that_cannot_be_is_refused_with_the_reason(url: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        parse(url)
+
+
+def test_no_text_of_an_address_has_the_password_in_it() -> None:
+    url = "amqp://app:s3cret@mq/shop?exchange=orders"
+    assert "s3cret" not in f"{parse(url)} {parse(url)!r}"
+    with pytest.raises(InvalidArgument) as caught:
+        parse(url + "&oops=1")
+    assert "s3cret" not in str(caught.value)
+
+
+FRAME = b"\x01\x00\x00\xff\xff\xff\xff"
+"""The beginning of a frame of a method, of 4 GiB."""
+
+
+def broker(host: str, port: int = 5672, gate: AddressGate | None = None) -> Broker:
+    return Broker(parse(f"amqp://{host}:{port}/?exchange=x"), SYSTEM_CLOCK, gate)
+
+
+@pytest.mark.parametrize("start", [FRAME, b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_frame_without_end_is_not_kept(start: bytes) -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        try:
+            await reader.readexactly(8)
+            writer.write(start)
+            while sent < 64 << 20:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+        except OSError:
+            pass  # the client has closed the connection
+        finally:
+            writer.close()
+
+    async def story() -> None:
+        server = await asyncio.start_server(flood, "127.0.0.1", 0)
+        one = broker("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(LOST):
+            await one.channel()
+        await one.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(story())
+    assert sent < 32 << 20
+
+
+def test_a_limit_for_frames_that_would_make_millions_of_a_body_is_refused() -> None:
+    answers = [
+        commands.Connection.Start(server_properties={}, mechanisms="PLAIN", locales="en_US"),
+        commands.Connection.Tune(channel_max=10, frame_max=9, heartbeat=0),
+        commands.Connection.OpenOk(),
+    ]
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await reader.read(4096)
+            writer.write(frame.marshal(answer, 0))
+        await reader.read()
+        writer.close()
+
+    async def story() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        one = broker("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(Refused, match="frames of 9 bytes"):
+            await one.channel()
+        await one.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(story())
+
+
+def test_a_private_host_and_an_unknown_one_are_refused_with_the_same_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a stranger could find out which names exist in the network of the server."""
+
+    def find(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def refused(one: Broker) -> str:
+        with pytest.raises(Refused) as error:
+            await one.channel()
+        await one.close()
+        return str(error.value)
+
+    async def story() -> None:
+        private = await refused(broker("127.0.0.1", gate=AddressGate()))
+        monkeypatch.setattr(socket, "getaddrinfo", find)
+        unknown = await refused(broker("mq.example", gate=AddressGate()))
+        assert private.replace("127.0.0.1", "mq.example") == unknown
+
+    asyncio.run(story())

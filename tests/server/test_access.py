@@ -43,57 +43,57 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def client(serve: Serve, tmp_path: Path, clock: FakeClock) -> Client:
+def visitor(serve: Serve, tmp_path: Path, clock: FakeClock) -> Client:
     """Provide a client of a server that is open at first."""
     return serve(ServerApp(Settings(store=f"sqlite:///{tmp_path}/bide.db"), clock))
 
 
 def test_a_first_token_is_noticed_within_a_second(
-    client: Client, clock: FakeClock, make_token: Any
+    visitor: Client, clock: FakeClock, make_token: Any
 ) -> None:
-    assert client.get("/v1/queues").status == 200
+    assert visitor.get("/v1/queues").status == 200
     text = make_token("shop", "admin")
-    assert client.get("/v1/queues").status == 200
+    assert visitor.get("/v1/queues").status == 200
     clock.advance(LOOK)
-    refused = client.get("/v1/queues")
+    refused = visitor.get("/v1/queues")
     assert refused.status == 401
     assert "asks for a token" in refused.problem["detail"]
-    assert client.get("/healthz").status == 200
-    shop = client.with_token(text)
+    assert visitor.get("/healthz").status == 200
+    shop = visitor.with_token(text)
     assert shop.put(f"{Q}/messages/m", {"body": 1}).status == 201
     assert shop.get("/v1").json["namespace"] == "shop"
 
 
 def test_it_goes_on_asking_when_all_tokens_are_revoked(
-    client: Client, clock: FakeClock, make_token: Any
+    visitor: Client, clock: FakeClock, make_token: Any
 ) -> None:
     text = make_token("shop", "admin")
     clock.advance(LOOK)
-    assert client.get("/v1/queues").status == 401
-    assert client.app.service.tokens.revoke(text.split("_")[1])
+    assert visitor.get("/v1/queues").status == 401
+    assert visitor.app.service.tokens.revoke(text.split("_")[1])
     clock.advance(10 * LOOK)
-    assert client.get("/v1/queues").status == 401
-    assert client.with_token(text).get("/v1/queues").status == 401
+    assert visitor.get("/v1/queues").status == 401
+    assert visitor.with_token(text).get("/v1/queues").status == 401
 
 
 def test_a_token_counts_from_the_request_on_that_carries_it(
-    client: Client, make_token: Any
+    visitor: Client, make_token: Any
 ) -> None:
-    client.put(f"{Q}/messages/m", {"body": 1})
-    shop = client.with_token(make_token("shop", "read"))
+    visitor.put(f"{Q}/messages/m", {"body": 1})
+    shop = visitor.with_token(make_token("shop", "read"))
     assert shop.get("/v1/queues", host="queue.example").json == {"queues": []}
     assert shop.put(f"{Q}/messages/m", {"body": 1}).status == 403
-    assert client.get("/v1/queues").status == 401
+    assert visitor.get("/v1/queues").status == 401
 
 
-def test_an_unknown_token_is_refused_while_it_is_open(client: Client) -> None:
+def test_an_unknown_token_is_refused_while_it_is_open(visitor: Client) -> None:
     for text in ("wrong", "bide_4be0643f1d98_wrong"):
-        refused = client.with_token(text).get("/v1/queues")
+        refused = visitor.with_token(text).get("/v1/queues")
         assert refused.status == 401
         assert "the token is unknown" in refused.problem["detail"]
         assert "invalid_token" in refused.headers["www-authenticate"]
-    assert client.get("/v1/queues").status == 200
-    assert client.with_token("wrong").get("/healthz").status == 200
+    assert visitor.get("/v1/queues").status == 200
+    assert visitor.with_token("wrong").get("/healthz").status == 200
 
 
 def test_who_is_told_not_to_ask_does_not_look(serve: Serve, make_token: Any) -> None:
@@ -105,8 +105,10 @@ def test_who_is_told_not_to_ask_does_not_look(serve: Serve, make_token: Any) -> 
     assert behind.with_token("wrong").get("/v1/queues").status == 200
 
 
-def test_a_stream_that_began_before_ends(client: Client, clock: FakeClock, make_token: Any) -> None:
-    request = urllib.request.Request(f"{client.url}/v1/events?counts=0.2")
+def test_a_stream_that_began_before_ends(
+    visitor: Client, clock: FakeClock, make_token: Any
+) -> None:
+    request = urllib.request.Request(f"{visitor.url}/v1/events?counts=0.2")
     with urllib.request.urlopen(request, timeout=60) as stream:
         assert stream.readline() == b": bide\n"
         make_token("shop", "read")

@@ -1,5 +1,6 @@
-"""How a worker begins: what is wrong from the start, and on which store it works."""
+"""How a worker begins: what is wrong from the start, on which store and event loop it works."""
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bide
+from bide.worker.process import child
 from tests.worker.processes import APP, children, log, said, wait_for, worker
 
 FAILING = """
@@ -197,3 +199,23 @@ def test_a_store_in_memory_is_warned_of(tmp_path: Path) -> None:
 def test_a_module_may_put_messages_at_its_import(tmp_path: Path) -> None:
     with worker(tmp_path, APP + "bide.Queue('q').put({}, id='first')\n"):
         wait_for(said(tmp_path, "began"), tmp_path)
+
+
+def test_uvloop_is_used_where_it_is_installed() -> None:
+    with asyncio.Runner(loop_factory=child.loop_factory()) as runner:
+        assert type(runner.get_loop()).__module__.partition(".")[0] == "uvloop"
+
+
+def test_without_uvloop_it_is_the_loop_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "find_spec", lambda name: None)
+    with asyncio.Runner(loop_factory=child.loop_factory()) as runner:
+        assert type(runner.get_loop()).__module__.partition(".")[0] == "asyncio"
+
+
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one() -> None:
+    code = (
+        "import resource; from bide.worker.process.supervisor import raise_descriptor_limit; "
+        "raise_descriptor_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    command = ["prlimit", "--nofile=100:300", sys.executable, "-c", code]
+    assert subprocess.check_output(command, text=True).strip() == "(300, 300)"

@@ -1,4 +1,4 @@
-"""Tasks written as for Celery that run in bide."""
+"""Tasks written as for Celery that run in bide, and calls of them."""
 
 import json
 from collections.abc import Callable

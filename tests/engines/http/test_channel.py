@@ -1,7 +1,8 @@
-"""Answers as they come over the network, and connections after what went wrong on them."""
+"""Answers as they come over the network: long, broken off, encrypted or not."""
 
 import itertools
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,12 +11,16 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import trustme
 
+from bide.engines.http import channel
 from bide.engines.http import channel as module
 from bide.engines.http import connection as connections
 from bide.engines.http.channel import PACE, Channel
 from bide.engines.http.connection import MARK, HttpAddress, HttpConnection
-from bide.model.errors import NotAStore, OutcomeUnknown, StoreUnavailable
+from bide.engines.http.events import EventStream
+from bide.engines.registry import opener
+from bide.model.errors import NotAStore, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.limits import MAX_HEAD, MAX_INTERIM
 from tests.effort import effort
 
@@ -310,3 +315,138 @@ def test_a_time_out_of_a_signal_handler_is_not_one_of_the_network(
                 asked(connection, b"1")
     assert raised.value is mine
     assert asked(connection, b"2") == b"2"
+
+
+def answering(head: bytes, piece: bytes, times: int) -> str:
+    """Return the URL of a server that answers one request with a head and many equal pieces."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        with listening, listening.accept()[0] as accepted:
+            accepted.recv(65_536)
+            try:
+                accepted.sendall(head)
+                for _ in range(times):
+                    accepted.sendall(piece)
+                accepted.recv(1)  # until the client closes it
+            except OSError:
+                pass  # the client has heard enough
+
+    threading.Thread(target=run, daemon=True).start()
+    return f"http://127.0.0.1:{listening.getsockname()[1]}?timeout=20s"
+
+
+def test_an_answer_that_is_announced_too_long_is_not_read() -> None:
+    url = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n", b"x", 1)
+    with pytest.raises(StoreError, match="answered with more than 268,435,456 bytes"):
+        opener(url)()
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"10000\r\n" + b"x" * 65_536 + b"\r\n",
+        ),
+    ],
+    ids=["until it closes", "chunked"],
+)
+def test_an_answer_without_end_is_read_up_to_a_bound(
+    head: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "MAX_ANSWER", 1 << 20)
+    with pytest.raises(StoreError, match="answered with more than 1,048,576 bytes"):
+        opener(answering(head, piece, 1_000))()
+
+
+def breaking_off(head: bytes) -> int:
+    """Return the port of a server that answers one request with a head and one byte of the body."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        with listening, listening.accept()[0] as accepted:
+            accepted.recv(65_536)
+            accepted.sendall(head + b"{")
+
+    threading.Thread(target=run, daemon=True).start()
+    port: int = listening.getsockname()[1]
+    return port
+
+
+def test_an_answer_that_breaks_off_is_no_answer() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        opener(f"http://127.0.0.1:{breaking_off(head)}")()
+
+
+Speak = Callable[[socket.socket], None]
+PLAIN = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+HINT = r"does it speak TLS \(https://\)\?"
+
+
+class SpeakingServer:
+    """Has a function of its own for a connection."""
+
+    def __init__(self, speak: Speak) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._speak = speak
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        connection, _ = self._listening.accept()
+        with connection:
+            self._speak(connection)
+
+    def __enter__(self) -> "SpeakingServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+
+
+def by_openssl(connection: socket.socket) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    with suppress(OSError):  # plain words
+        context.wrap_socket(connection, server_side=True)
+
+
+def in_plain_words(connection: socket.socket) -> None:
+    connection.recv(65_536)
+    connection.sendall(PLAIN)
+
+
+def with_an_alert(connection: socket.socket) -> None:
+    connection.recv(65_536)
+    connection.sendall(b"\x15\x03\x01\x00\x02\x02\x28")
+
+
+def hang_up(connection: socket.socket) -> None:
+    connection.recv(65_536)
+
+
+@pytest.mark.parametrize("speak", [by_openssl, in_plain_words, with_an_alert, hang_up])
+def test_whatever_plain_words_are_answered_with_nothing_is_unknown(speak: Speak) -> None:
+    with SpeakingServer(speak) as server, pytest.raises(StoreError, match=HINT) as told:
+        opener(f"http://:s3cret@127.0.0.1:{server.port}/bide")()
+    assert not isinstance(told.value, OutcomeUnknown)
+
+
+def test_a_stream_of_events_that_begins_where_tls_is_spoken() -> None:
+    with SpeakingServer(by_openssl) as server:
+        stream = EventStream(HttpAddress(False, "127.0.0.1", server.port, "", ""), "")
+        with pytest.raises(StoreUnavailable, match=HINT):
+            stream.next()
+
+
+def test_a_port_that_accepts_and_is_silent_is_given_up_before_the_timeout_of_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bide.engines.http.connection.CONNECTING", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = opener(f"https://127.0.0.1:{silent.getsockname()[1]}?timeout=1h")
+        with pytest.raises(StoreUnavailable, match="timed out"):
+            store()

@@ -11,9 +11,8 @@ from bide.engines.http.channel import Channel
 from bide.engines.http.connection import HttpAddress
 from bide.engines.http.events import AGAIN, DENIED, EventStream, HttpNotifier
 from bide.model.errors import StoreUnavailable
-from tests.engines.http.test_channel import Server, after, byte_of, echo
+from tests.engines.http.test_channel import Server, after, answering, breaking_off, byte_of, echo
 from tests.engines.http.test_engine import Script
-from tests.engines.http.test_long_answers import answering, breaking_off
 
 
 @pytest.fixture

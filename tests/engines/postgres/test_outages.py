@@ -1,18 +1,24 @@
-"""A server that goes away, and stores that are none."""
+"""Servers that go away, are silent, changed by administrators; stores that are none."""
 
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 import bide
+from bide.engines import losses
+from bide.engines.findings import examine
 from bide.engines.postgres import PostgresEngine, bounded_connection, from_url
+from bide.engines.postgres.bounded_connection import silence
+from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.errors import (
     InvalidArgument,
@@ -24,8 +30,10 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
+from bide.outbox.postgres import PostgresTable
 from tests.descriptors import low_ones_taken, one_left
-from tests.postgres_server import PostgresServer, new_folder
+from tests.postgres_server import PostgresServer, new_folder, until
+from tests.proxy import Fault, Proxy
 
 
 @pytest.fixture
@@ -321,3 +329,277 @@ def test_a_port_that_accepts_and_is_silent_is_given_up(monkeypatch: pytest.Monke
         url = f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/shop?reconnect=0s"
         with pytest.raises(StoreUnavailable, match="timeout expired"):
             open_engine(url)
+
+
+@pytest.fixture
+def dropped(
+    postgres: PostgresServer,
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Provide the URL of a store, and what drops its schema."""
+    with postgres.client() as client:
+
+        def drop() -> None:
+            client.execute("DROP SCHEMA IF EXISTS dropped CASCADE")
+
+        drop()
+        yield f"{postgres.url}&schema=dropped", drop
+        drop()
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda queue: queue.put(2, id="b"),
+        lambda queue: queue.put_many([bide.NewMessage(2, id="b"), bide.NewMessage(3)]),
+        lambda queue: queue.claim(),
+        lambda queue: queue.cancel("a"),
+        lambda queue: queue.get("a"),
+    ],
+)
+def test_a_process_goes_on_after_its_schema_was_dropped(
+    dropped: tuple[str, Callable[[], None]], action: Callable[[bide.Queue], Any]
+) -> None:
+    url, drop = dropped
+    with bide.Queue("gone", url) as queue:
+        for _ in range(2):
+            queue.put(1, id="a", delay=60)
+            action(queue)
+        drop()
+        action(queue)
+        assert queue.put(4, id="after").done
+        assert queue.audit()
+
+
+def test_a_schema_that_was_dropped_is_a_loss(
+    dropped: tuple[str, Callable[[], None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, drop = dropped
+    heard: list[bool] = []
+    with bide.Queue("dropped", url) as queue, losses.listening(lambda: heard.append(True)):
+        queue.put(1, id="a")
+        drop()
+        with bide.Queue("other", url) as other:  # makes the schema anew, and has lost nothing
+            other.put(1)
+        queue.put(2, id="b")
+        queue.put(3, id="c")
+    assert heard == [True]
+    assert losses.counted()["dropped"] == 1
+    assert "other" not in losses.counted()
+    assert "queue dropped: the store has lost at least 1" in caplog.text
+
+
+@pytest.fixture
+def guarded() -> Iterator[PostgresServer]:
+    """Provide a server with few connections, where the user app has a password."""
+    with new_folder() as folder:
+        server = PostgresServer(folder, max_connections="12")
+        with server.client() as client:
+            client.execute("CREATE ROLE app LOGIN PASSWORD 'old'")
+            client.execute("GRANT CREATE ON DATABASE postgres TO app")
+        rules = server.data / "pg_hba.conf"
+        rules.write_text("local all app scram-sha-256\n" + rules.read_text())
+        server.stop("fast")
+        server.start()
+        yield server
+        server.stop()
+
+
+def test_a_password_that_was_changed_is_not_tried_again_and_again(guarded: PostgresServer) -> None:
+    url = guarded.url.replace("bide@", "app:old@") + "&reconnect=60s"
+    engine = from_url(urlsplit(url))()
+    with closing(engine), guarded.client() as client:
+        client.execute("ALTER ROLE app PASSWORD 'new'")
+        client.execute(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'app'"
+        )
+        with pytest.raises(StoreUnavailable, match="refused the password"):
+            engine.execute([cmd.Put("q", [Item("a", b"1")])])
+        log = (guarded.folder / "log").read_text()
+        assert log.count("password authentication failed") == 1
+        client.execute("ALTER ROLE app PASSWORD 'old'")
+        engine.execute([cmd.Put("q", [Item("a", b"1")])])
+
+
+def test_a_server_without_a_connection_for_this_user_says_so(guarded: PostgresServer) -> None:
+    url = guarded.url.replace("bide@", "app:old@")
+    with ExitStack() as taken:
+        with suppress(psycopg.OperationalError):
+            while True:
+                taken.enter_context(psycopg.connect(url))
+        with pytest.raises(StoreUnavailable, match="takes no more connections") as caught:
+            from_url(urlsplit(url))()
+        assert "reserved for roles" in str(caught.value)
+    with guarded.client() as client:
+        client.execute("ALTER ROLE app CONNECTION LIMIT 0")
+    with pytest.raises(StoreUnavailable, match="takes no more connections"):
+        from_url(urlsplit(url))()
+
+
+def test_a_standby_without_its_primary_is_no_matter_of_the_address(
+    postgres_url: Callable[[], str],
+) -> None:
+    url = postgres_url()
+    with closing(from_url(urlsplit(url))()):
+        read_only = f"{url}&options=-cdefault_transaction_read_only%3Don"
+        with pytest.raises(StoreUnavailable, match="no standby is promoted") as caught:
+            from_url(urlsplit(f"{read_only}&target_session_attrs=read-write"))()
+    assert "firewall" not in str(caught.value)
+
+
+def test_a_connection_that_was_ended_takes_one_line_of_the_log(
+    postgres: PostgresServer, postgres_url: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with bide.Queue("q", f"{postgres_url()}&application_name=ended") as queue:
+        queue.put(1)
+        assert len(queue.claim(wait=60)) == 1  # it listens from now on
+        with postgres.client() as client:
+            client.execute(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+                " WHERE application_name = 'ended'"
+            )
+        queue.put(2)
+        for _ in range(600):
+            if "listens for puts was lost" in caplog.text:
+                break
+            queue.claim(wait=0.1)
+    assert "listens for puts was lost" in caplog.text
+    assert not any("\n" in message for message in caplog.messages)
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer, proxy_before: Callable[[str | int], Proxy]) -> Proxy:
+    return proxy_before(f"{postgres.folder}/.s.PGSQL.5432")
+
+
+def through(proxy: Proxy, url: str, options: str = "&timeout=0.3&reconnect=60s") -> str:
+    """Return the URL of the same store by way of a proxy."""
+    schema = url.rpartition("&schema=")[2]
+    address = f"postgresql://bide@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+    return f"{address}&schema={schema}{options}"
+
+
+def put(id: str) -> cmd.Put:
+    return cmd.Put("q", [Item(id, b"1", delay=60_000)])
+
+
+@pytest.mark.parametrize("fault", ["hang", "hang after"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_call_on_a_connection_that_hangs_is_answered_on_another(
+    proxy: Proxy, postgres_url: Callable[[], str], fault: Fault, many: bool
+) -> None:
+    lane = Lane(from_url(urlsplit(through(proxy, postgres_url()))))
+    command = cmd.Cancel("q", where=cmd.Where(after=0)) if many else cmd.Cancel("q", ["a"])
+    lane.call(put("b"))
+    lane.call(command)
+    lane.call(put("a"))
+    proxy.strike(fault)
+    reply = lane.call(command)
+    assert proxy.struck
+    assert reply.count == 1 if many else reply.outcomes[0].done  # type: ignore[union-attr]
+    lane.close()
+
+
+def test_without_a_repetition_the_caller_hears_that_it_is_not_known(
+    proxy: Proxy, postgres_url: Callable[[], str]
+) -> None:
+    with closing(from_url(urlsplit(through(proxy, postgres_url())))()) as engine:
+        engine.execute([put("a")])
+        proxy.strike("hang after")
+        with pytest.raises(OutcomeUnknown, match=r"silent for 0.3 s \(\?timeout= in the URL\)"):
+            engine.execute([put("b")])
+        (reply,) = engine.execute([put("b")])  # on another connection
+        assert isinstance(reply, Outcomes)
+        assert not reply.outcomes[0].done
+
+
+def test_a_server_that_is_silent_when_a_store_is_opened_is_given_up(
+    proxy: Proxy, postgres_url: Callable[[], str]
+) -> None:
+    url = through(proxy, postgres_url(), "&timeout=0.3&reconnect=0s")
+    from_url(urlsplit(url))().close()
+    with closing(from_url(urlsplit(url))()) as engine:
+        proxy.freeze()
+        proxy.silent = True
+        with pytest.raises(OutcomeUnknown, match="silent for"):
+            engine.execute([put("a")])
+        with pytest.raises(StoreUnavailable, match="timeout"):
+            from_url(urlsplit(f"{url}&connect_timeout=2"))()
+
+
+def test_a_listener_whose_connection_hangs_opens_another(
+    proxy: Proxy,
+    postgres: PostgresServer,
+    postgres_url: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = postgres_url()
+    with closing(from_url(urlsplit(through(proxy, url)))()) as engine:
+        notifier = engine.notifier()
+        assert notifier is not None
+        engine.execute([cmd.Claim("q", 1, 60_000, "w")])
+        with closing(from_url(urlsplit(url))()) as other:
+            _freeze_and_put(proxy, postgres, engine, other)
+            assert [queue for queue, _ in notifier.listen()] == ["q"]
+    assert notifier.listen() == []
+    assert "the connection that listens for puts was lost (the server was silent" in caplog.text
+
+
+def _freeze_and_put(
+    proxy: Proxy, postgres: PostgresServer, engine: PostgresEngine, other: PostgresEngine
+) -> None:
+    """Put something once the listener has another connection."""
+    listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+    with postgres.client() as client:
+        before = set(client.execute(listening.encode()).fetchall())
+    proxy.freeze()
+
+    def put_when_it_listens() -> None:
+        with postgres.client() as client:
+            deadline = time.monotonic() + 60
+            while set(client.execute(listening.encode()).fetchall()) <= before:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        other.execute([cmd.Put("q", [Item("now", b"1")])])
+
+    threading.Thread(target=put_when_it_listens).start()
+
+
+def test_what_takes_long_by_right_is_given_more_time(
+    proxy: Proxy, postgres: PostgresServer, postgres_url: Callable[[], str]
+) -> None:
+    url = postgres_url()
+    schema = url.rpartition("&schema=")[2]
+    audits: list[bool] = []
+    with bide.Queue("q", through(proxy, url)) as queue, postgres.client() as client:
+        queue.put(1, delay="1h")
+        queue.counts()
+        with client.transaction():
+            client.execute(f"LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE".encode())
+            audit = threading.Thread(target=lambda: audits.append(bool(queue.audit())))
+            audit.start()
+            waits_for_long = (
+                "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                " AND clock_timestamp() - query_start > '1s'"
+            )
+            with postgres.client() as other:
+                until(other, waits_for_long, [(True,)])
+        audit.join(60)
+    assert audits == [True]
+
+
+def test_an_outbox_whose_server_is_silent_is_given_up(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.outbox.postgres.TIMEOUT", 0.3)
+    url = f"postgresql://bide@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+    with closing(PostgresTable(url)) as table:
+        assert table.read(1) == []
+        proxy.freeze()
+        with pytest.raises(type(silence(1)), match="silent for"):
+            table.read(1)
+
+
+def test_the_time_must_be_long_enough(postgres_url: Callable[[], str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"\?timeout=0.05 is too short; it is 0.1 s or more"):
+        from_url(urlsplit(f"{postgres_url()}&timeout=50ms"))
+    assert list(examine(f"{postgres_url()}&timeout=1m"))

@@ -1,16 +1,35 @@
-"""What something else has written to the keys of bide: it holds nothing up, and is not lost."""
+"""What something else or half a change left is found, holds nothing up, and is not lost."""
 
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
 from bide.model import commands as cmd
+from bide.model.commands import (
+    Ack,
+    Cancel,
+    Configure,
+    Count,
+    Edit,
+    Extend,
+    Find,
+    Put,
+    RetryCommand,
+    Scan,
+    Where,
+)
 from bide.model.errors import NotAStore, StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
-from bide.model.replies import Affected, Claimed, Explained, Found, Page
-from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
+from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes, Page
+from bide.queue.results import Audit
+from tests.effort import effort
+from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put, settle, sound
+from tests.engines.redis.conftest import Open
+from tests.servers import RedisServer
 
 Server = client_library.Redis
 RECORD = b"\xdc\x00\x10"
@@ -316,3 +335,423 @@ def test_many_damaged_messages_are_put_aside_at_once(engine: RedisEngine, server
     claimed = claim(engine, 700)
     assert [message.id for message in claimed.messages] == ids[650:]
     assert sound(engine).sizes.dead == 650
+
+
+HOUR = 3_600_000
+DUE = (NOW + HOUR).to_bytes(8)
+LIMITS = Configure("q", limit=6, group_limit=1)
+
+Break = Callable[[Server, bytes], object]  # gets a member of "ready"
+
+# What it adds to the strays: its places, and one for each pair of totals that no longer agree.
+BROKEN: dict[str, tuple[Break, int]] = {
+    "a place without a record": (lambda s, member: s.hdel(key("records"), member[12:]), 2),
+    "one message in two places": (lambda s, member: s.zadd(key("kept"), {member: NOW}), 3),
+    "a lease of a message that waits": (lambda s, m: s.hset(key("leases"), m[12:], "x"), 3),
+    "a place without its rank": (lambda s, member: s.zincrby(key("ready"), 1, member), 1),
+}
+
+
+def test_a_slice_of_large_messages_is_small(engine: RedisEngine, server: Server) -> None:
+    large = [Item(f"m{number}", b"x" * 1_000_000, json=False) for number in range(20)]
+    engine.execute([Put("q", large)], NOW)
+    before = server.info("commandstats")["cmdstat_fcall"]["calls"]
+    sound(engine)
+    assert server.info("commandstats")["cmdstat_fcall"]["calls"] - before >= 6
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("place", [0, 210, 299])
+def test_what_does_not_fit_together_is_counted(
+    engine: RedisEngine, server: Server, broken: str, place: int
+) -> None:
+    put(engine, MANY + 1)
+    claim(engine, 1)  # moves the others from delayed to ready
+    claim(engine, 1, NOW + LEASE)
+    sound(engine, NOW + LEASE)
+    spoil, strays = BROKEN[broken]
+    (member,) = server.zrange(key("ready"), place, place)
+    assert isinstance(member, bytes)
+    spoil(server, member)
+    (counts,) = engine.execute([Count("q", recount=True)], NOW + LEASE)
+    assert isinstance(counts, Counts)
+    assert counts.strays == strays
+
+
+def _member(server: Server, part: str, ends: str) -> bytes:
+    """Return the member of a set that ends so: of a set of messages, with their id."""
+    members: list[bytes] = server.zrange(key(part), 0, -1)  # type: ignore[assignment]
+    (found,) = (member for member in members if member.endswith(ends.encode()))
+    return found
+
+
+def _remove(part: str, id: str) -> Callable[[Server], object]:
+    return lambda server: server.zrem(key(part), _member(server, part, id))
+
+
+def _rank(part: str, id: str) -> Callable[[Server], object]:
+    return lambda server: server.zincrby(key(part), 1, _member(server, part, id))
+
+
+def _record(id: str, text: bytes, other: bytes) -> Callable[[Server], object]:
+    def write(server: Server) -> None:
+        record = server.hget(key("records"), id)
+        assert isinstance(record, bytes)
+        assert text in record
+        server.hset(key("records"), id, record.replace(text, other, 1))
+
+    return write
+
+
+def _lease(id: str, *, write: Callable[[bytes], bytes]) -> Callable[[Server], object]:
+    def spoil(server: Server) -> None:
+        lease = server.hget(key("leases"), id)
+        assert isinstance(lease, bytes)
+        server.hset(key("leases"), id, write(lease))
+
+    return spoil
+
+
+OF_MESSAGES: dict[str, Callable[[Server], object]] = {
+    "the counter of puts": lambda s: s.hincrby(key("meta"), "put", 1),
+    "a counter of ends": lambda s: s.hincrby(key("meta"), "acked", 1),
+    "a message that is gone": lambda s: s.hdel(key("records"), "a2"),
+    "a leased message that is gone": lambda s: s.hdel(key("records"), "a1"),
+    "a message in no state": _remove("ready", "a2"),
+    "a delayed message in no state": _remove("delayed", "later"),
+    "a kept message in no state": _remove("kept", "k1"),
+    "a leased message in two states": lambda s: s.zadd(
+        key("ready"), {_member(s, "leased", "a1"): NOW}
+    ),
+    "a rank of a delayed message": _rank("delayed", "later"),
+    "a rank of a ready message": _rank("ready", "a2"),
+    "a rank of a leased message": _rank("leased", "a1"),
+    "a rank of a kept message": _rank("kept", "k1"),
+    "a rank of a dead letter": _rank("kept", "d1"),
+    "a due time without its rank": _record("later", DUE, (NOW + HOUR + 1).to_bytes(8)),
+    "another order of putting": _record("later", b"0000", b"000f"),
+    "a dead letter that has not ended": _record("d1", b"dead\xcf" + NOW.to_bytes(8), b"dead\xc0"),
+    "a group that does not name its message": _remove("groups", "later"),
+    "a message of another group": _record("later", b"\xa1l", b"\xa1m"),
+    "a message that cannot be read": lambda s: s.hset(key("records"), "a2", "x"),
+    "a lease that is gone": lambda s: s.hdel(key("leases"), "a1"),
+    "a lease that does not end": _remove("leased", "a1"),
+    "a lease that cannot be read": _lease("a1", write=lambda lease: b"nobody"),
+    "a lease of another message": _lease(
+        "a1", write=lambda lease: lease[:2] + b"0" * 12 + lease[14:]
+    ),
+    "a lease of no message": lambda s: s.hset(key("leases"), "z", "x"),
+}
+
+OF_LIMITS: dict[str, Callable[[Server], object]] = {
+    "a ready message in no line": _remove("lines", "a2"),
+    "a leased message that no limit counts": _remove("lines", "a1"),
+    "a place in line of no message": lambda s: s.zadd(key("lines"), {"wz\1" + "0" * 26: 0}),
+    "a lease of no message in a group": lambda s: s.zadd(key("lines"), {"rz\1" + "0" * 12: 0}),
+    "a line without turns": lambda s: s.zrem(key("turns"), "c"),
+    "turns that are gone": lambda s: s.delete(key("turns")),
+}
+
+
+def _audit(engine: RedisEngine) -> Audit:
+    (counts,) = engine.execute([Count("q", recount=True)], NOW)
+    assert isinstance(counts, Counts)
+    return Audit.of("q", counts)
+
+
+def _fill(engine: RedisEngine) -> None:
+    """Put messages that are then in each state; `a` has as many leases as it may have."""
+    items = [Item(id, b"1", group=id[0]) for id in ("k1", "b1", "a1", "a2", "c1")]
+    items += [Item("d1", b"1", died=NOW), Item("later", b"1", delay=HOUR, priority=5, group="l")]
+    engine.execute([Configure("q", keep=HOUR), Put("q", items)], NOW)
+    claimed = claim(engine, 3)
+    assert [message.id for message in claimed.messages] == ["k1", "b1", "a1"]
+    engine.execute([Ack("q", of(claimed, "k1"))], NOW)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("damage", OF_MESSAGES)
+def test_messages_that_contradict_their_places_or_the_counters_are_found(
+    engine: RedisEngine, server: Server, damage: str, limited: bool
+) -> None:
+    engine.execute([LIMITS] if limited else [], NOW)
+    _fill(engine)
+    assert _audit(engine)
+    OF_MESSAGES[damage](server)
+    assert not _audit(engine)
+
+
+@pytest.mark.parametrize("damage", OF_LIMITS)
+def test_lines_that_contradict_the_messages_are_found(
+    engine: RedisEngine, server: Server, damage: str
+) -> None:
+    engine.execute([LIMITS], NOW)
+    _fill(engine)
+    assert _audit(engine)
+    OF_LIMITS[damage](server)
+    assert (_audit(engine).counts.strays or 0) > 0
+
+
+Change = Callable[[], object]
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def disk(start: Callable[..., RedisServer]) -> RedisServer:
+    return start(appendonly="yes", appendfsync="no")
+
+
+@pytest.fixture
+def on_disk(open_engine: Open, disk: RedisServer) -> RedisEngine:
+    return open_engine(disk.url)
+
+
+def _claiming(on_disk: RedisEngine) -> Change:
+    put(on_disk, 2 * MANY)
+    claim(on_disk)
+    return lambda: claim(on_disk, now=NOW + 1)
+
+
+def _claiming_few(on_disk: RedisEngine) -> Change:
+    put(on_disk, MANY)
+    return lambda: claim(on_disk, 50)
+
+
+def _acking(on_disk: RedisEngine) -> Change:
+    put(on_disk, 2 * MANY)
+    claimed = claim(on_disk)
+    claim(on_disk, now=NOW + 1)
+    return lambda: on_disk.execute([Ack("q", of(claimed))], NOW + 2)
+
+
+def _acking_remembered(on_disk: RedisEngine) -> Change:
+    on_disk.execute([Configure("q", history=LEASE, result_ttl=LEASE)], NOW)
+    put(on_disk, MANY)
+    held = of(claim(on_disk))[:5]
+    return lambda: on_disk.execute([Ack("q", held, [b"1"] * len(held))], NOW + 1)
+
+
+def _acking_one(on_disk: RedisEngine) -> Change:
+    put(on_disk, MANY)
+    claimed = claim(on_disk)
+    return lambda: on_disk.execute([Ack("q", of(claimed)[:1])], NOW + 1)
+
+
+def _retrying(on_disk: RedisEngine) -> Change:
+    put(on_disk, MANY)
+    claimed = claim(on_disk)
+    return lambda: on_disk.execute([RetryCommand("q", of(claimed)[:3], 5, "later")], NOW + 1)
+
+
+def _extending(on_disk: RedisEngine) -> Change:
+    put(on_disk, MANY)
+    claimed = claim(on_disk)
+    return lambda: on_disk.execute([Extend("q", of(claimed)[:3], 2 * LEASE)], NOW + 1)
+
+
+def _lapsing(on_disk: RedisEngine) -> Change:
+    put(on_disk, MANY)
+    claim(on_disk)
+    return lambda: claim(on_disk, 10, NOW + LEASE)
+
+
+def _succeeded(on_disk: RedisEngine) -> Claimed:
+    put(on_disk, MANY, group="g")
+    claimed = claim(on_disk)
+    items = [Item(m.id, b"2", delay=5, group="h", latest=9) for m in claimed.messages[:3]]
+    on_disk.execute([Put("q", items, "replace")], NOW + 1)
+    return claimed
+
+
+def _following(on_disk: RedisEngine) -> Change:
+    claimed = _succeeded(on_disk)
+    return lambda: on_disk.execute([Ack("q", of(claimed)[:3])], NOW + 2)
+
+
+def _following_lapsed(on_disk: RedisEngine) -> Change:
+    _succeeded(on_disk)
+    return lambda: claim(on_disk, 10, NOW + LEASE)
+
+
+LIMITED = Configure("q", limit=9, group_limit=5)
+
+
+def _expiring(on_disk: RedisEngine) -> Change:
+    items = [Item(f"n{i}", b"1", expires=1 if i % 2 else None) for i in range(6)]
+    on_disk.execute([Put("q", items)], NOW)
+    return lambda: claim(on_disk, 4, NOW + 2)
+
+
+def _limited_expiring(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    return _expiring(on_disk)
+
+
+def _limited_claiming(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    put(on_disk, MANY, group="g")
+    put(on_disk, 3, "n")
+    return lambda: claim(on_disk, 7)
+
+
+def _limited_looking_ahead(on_disk: RedisEngine) -> Change:
+    on_disk.execute([Configure("q", limit=1_000)], NOW)
+    put(on_disk, 1_100, group="g")
+    put(on_disk, 3, "n", "h")
+    put(on_disk, 3, "o", "i")
+    return lambda: claim(on_disk, 7)
+
+
+def _limited_acking(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    put(on_disk, 30, group="g")
+    put(on_disk, 30, "n", "h")
+    claimed = claim(on_disk, 8)
+    return lambda: on_disk.execute([Ack("q", of(claimed))], NOW + 1)
+
+
+def _limited_lapsing(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    put(on_disk, 30, group="g")
+    claim(on_disk)
+    return lambda: claim(on_disk, 1, NOW + LEASE)
+
+
+def _limited_cancelling(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    put(on_disk, 30, group="g")
+    claim(on_disk, 1)
+    return lambda: on_disk.execute(
+        [Edit("q", ["m0004"], group="h"), Cancel("q", ["m0005", "m0006"])], NOW
+    )
+
+
+def _limiting(on_disk: RedisEngine) -> Change:
+    put(on_disk, 30, group="g")
+    claim(on_disk, 3)
+    return lambda: on_disk.execute([LIMITED], NOW)
+
+
+def _replacing(on_disk: RedisEngine) -> Change:
+    put(on_disk, 3, group="g")
+    items = [Item(f"m{n:04}", b"2", delay=5, priority=9, group="h") for n in range(3)]
+    return lambda: on_disk.execute([Put("q", items, "replace")], NOW + 1)
+
+
+def _sweeping(on_disk: RedisEngine) -> Change:
+    put(on_disk, 6, group="g")
+    put(on_disk, 6, "n")
+    claim(on_disk, 2)
+    on_disk.execute([Put("q", [Item("o1", b"1", delay=9)])], NOW)
+    rules = [Cancel("q", where=Where(group="g")), Cancel("q", where=Where(before=NOW + 5))]
+    return lambda: on_disk.execute(rules, NOW + 1)
+
+
+def _limited_sweeping(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    return _sweeping(on_disk)
+
+
+def _limited_following(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    put(on_disk, 9, group="g")
+    claimed = claim(on_disk)
+    items = [Item(m.id, b"2", delay=5, group="h", latest=9) for m in claimed.messages[:3]]
+    on_disk.execute([Put("q", items, "replace")], NOW + 1)
+    return lambda: on_disk.execute([Ack("q", of(claimed)[:3])], NOW + 2)
+
+
+def writes(server: RedisServer) -> list[list[bytes]]:
+    """Return all commands of the append-only file that change something."""
+    (file,) = Path(server.folder).glob("appendonlydir/*.incr.aof")
+    data, commands = file.read_bytes(), []
+    at = 0
+
+    def line() -> bytes:
+        nonlocal at
+        start, at = at, data.index(b"\r\n", at) + 2
+        return data[start : at - 2]
+
+    while at < len(data):
+        words = []
+        for _ in range(int(line()[1:])):
+            size = int(line()[1:])
+            words.append(data[at : at + size])
+            at += size + 2
+        commands.append(words)
+    return [words for words in commands if words[0].upper() not in (b"MULTI", b"EXEC", b"SELECT")]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        _claiming,
+        _claiming_few,
+        _acking,
+        _acking_remembered,
+        _acking_one,
+        _retrying,
+        _extending,
+        _lapsing,
+        _expiring,
+        _limited_expiring,
+        _following,
+        _following_lapsed,
+        _limited_claiming,
+        _limited_looking_ahead,
+        _limited_acking,
+        _limited_lapsing,
+        _limited_cancelling,
+        _limiting,
+        _replacing,
+        _sweeping,
+        _limited_sweeping,
+        _limited_following,
+    ],
+    ids=lambda begin: begin.__name__[1:],
+)
+def test_a_script_may_be_cut_behind_any_of_its_writes(
+    disk: RedisServer, open_engine: Open, on_disk: RedisEngine, begin: Callable[..., Change]
+) -> None:
+    server = disk.client()
+    change = begin(on_disk)
+    names: list[bytes] = server.keys("*")  # type: ignore[assignment]
+    before = {name: server.dump(name) for name in names}
+    known = len(writes(disk))
+    change()
+    done = writes(disk)[known:]
+    assert len(done) > 3
+    step = effort(2, 1)
+    for cut in [*range(0, min(len(done), 24), step), *range(24, len(done), 1 + len(done) // 6)]:
+        server.flushall()
+        for name, dumped in before.items():
+            server.restore(name, 0, dumped)  # type: ignore[arg-type]
+        for words in done[:cut]:
+            server.execute_command(*words)  # type: ignore[no-untyped-call]
+        _all_comes_once(open_engine(disk.url), server)
+
+
+def _all_comes_once(on_disk: RedisEngine, server: "client_library.Redis") -> None:
+    """See that everything which has a record comes or has expired, and nothing stays behind."""
+    there = {name.decode() for name in server.hkeys(key("records"))}  # type: ignore[union-attr]
+    on_disk.execute([Count("q", recount=True), Scan("q", "leased"), Find("q", ["m0001"])], NOW + 5)
+    now = NOW + 10 * LEASE
+    found: Counter[str] = Counter()
+    while (claimed := claim(on_disk, 400, now)).messages or claimed.behind:
+        found.update(message.id for message in claimed.messages)
+        (acked,) = on_disk.execute([Ack("q", of(claimed))], now)
+        assert isinstance(acked, Outcomes)
+        assert all(acked.outcomes)
+        now += 1
+    kept = {member[12:].decode() for member in server.zrange(key("kept"), 0, -1)}  # type: ignore[union-attr]
+    assert set(found) == there - kept
+    assert set(found.values()) <= {1}
+    (counts,) = on_disk.execute([Count("q", recount=True)], now)
+    assert isinstance(counts, Counts)
+    assert counts.strays == 0
+    on_disk.execute([Configure("q", limit=0, group_limit=0)], now + DAY)  # nothing is kept longer
+    parts = ("records", "leases", "leased", "delayed", "ready", "lines", "turns", "shares")
+    assert server.exists(*map(key, parts)) == 0
+    ids = put(on_disk, MANY)
+    assert [message.id for message in claim(on_disk, now=now).messages] == ids

@@ -1,5 +1,8 @@
+"""How much SQLite does: statements, what is due together, what is held in memory."""
+
 import re
 import sqlite3
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,10 +13,12 @@ import pytest
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import engine as engine_module
 from bide.engines.sqlite.tables import SQL
+from bide.model import commands as cmd
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put, Scan, Where
 from bide.model.message import Item
 from bide.model.replies import Affected, Claimed, Outcome, Outcomes, Page
 from bide.testing.engine_hooks import sqlite_connection
+from tests.engines.sqlite.steps import steps_of
 
 NAMES = sorted(vars(SQL))
 
@@ -173,3 +178,93 @@ def test_statistics_of_a_store_with_few_messages_mislead_nobody_later(
         assert len(steps) < 10
         assert shop.execute("SELECT DISTINCT tbl FROM sqlite_stat1").fetchall() == [("customer",)]
     engine.close()
+
+
+START = 1_700_000_000_000
+
+
+def cost(engine: SqliteEngine, command: cmd.Command, now: int) -> int:
+    """Return how much SQLite has to do for a command, in hundreds of its own steps."""
+
+    def execute() -> None:
+        (reply,) = engine.execute([command], now)
+        assert isinstance(reply, (Claimed, Page))
+        assert len(reply.messages) == 100
+
+    return steps_of(engine, execute, 100)
+
+
+@pytest.mark.parametrize("heavy", [0, 1])
+def test_a_burst_is_claimed_and_scanned_at_the_cost_of_a_stream(tmp_path: Path, heavy: int) -> None:
+    claims, scans = [], []
+    for spread in (1, 10_000):
+        engine = SqliteEngine(tmp_path / f"{spread}.db")
+        for first in range(0, 10_000, 1_000):
+            items = [
+                Item(f"m{number}", b"1", at=START + number % spread, priority=heavy)
+                for number in range(first, first + 1_000)
+            ]
+            engine.execute([cmd.Put("q", items)], START - 1)
+        (page,) = engine.execute([cmd.Scan("q", "delayed", limit=9_000)], START - 1)
+        assert isinstance(page, Page)
+        scan = cmd.Scan("q", "delayed", cursor=page.cursor, limit=100)
+        scans.append(cost(engine, scan, START - 1))
+        claims.append(cost(engine, cmd.Claim("q", 100, 1_000, "w"), START + 10_000))
+        engine.close()
+    assert claims[0] <= claims[1] * 1.2
+    assert scans[0] <= scans[1] * 1.2
+
+
+NOW = 1_700_000_000_000
+IDS = [f"m{number}" for number in range(1_000)]
+SIZE = 20_000
+MOST = 10_000_000
+"""Of the 20 MB that the messages take."""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
+    engine = SqliteEngine(tmp_path / "bide.db", durability="normal")
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        cmd.Cancel("q", IDS),
+        cmd.Cancel("q", IDS, versions=["0" * 16] * len(IDS)),
+        cmd.Cancel("q", [], where=cmd.Where(after=NOW)),
+        cmd.Purge("q", "ready"),
+        cmd.Put("q", [Item(id, b"2") for id in IDS]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["body", "headers"])
+def test_a_change_of_many_large_messages_has_few_in_memory(
+    engine: SqliteEngine, command: cmd.Command, kind: str
+) -> None:
+    text = "x" * SIZE
+    data = f'"{text}"'.encode() if kind == "body" else b"1"
+    headers = {"a": text} if kind == "headers" else None
+    engine.execute([cmd.Put("q", [Item(id, data, headers=headers) for id in IDS])], NOW)
+    assert _peak(engine, command, NOW) < MOST
+
+
+def test_a_claim_of_many_lapsed_messages_has_few_in_memory(engine: SqliteEngine) -> None:
+    items = [Item(id, b"1", headers={"a": "x" * SIZE}) for id in IDS]
+    engine.execute([cmd.Put("q", items)], NOW)
+    (claimed,) = engine.execute([cmd.Claim("q", len(IDS), 10, "w", max_bytes=1 << 30)], NOW)
+    assert isinstance(claimed, Claimed)
+    assert len(claimed.messages) == len(IDS)
+    del claimed
+    assert _peak(engine, cmd.Claim("q", 1, 10, "w"), NOW + 20) < MOST
+
+
+def _peak(engine: SqliteEngine, command: cmd.Command, now: int) -> int:
+    """Return how many bytes Python has at most while a command is executed."""
+    tracemalloc.start()
+    try:
+        engine.execute([command], now)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

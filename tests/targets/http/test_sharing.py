@@ -409,3 +409,19 @@ def test_a_second_signal_does_not_wait_for_what_is_under_way(tmp_path: Path) -> 
             assert (message.state, message.attempt) == ("ready", 0)
 
     stage.play(story())
+
+
+def test_a_pusher_that_runs_again_tells_the_others_at_once(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            await stage.subscribe(it.url)
+            pusher = Pusher(stage.lane, stage.clock, gate=AddressGate(LOOPBACK), holder="one")
+            for run in (1, 2):
+                task = asyncio.create_task(pusher.run(0.0))
+                await until(lambda: task.done() or pusher.looked == run)  # noqa: B023
+                assert stage.counts("bide.server/pushers").sizes.delayed == 1
+                task.cancel()
+                await asyncio.wait([task])
+                assert stage.counts("bide.server/pushers").sizes.delayed == 0
+
+    stage.play(story())

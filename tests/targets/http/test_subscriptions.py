@@ -1,19 +1,26 @@
-"""Subscriptions: what they may be, what changes at once, and how secrets rotate."""
+"""Subscriptions: what they may be, what changes at once, how secrets are kept and rotate."""
 
 import asyncio
+import logging
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from bide.model.commands import Put, Scan
 from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.model.replies import Page
+from bide.model.times import LATEST
 from bide.server.settings import Settings
 from bide.server.subscriptions.pushing import Pushing
 from bide.server.subscriptions.subscription_wire import shown
 from bide.targets.http import records
+from bide.targets.http.encryption import KEY, KEY_FILE, LOST, SecretKeys, new_key
 from bide.targets.http.receiver import Circuit
-from bide.targets.http.records import SUBSCRIPTIONS, Overtaken
+from bide.targets.http.records import SUBSCRIPTIONS, Overtaken, Records
 from bide.targets.http.subscription import Subscription, new_secret
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
@@ -392,3 +399,185 @@ def test_a_store_has_a_limit_of_subscriptions(
             await stage.subscribe("https://shop.example/hook", name="c")
 
     stage.play(story())
+
+
+URL = "https://shop.example:8443/hush-path?apikey=hush-query"
+AMQP = "amqp://app:hush-password@mq.example/vhost?exchange=shop"
+HUSH = ("hush-path", "hush-query", "hush-password", "hush-header", "whsec_")
+
+
+@pytest.fixture
+def encrypting(tmp_path: Path) -> Stage:
+    return Stage(tmp_path / "bide.db")
+
+
+async def stored(encrypting: Stage) -> str:
+    """Return all that the store has of subscriptions."""
+    page = await encrypting.lane.acall(Scan(SUBSCRIPTIONS, limit=1_000))
+    assert isinstance(page, Page)
+    return "\n".join(message.data.decode() for message in page.messages)
+
+
+async def fill(records: Records) -> list[Subscription]:
+    headers = {"authorization": "Bearer hush-header"}
+    await records.put(Subscription(name="shop", queue="q", url=URL, headers=headers))
+    await records.put(Subscription(name="broker", queue="b", url=AMQP))
+    return await records.listed()
+
+
+def test_the_store_has_no_secret_in_clear_text(encrypting: Stage) -> None:
+    records = Records(encrypting.lane, encrypting.clock, SecretKeys([new_key()]))
+
+    async def story() -> None:
+        broker, shop = await fill(records)
+        assert (shop.url, broker.url) == (URL, AMQP)
+        assert shop.headers == {"authorization": "Bearer hush-header"}
+        assert shop.secrets[0].text.startswith("whsec_")
+        assert await records.get("shop") == shop
+        text = await stored(encrypting)
+        assert not [word for word in HUSH if word in text]
+        assert "https://shop.example:8443/***" in text
+
+    encrypting.play(story())
+    on_disk = encrypting.path.read_bytes()
+    assert not [word for word in HUSH if word.encode() in on_disk]
+
+
+def test_old_ones_keep_working_and_are_encrypted_at_rotation(encrypting: Stage) -> None:
+    old, new = new_key(), new_key()
+
+    async def story() -> None:
+        before = await fill(Records(encrypting.lane, encrypting.clock, SecretKeys()))
+        text = await stored(encrypting)
+        assert all(word in text for word in HUSH)
+        for keys in ([old], [new, old]):
+            records = Records(encrypting.lane, encrypting.clock, SecretKeys(keys))
+            assert [one.url for one in await records.listed()] == [AMQP, URL]
+            assert await records.encrypt_all() == (2, 0)
+            text = await stored(encrypting)
+            assert not any(word in text for word in HUSH)
+        after = await Records(encrypting.lane, encrypting.clock, SecretKeys([new])).listed()
+        for one, other in zip(before, after, strict=True):
+            assert (one.url, one.headers, one.secrets) == (other.url, other.headers, other.secrets)
+        lost = Records(encrypting.lane, encrypting.clock, SecretKeys([old]))
+        assert [one.reason for one in await lost.listed()] == [LOST, LOST]
+        with pytest.raises(InvalidArgument, match="no key to encrypt with"):
+            await Records(encrypting.lane, encrypting.clock, SecretKeys()).encrypt_all()
+
+    encrypting.play(story())
+
+
+@pytest.mark.parametrize("others", [[], [new_key()]])
+def test_a_lost_key_pauses_and_loses_nothing(encrypting: Stage, others: list[str]) -> None:
+    key = SecretKeys([new_key()])
+
+    async def story() -> None:
+        records = Records(encrypting.lane, encrypting.clock, key)
+        _, before = await fill(records)
+        await records.pause("broker", "their release")
+        lost = Records(encrypting.lane, encrypting.clock, SecretKeys(others))
+        for one in await lost.listed():
+            assert (one.paused, one.reason, one.headers, one.secrets) == (True, LOST, {}, ())
+        changed = await lost.change("shop", concurrency=3)
+        assert changed is not None
+        assert (changed.paused, changed.reason) == (True, LOST)
+        for fields in ({"url": "https://evil.example"}, {"headers": {"a": "b"}}):
+            with pytest.raises(InvalidArgument, match="'shop' cannot be changed"):
+                await lost.change("shop", **fields)
+        with pytest.raises(InvalidArgument, match="cannot be changed"):
+            await lost.rotate("shop", 0)
+        if others:
+            assert await lost.encrypt_all() == (0, 2)
+        broker, shop = await Records(encrypting.lane, encrypting.clock, key).listed()
+        assert (shop.paused, shop.concurrency, shop.url) == (False, 3, URL)
+        assert (shop.headers, shop.secrets) == (before.headers, before.secrets)
+        assert (broker.paused, broker.reason) == (True, "their release")
+
+    encrypting.play(story())
+
+
+def test_a_lost_one_may_be_put_again_and_deleted(encrypting: Stage) -> None:
+    async def story() -> None:
+        records = Records(encrypting.lane, encrypting.clock, SecretKeys([new_key()]))
+        await fill(records)
+        await records.pause("shop", "their release")
+        lost = Records(encrypting.lane, encrypting.clock, SecretKeys([new_key()]))
+        kept = await lost.put(Subscription(name="shop", queue="q", url=URL))
+        assert kept.secret is not None
+        assert (kept.subscription.paused, kept.subscription.reason) == (True, "their release")
+        assert await lost.delete("broker")
+        [shop] = await lost.listed()
+        assert (shop.url, shop.encrypted) == (URL, "")
+
+    encrypting.play(story())
+
+
+def test_nothing_is_sent_without_the_key_and_all_with_it(encrypting: Stage) -> None:
+    key = new_key()
+
+    async def story() -> None:
+        async with receiver() as shop:
+            encrypting.records = Records(encrypting.lane, encrypting.clock, SecretKeys([key]))
+            await encrypting.subscribe(shop.url)
+            await encrypting.put("m")
+            async with encrypting.pushing() as pusher:
+                [one] = await pusher.records.listed()
+                assert (await pusher.ping(one)).text == LOST
+                looked = pusher.looked
+                await encrypting.pass_time(lambda: pusher.looked > looked + 2)
+            assert shop.got == []
+            assert encrypting.counts().sizes.total == 1
+
+    encrypting.play(story())
+
+
+def test_the_environment_gives_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, file = new_key(), new_key(), tmp_path / "keys"
+    monkeypatch.setenv(KEY, f"{one} {two}")
+    assert SecretKeys.of_environment()
+    monkeypatch.setenv(KEY, "hush-no-key")
+    with pytest.raises(InvalidArgument, match="no key; bide subscription new-key") as told:
+        SecretKeys.of_environment()
+    assert "hush" not in str(told.value)
+    monkeypatch.setenv(KEY_FILE, str(file))
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        SecretKeys.of_environment()
+    file.write_text("\n")
+    with pytest.raises(InvalidArgument, match="is empty"):
+        SecretKeys.of_environment()
+    file.write_text(f"{one}\n{two}\n")
+    assert SecretKeys.of_environment()
+    monkeypatch.delenv(KEY_FILE)
+    monkeypatch.delenv(KEY)
+    assert not SecretKeys.of_environment()
+
+
+def test_a_subscription_without_a_key_warns(
+    encrypting: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def story() -> None:
+        async with encrypting.pushing() as pusher:
+            assert "stored in clear text" not in caplog.text
+            await encrypting.subscribe("https://shop.example/")
+            await encrypting.pass_time(lambda: pusher.workers)
+            assert "stored in clear text" in caplog.text
+
+    encrypting.play(story())
+
+
+@pytest.mark.parametrize("data", [b"null", b'{"name": "shop"}', b'{"name": 7', b"[]"])
+def test_a_damaged_record_is_shown_as_paused_and_may_be_put_again(
+    encrypting: Stage, data: bytes
+) -> None:
+    async def story() -> None:
+        item = Item("shop", data, True, at=LATEST)
+        await encrypting.lane.acall(Put(SUBSCRIPTIONS, [item]))
+        [damaged] = await encrypting.records.listed()
+        assert (damaged.name, damaged.paused, damaged.reason) == ("shop", True, LOST)
+        await encrypting.subscribe(URL)
+        [shop] = await encrypting.records.listed()
+        assert (shop.url, shop.paused) == (URL, False)
+
+    encrypting.play(story())

@@ -1,8 +1,16 @@
-"""Within a transaction on PostgreSQL: locks, isolation, rights and waking."""
+"""Within a transaction: locks, isolation, rights, waking, and a process that is killed."""
 
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,7 +20,7 @@ import pytest
 import bide
 from bide.testing.hooks import url_of
 from tests.postgres_server import BOUND, PostgresServer, until
-from tests.within.libraries import libpq
+from tests.within.libraries import file_of, libpq, sqlite_url
 
 
 @pytest.fixture
@@ -246,3 +254,184 @@ def test_a_commit_tells_who_waits_what_is_due_soon_and_nothing_else(
     assert wakes(orders.reschedule, "m2", delay="3s")
     assert not wakes(orders.reschedule, "m2", delay="1h")
     assert not wakes(orders.reschedule, "held", delay="1h")
+
+
+def test_the_first_put_makes_the_tables_in_the_transaction(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("CREATE TABLE bill (id)")
+        with bide.Queue("orders", sqlite_url(tmp_path)) as orders:
+            shop.execute("INSERT INTO bill VALUES (1)")
+            assert orders.put(1, id="a", within=shop)
+            shop.rollback()
+            tables = shop.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            assert tables.fetchall() == [("bill",)]
+            assert orders.put(1, id="b", within=shop)
+            shop.commit()
+            assert [message.id for message in orders.scan()] == ["b"]
+
+
+def test_somebody_else_who_writes_is_an_error_and_the_transaction_goes_on(tmp_path: Path) -> None:
+    with (
+        bide.Queue("orders", sqlite_url(tmp_path)) as orders,
+        closing(sqlite3.connect(tmp_path / "shop.db", timeout=0.01)) as shop,
+        closing(sqlite3.connect(tmp_path / "shop.db")) as other,
+    ):
+        assert orders.counts().flow.put == 0
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(bide.StoreBusy, match="another process is writing to"):
+            orders.put(1, within=shop)
+        shop.execute("BEGIN")
+        with pytest.raises(bide.StoreBusy, match="another process is writing to"):
+            orders.put(1, within=shop)
+        other.rollback()
+        assert orders.put(1, within=shop)
+        shop.commit()
+        assert orders.audit()
+
+
+def test_on_a_full_disk_sqlite_rolls_the_whole_transaction_back(tmp_path: Path) -> None:
+    with (
+        bide.Queue("orders", sqlite_url(tmp_path)) as orders,
+        closing(sqlite3.connect(tmp_path / "shop.db")) as shop,
+    ):
+        assert orders.counts().flow.put == 0
+        shop.execute("BEGIN")
+        assert orders.put(1, id="first", within=shop)
+        (pages,) = shop.execute("PRAGMA page_count").fetchone()
+        shop.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(bide.StoreFull):
+            orders.put_many(["x" * 5_000] * 50, within=shop)
+        assert not shop.in_transaction
+        assert orders.counts().flow.put == 0
+        assert orders.audit()
+
+
+def test_a_message_is_claimed_by_who_waits_once_it_is_committed(tmp_path: Path) -> None:
+    with (
+        bide.Queue("orders", sqlite_url(tmp_path)) as orders,
+        closing(sqlite3.connect(tmp_path / "shop.db")) as shop,
+    ):
+        assert orders.claim() == []
+        with ThreadPoolExecutor(1) as waiting:
+            claimed = waiting.submit(orders.claim, wait="60s")
+            assert orders.put(1, within=shop)
+            shop.commit()
+            (delivery,) = claimed.result()
+        delivery.ack()
+
+
+def test_a_relative_url_names_the_file_that_it_named_when_the_queue_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = tmp_path / "100%41 #1?", tmp_path / "other"
+    here.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(here)
+    with (
+        bide.Queue("orders", "sqlite:///shop.db") as orders,
+        closing(sqlite3.connect(here / "shop.db")) as shop,
+    ):
+        assert orders.put(1, id="a", within=shop)
+        monkeypatch.chdir(other)
+        assert orders.put(2, id="b", within=shop)
+        shop.commit()
+        assert [message.id for message in orders.scan()] == ["a", "b"]
+    assert not list(other.iterdir())
+
+
+KILLS = 4
+
+PSYCOPG = """
+import os, signal, sys
+import bide, psycopg
+url, place, point = sys.argv[1:4]
+orders = bide.Queue("orders", url)
+shop = psycopg.connect(place)
+def die(where):
+    if where == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+for number in range(3):
+    id = f"order-{os.getpid()}-{number}"
+    shop.execute("INSERT INTO bill VALUES (%s)", (id,))
+    assert orders.put(number, id=id, delay=60, within=shop)
+    if number == 2:
+        die("before the commit")
+        shop.pgconn.send_query(b"COMMIT")
+        while shop.pgconn.flush():
+            pass
+        die("before the answer")
+    shop.commit()
+"""
+
+SQLITE = """
+import sys
+import bide, sqlite3
+orders = bide.Queue("orders", sys.argv[1])
+shop = sqlite3.connect(sys.argv[2])
+number = 0
+while True:
+    number += 1
+    id = f"order-{sys.argv[3]}-{number}"
+    shop.execute("INSERT INTO bill VALUES (?)", (id,))
+    assert orders.put(number, id=id, delay=60, within=shop)
+    shop.commit()
+    print(id, flush=True)
+"""
+
+
+def messages(orders: bide.Queue) -> set[str]:
+    return {message.id for message in orders.scan()}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("point", ["before the commit", "before the answer"])
+def test_killed_on_postgresql(postgres_url: Callable[[], str], point: str) -> None:
+    url = postgres_url()
+    with bide.Queue("orders", url) as orders, psycopg.connect(libpq(url)) as shop:
+        assert orders.counts().flow.put == 0
+        shop.execute("CREATE TABLE bill (id text)")
+        shop.commit()
+        done = subprocess.run(
+            [sys.executable, "-c", PSYCOPG, url, libpq(url), point],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        # The server notices that its client is gone, and commits what it had been told to.
+        shop.execute("LOCK TABLE bill")
+        bills = {id for (id,) in shop.execute("SELECT id FROM bill")}
+        assert bills == messages(orders)
+        assert len(bills) >= 2
+        shop.execute("DROP TABLE bill")
+        shop.commit()
+        assert orders.audit()
+
+
+@pytest.mark.process
+def test_killed_on_sqlite(tmp_path: Path, url_of: Callable[[str], str]) -> None:
+    url = url_of("sqlite")
+    confirmed: set[str] = set()
+    with bide.Queue("orders", url) as orders:
+        assert orders.counts().flow.put == 0
+
+        shop = sqlite3.connect(file_of(url))
+        shop.execute("CREATE TABLE bill (id text)")
+        for number in range(KILLS):
+            process = subprocess.Popen(
+                [sys.executable, "-c", SQLITE, url, file_of(url), str(number)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert process.stdout is not None
+            for _ in range(random.randrange(1, 30)):
+                confirmed.add(process.stdout.readline().strip())
+            os.kill(process.pid, signal.SIGKILL)
+            confirmed |= {line.strip() for line in process.stdout if line.endswith("\n")}
+            process.wait()
+            process.stdout.close()
+        bills = {id for (id,) in shop.execute("SELECT id FROM bill")}
+        shop.close()
+        assert confirmed <= bills
+        assert bills == messages(orders)
+        assert orders.audit()

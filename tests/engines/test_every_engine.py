@@ -1,19 +1,193 @@
-"""The rules lead from state to state as the documentation says, and in no other way."""
+"""What all engines share: URLs, constants, names that they remember, times to wait, rules."""
 
-from collections.abc import Iterator
+import gc
+import re
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
 from msgspec.structs import replace
 
+import bide
+from bide.engines import bounded_dict
+from bide.engines.postgres.constants import CONSTANTS as POSTGRES
+from bide.engines.postgres.schema import function_texts
+from bide.engines.registry import opener
 from bide.engines.rules import unheld
 from bide.engines.rules.change import Change, Facts, delayed, ended, expired, leased, ready
 from bide.engines.rules.decide import BY_ID, BY_LEASE, Decision, decide, decide_new, decide_put
 from bide.engines.rules.record import Record
+from bide.engines.sqlite.constants import CONSTANTS as SQLITE
+from bide.engines.sqlite.tables import SQL
+from bide.importing.foreign_redis import ForeignRedis
 from bide.model import commands as cmd
+from bide.model.commands import Cancel, Claim, Delete, Find, Put
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import Item, State
+from bide.model.replies import Claimed
+from bide.outbox.forwarder import table_of
+from bide.targets.amqp import parse
+
+SCHEMES = [
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "redis+cluster",
+    "unix",
+    "postgresql",
+    "http",
+    "https",
+]
+PASSWORDS = ["hu[sh]hush", "hu]sh", "[hush", "hu[sh/sh", "hu/shhush"]
+
+
+def opened(url: str) -> Any:
+    return bide.Queue("orders", url)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize(
+    ("reads", "scheme"),
+    [
+        *((opened, scheme) for scheme in SCHEMES),
+        (table_of, "postgresql"),
+        (ForeignRedis, "redis"),
+        (parse, "amqp"),
+    ],
+)
+def test_signs_in_a_password_that_must_be_encoded(
+    reads: Callable[[str], Any], scheme: str, password: str
+) -> None:
+    with pytest.raises(bide.InvalidArgument) as refused:
+        reads(f"{scheme}://u:{password}@127.0.0.1/x")
+    text = str(refused.value)
+    assert "u:***@" in text
+    assert "sh" not in text.replace("//", "")
+    assert ("%5B" if "[" in password or "]" in password else "%2F") in text
+
+
+def test_brackets_of_an_address_are_no_fault() -> None:
+    with bide.Queue("orders", "redis://u:p%5Ba%5D@[::1]:1/0") as orders:
+        assert orders.url == "redis://u:***@[::1]:1/0"
+
+
+@pytest.mark.parametrize("url", [" redis://cache", "sqlite:///w.db ", "\tmemory://", "http://a\n"])
+def test_a_blank_at_an_end_is_not_part_of_a_url(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied with a blank, it named another file, or no known store."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(bide.InvalidArgument, match="begins or ends with a blank; remove it"):
+        bide.Queue("orders", url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_is_unicode() -> None:
+    with pytest.raises(
+        bide.InvalidArgument, match=r"'sqlite:///\\\\udce9.db' is not valid Unicode"
+    ):
+        bide.Queue("orders", "sqlite:///\udce9.db")
+
+
+POSTGRES_FILES = (files("bide.engines.postgres") / "schema" / "functions").iterdir()
+SQLITE_FILES = (
+    files("bide.engines.sqlite") / name for name in ("limits.sql", "reading.sql", "statements.sql")
+)
+WORDS = {
+    word
+    for file in (*POSTGRES_FILES, *SQLITE_FILES)
+    for word in re.findall(r"\w+", re.sub(r"--.*", "", file.read_text()))
+}
+
+
+@pytest.mark.parametrize("text", [*function_texts(), *vars(SQL).values()])
+def test_each_name_in_capitals_is_that_of_a_constant(text: str) -> None:
+    code = re.sub(r"--.*|'(?:[^']|'')*'", "", text)
+    assert re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", code) == []
+
+
+def test_no_word_of_sql_is_the_name_of_a_constant_in_small_letters() -> None:
+    names = POSTGRES.keys() | SQLITE.keys()
+    assert [word for word in WORDS - names if word.upper() in names] == []
+
+
+MOST, NAMES = 20, 200
+
+
+def names_within(root: Any) -> set[str]:
+    """Return the names of queues that an object holds on to, in whatever it is made of."""
+    found: set[str] = set()
+    seen, left = {id(root): root}, [root]
+    while left:
+        last = left.pop()
+        texts = list(last) if isinstance(last, dict) else []  # which are no referents of it
+        for one in (*texts, *gc.get_referents(last)):
+            if isinstance(one, str) and one.startswith("queue-"):
+                found.add(one)
+            elif id(one) not in seen and not isinstance(one, type) and not callable(one):
+                seen[id(one)] = one
+                left.append(one)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis", "postgres"])
+def test_queues_that_are_gone_are_forgotten(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_dict, "MOST", MOST)
+    urls: dict[str, Callable[[], str]] = {
+        "memory": lambda: "memory://",
+        "sqlite": lambda: f"sqlite:///{tmp_path}/q.db",
+    }
+    url = urls[kind]() if kind in urls else request.getfixturevalue(f"{kind}_url")()
+    engine = opener(url)()
+    notifier = engine.notifier()
+    try:
+        for number in range(NAMES):
+            queue = f"queue-{number}"
+            engine.execute([Claim(queue, 1, 1_000, "w"), Find(queue, ["a"])])
+            engine.execute([Put(queue, [Item("a", b"1")])])
+            engine.execute([Cancel(queue, ["a"]), Delete(queue)])
+        assert len(names_within(engine)) <= 2 * MOST
+        engine.execute([Put("queue-0", [Item("a", b"1")])])
+        (reply,) = engine.execute([Claim("queue-0", 1, 1_000, "w")])
+        assert [message.id for message in reply.messages] == ["a"]  # type: ignore[union-attr]
+    finally:
+        if notifier is not None:
+            notifier.close()
+            notifier.listen()  # which lets go of its connection
+        engine.close()
+
+
+LOOKS = 20
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+def test_whoever_waits_as_told_comes_in_time(
+    kind: str, tmp_path: Path, redis_url: Callable[[], str]
+) -> None:
+    urls: dict[str, Callable[[], str]] = {
+        "memory": lambda: "memory://",
+        "sqlite": lambda: f"sqlite:///{tmp_path}/q.db",
+    }
+    engine = opener(urls.get(kind, redis_url)())()
+    try:
+        due = time.time_ns() // 1_000_000 + 60_000
+        engine.execute([Put("q", [Item("a", b"1", at=due)])])
+        for _ in range(LOOKS):
+            before = time.time() * 1000
+            (reply,) = engine.execute([Claim("q", 1, 1_000, "me")])
+            after = time.time() * 1000
+            assert isinstance(reply, Claimed)
+            assert reply.next is not None
+            assert before - 0.01 < due - reply.next < after + 0.01  # as of some moment in between
+    finally:
+        engine.close()
+
 
 NOW = 1_700_000_000_000
 LATER = 60_000

@@ -1,15 +1,21 @@
+"""The suite on the stores inside a process: memory and SQLite."""
+
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Engine
+from bide.engines.sqlite import SqliteEngine
 from bide.model.lifecycle import TRANSITIONS
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.drawing import scripts
 from bide.testing.conformance.driver import START
-from bide.testing.conformance.scripts import Player
+from bide.testing.conformance.scripts import EXAMPLES, Player
+from tests.effort import effort
 
 
 class TestMemory(EngineConformance):
@@ -33,3 +39,27 @@ def test_random_scripts_reach_every_transition_of_the_lifecycle() -> None:
         if not left:
             return
     raise AssertionError(f"no script reaches {left}")
+
+
+class TestSqlite(EngineConformance):
+    examples = EXAMPLES // effort(2, 1)
+
+    @pytest.fixture
+    def paths(self) -> dict[Engine, Path]:
+        return {}
+
+    @pytest.fixture
+    def make_engine(self, paths: dict[Engine, Path], tmp_path: Path) -> Callable[[], Engine]:
+        numbers = itertools.count()
+
+        def make() -> Engine:
+            path = tmp_path / f"{next(numbers)}.db"
+            engine = SqliteEngine(path)
+            paths[engine] = path
+            return engine
+
+        return make
+
+    @pytest.fixture
+    def reopen(self, paths: dict[Engine, Path]) -> Callable[[Engine], Engine]:
+        return lambda engine: SqliteEngine(paths[engine])

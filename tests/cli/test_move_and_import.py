@@ -1,3 +1,5 @@
+"""bide move and bide import: other stores, and the pending messages of other libraries."""
+
 import json
 import os
 import signal
@@ -5,12 +7,19 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+
+import pytest
+import redis
+import rq
 
 import bide
 from bide.server.access.tokens import KEY, KEYS
 from tests.cli.conftest import BOUND, Bide, Terminal, environment
+from tests.contrib.celery.conftest import Broker
+from tests.servers import RedisServer
 
 
 def ids(url: str) -> list[str]:
@@ -207,3 +216,174 @@ def test_the_help_explains_every_word_of_the_output(
     for word in words[1:]:
         assert f"\n    {word} " in explained
     assert '"purged"' in run("purge", "--help").output
+
+
+@pytest.fixture
+def broker(redis_url: Callable[[], str]) -> Broker:
+    broker = Broker(redis_url())
+    queue = rq.Queue("mails", connection=broker.client, serializer="json")
+    for order in range(2):
+        queue.enqueue("shop.tell", order, job_id=f"tell-{order}")
+    rq.Queue("mails", connection=broker.client).enqueue("shop.tell", 3)
+    broker.client.close()
+    return broker
+
+
+def test_messages_move_and_the_exit_code_tells_of_those_that_stay(
+    run: Bide, broker: Broker, orders: bide.Queue
+) -> None:
+    command = ("import", "orders", broker.store_url, "--from", "rq", "--source-queue", "mails")
+    dry = run(*command, "--dry-run")
+    assert dry.exit_code == 1
+    assert "would-store\t2\n" in dry.stdout
+    assert orders.counts().sizes.total == 0
+
+    done = run(*command)
+    assert done.exit_code == 1
+    assert done.stdout == (
+        "stored\t2\nfinished\t0\nwaiting\t0\nexpired\t0\npickled\t1\nrefused\t0\nheld\t0\n"
+    )
+    assert "1 pickled message left; to move them, too: --allow-pickle" in done.stderr
+    assert [one.id for one in orders.claim(9)] == ["tell-0", "tell-1"]
+
+    rest = run(*command, "--allow-pickle", "--json")
+    assert rest.exit_code == 0
+    facts = json.loads(rest.stdout)
+    assert (facts["stored"], facts["pickled"], facts["reasons"]) == (1, 0, {})
+
+    last = run(*command)
+    assert last.exit_code == 0
+    assert "expired" not in last.stderr
+    assert "nothing is pending in the queue 'mails' of rq; --source-queue names" in last.stderr
+
+
+def test_expired_messages_are_told_and_leave_nothing_to_do(run: Bide, broker: Broker) -> None:
+    for order in range(2):
+        broker.client.expireat(f"rq:job:tell-{order}", 1)
+    command = ("import", "orders", broker.store_url, "--from", "rq", "--source-queue", "mails")
+    done = run(*command, "--allow-pickle")
+    assert done.exit_code == 0
+    assert "stored\t1\n" in done.stdout
+    assert "expired\t2\n" in done.stdout
+    assert "2 messages expired in rq and left; its workers would not run them" in done.stderr
+    assert "nothing is pending" not in run(*command).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("import", "q", "--from", "rq"), "--from needs the URL of its Redis in place of FILE"),
+        (
+            ("import", "q", "redis://x", "--from", "rq", "--redis-zset", "k"),
+            "--from and --redis-zset cannot be used together",
+        ),
+        (("import", "q", "redis://x", "--from", "rq", "--remove"), "--remove needs --redis-zset"),
+        (("import", "q", "redis://x", "--allow-pickle"), "--allow-pickle needs --from"),
+        (("import", "q", "--dry-run"), "--dry-run needs --from or --redis-zset"),
+        (("import", "q", "redis://x", "--from", "sidekiq"), "'sidekiq' is not one of"),
+        (
+            ("import", "q", "redis://x", "--from", "bullmq"),
+            "bullmq has no default queue; name it with --source-queue",
+        ),
+    ],
+)
+def test_wrong_usage(run: Bide, arguments: tuple[str, ...], hint: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert hint in " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def source(redis_url: Callable[[], str]) -> str:
+    return redis_url()
+
+
+@pytest.fixture
+def theirs(redis_server: RedisServer, source: str) -> Iterator["redis.Redis"]:
+    with redis_server.client(db=int(source.rpartition("=")[2])) as client:
+        client.zadd("delayed", {"order-41": 1_900_000_000, '{"order": 42}': 1_900_000_000_500})
+        yield client
+
+
+def test_a_sorted_set_is_taken_over(
+    run: Bide, source: str, theirs: "redis.Redis", orders: bide.Queue
+) -> None:
+    result = run("import", "orders", source, "--redis-zset", "delayed", "--remove", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output) == {
+        "stored": 2,
+        "kept": 0,
+        "rescheduled": 0,
+        "removed": 2,
+        "refused": 0,
+        "left": 0,
+        "reasons": {},
+        "dry_run": False,
+    }
+    found = {message.due: message.body for message in orders.scan()}
+    assert found == {1_900_000_000_000: "order-41", 1_900_000_000_500: {"order": 42}}
+    assert not theirs.exists("delayed")
+
+
+def test_a_dry_run_makes_no_store_and_says_what_would_be(
+    run: Bide, source: str, theirs: "redis.Redis", tmp_path: object
+) -> None:
+    theirs.zadd("delayed", {"bad": -7})
+    result = run("import", "new", source, "--redis-zset", "delayed", "--dry-run", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["stored"], told["refused"], told["left"]) == (1, 2, 1, 3)
+    line = "bad: its score -7 is no time in Unix seconds"
+    assert result.stderr.startswith(line)
+    result = run("import", "new", source, "--redis-zset", "delayed", "--dry-run")
+    assert result.stdout.startswith("would-store\t2\nkept\t0\nwould-reschedule\t0\n")
+    assert "refused\t1\n" in result.stdout
+    assert result.stderr.startswith(line)
+    assert theirs.zcard("delayed") == 3
+    assert "there is no store" in run("counts", "new").output
+
+
+def test_what_stays_and_why_is_shown(
+    terminal: Terminal, source: str, theirs: "redis.Redis", orders: bide.Queue
+) -> None:
+    theirs.zadd("delayed", {"bad": -7})
+    screen, code = terminal("import", "orders", source, "--redis-zset", "delayed", "--remove")
+    assert code == 1
+    assert "2 new messages imported into orders" in screen
+    assert "2 members removed from delayed" in screen
+    assert "bad: its score -7 is no time in Unix seconds" in screen
+    screen, code = terminal("import", "orders", source, "--redis-zset", "dealyed")
+    assert code == 1
+    assert "is the key right?" in screen
+
+
+def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
+    run: Bide, source: str, theirs: "redis.Redis"
+) -> None:
+    result = run("import", "orders", source, "--redis-zset", "dealyed")
+    assert result.exit_code == 1
+    assert result.stderr == ("there is no member, or no set dealyed at all: is the key right?\n")
+    assert theirs.zcard("delayed") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--redis-zset", "delayed"), "needs the URL of its Redis in place of FILE"),
+        (("redis://h:1/0",), "name it with --redis-zset KEY"),
+        (("--remove",), "--remove needs --redis-zset"),
+        (("no-such-file",), "No such file"),
+        (
+            ("sqlite:///x.db", "--redis-zset", "delayed"),
+            "'sqlite:///x.db' is no Redis: redis://",
+        ),
+        (("dump.rdb", "--redis-zset", "delayed"), "'dump.rdb' is no Redis: redis://"),
+        (
+            ("http://me:s3@h/", "--redis-zset", "delayed"),
+            "'http://me:***@h/' is no Redis",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(run: Bide, arguments: tuple[str, ...], says: str) -> None:
+    result = run("import", "orders", *arguments)
+    assert result.exit_code == 2
+    assert says in result.output

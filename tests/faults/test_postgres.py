@@ -1,10 +1,11 @@
-"""PostgreSQL is killed in mid-load, a standby is promoted, connections are cut anywhere."""
+"""PostgreSQL under load: killed, a standby promoted, connections cut, answers lost."""
 
 import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,15 +14,15 @@ import bide
 from bide.engines import losses
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
-from bide.model.errors import OutcomeUnknown, StoreError
+from bide.model.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
 from tests.effort import effort
+from tests.faults.ledger import Ledger
+from tests.faults.strikes import Struck
 from tests.faults.workload import Crew
 from tests.postgres_server import PostgresServer, new_folder, until
-from tests.proxy import Proxy
-
-pytestmark = pytest.mark.process
+from tests.proxy import Faults, Proxy
 
 PROCESSES = 3
 KILLS = effort(2, 8)
@@ -49,6 +50,7 @@ def of_both(primary: PostgresServer, standby: PostgresServer) -> str:
     return f"postgresql://bide@/postgres?host={hosts}&target_session_attrs=read-write&reconnect=30s"
 
 
+@pytest.mark.process
 def test_nothing_confirmed_is_lost_when_the_server_is_killed(
     primary: PostgresServer, tmp_path: Path
 ) -> None:
@@ -63,6 +65,7 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(
         crew.dismiss()
 
 
+@pytest.mark.process
 def test_nothing_confirmed_is_lost_when_the_standby_is_promoted(
     primary: PostgresServer, standby: PostgresServer, tmp_path: Path
 ) -> None:
@@ -86,6 +89,7 @@ def test_nothing_confirmed_is_lost_when_the_standby_is_promoted(
     assert losses.counted() == before
 
 
+@pytest.mark.process
 def test_a_standby_that_lacks_what_was_confirmed_is_noticed(
     primary: PostgresServer, standby: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,6 +150,7 @@ UP = range(0, 1100, effort(90, 7))
 DOWN = range(0, 700, effort(60, 5))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("side", ["cut_up", "cut_down"])
 def test_a_connection_cut_at_any_byte_loses_and_doubles_nothing(
     postgres: PostgresServer, postgres_url: Callable[[], str], proxy: Proxy, side: str
@@ -180,3 +185,38 @@ def test_a_connection_cut_at_any_byte_loses_and_doubles_nothing(
     assert (counts.recount, counts.strays) == (counts.sizes, 0)
     near.close()
     far.close()
+
+
+R = TypeVar("R")
+
+
+class Unanswered:
+    """Takes calls that have no answer, and says so, for such that were interrupted."""
+
+    hits = 0
+
+    def during(self, call: Callable[[], R]) -> R | Struck:
+        try:
+            return call()
+        except (OutcomeUnknown, StoreUnavailable):
+            self.hits += 1
+            return Struck.STRUCK
+
+
+@pytest.mark.process
+def test_faults_of_the_network(
+    postgres: PostgresServer,
+    postgres_url: Callable[[], str],
+    proxy_before: Callable[[str | int], Proxy],
+) -> None:
+    schema = postgres_url().rpartition("&schema=")[2]
+    proxy = proxy_before(f"{postgres.folder}/.s.PGSQL.5432")
+    address = f"postgresql://bide@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+    ledger = Ledger(f"{address}&schema={schema}&reconnect=60s", Unanswered())
+    faults = Faults(0.05, ("cut", "reset", "half", "lose", "crumbs"), seed=1)
+    ledger.turn()
+    proxy.faults = faults
+    while sum(faults.counts.values()) < effort(200, 2_000):
+        ledger.turn()
+    proxy.faults = None
+    assert ledger.problems() == []
