@@ -36,7 +36,7 @@ NAMED = 8
 
 @on_store(click.argument("target", metavar="MODULE:APP"))
 @option.many(
-    "--skip", "skipped", "QUEUE", "Leave out a queue of another app, or those of a glob (mail-*)"
+    "--skip", "skipped", "QUEUE", "Leave out a queue of another app, or all that fit a glob."
 )
 def check_deploy(store: CommandStore, out: Output, target: str, skipped: tuple[str, ...]) -> bool:
     """Say which pending messages the new code of an app would refuse.
