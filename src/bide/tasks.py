@@ -30,6 +30,7 @@ The others do one thing. Who waits for them gets what they raise, or they log it
 |---|---|
 | waits for one of several | `bide.tasks` |
 | asks for messages | `bide.consuming.claiming` |
+| calls the function of a batch | `bide.consuming.batching` |
 | runs an app within another program, and again if it fails | `bide.worker.process.in_process` |
 | waits for the thread of a forwarder | `bide.worker.process.child` |
 | counts a namespace | `bide.server.limits.quotas` |

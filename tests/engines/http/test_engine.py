@@ -266,6 +266,13 @@ def test_somebody_else_is_no_store(script: Script) -> None:
         opener(script.url)()
 
 
+def test_a_server_cannot_recover_what_a_claim_here_has_leased(script: Script) -> None:
+    script.answers[:] = [(200, msgspec.json.encode({"capabilities": {"recovers": True}}))]
+    engine = opener(script.url)()
+    assert not engine.capabilities.recovers
+    engine.close()
+
+
 def test_the_token_is_sent_and_never_shown(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     for url in (script.url.replace("//", "//:s3cret@"), script.url.replace("//", "//s3cret@")):
         script.answers[:] = [(200, ABOUT), (401, b'{"detail": "no"}')]

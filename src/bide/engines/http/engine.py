@@ -93,7 +93,8 @@ class HttpEngine:
         data = self._ask("GET", "/v1", None, "application/json")
         try:
             can = msgspec.json.decode(data, type=_About).capabilities
-            return msgspec.structs.replace(can, loses_replies=True)
+            # What a claim of this process has leased, the server cannot know to be lost.
+            return msgspec.structs.replace(can, loses_replies=True, recovers=False)
         except msgspec.DecodeError:
             where = self._address.shown
             raise errors.NotAStore(f"{where} answers, but is no server of bide's") from None

@@ -18,6 +18,10 @@ OURS = ("schema", "listen", "reconnect", "timeout")
 SHORTEST = 0.1
 """The shortest `timeout`, in seconds."""
 
+PATH_NOT_RESOLVED = "failed to resolve host '/"
+"""How psycopg begins an error about the path of a socket, which it does not resolve: it took an
+`OSError` of a signal handler for one of a lookup."""
+
 
 @dataclass(frozen=True)
 class PostgresSettings:
@@ -57,6 +61,8 @@ class PostgresSettings:
                 raise cause from None
             raise translate(error, self.shown, sent=False) from error
         except psycopg.Error as error:
+            if str(error).startswith(PATH_NOT_RESOLVED):
+                return self.connect(to_listen=to_listen)
             raise translate(error, self.shown, sent=False) from error
         except OSError as error:  # psycopg waits by another descriptor
             if error.errno is None:  # of a signal handler
