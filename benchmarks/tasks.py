@@ -115,7 +115,7 @@ async def _work(kind: str, url: str) -> float:
             loop.call_soon_threadsafe(note)
     elif kind == "batch":
 
-        @app.handler("work", batch=100)
+        @app.handler("work", batch=100, concurrency=100)  # one call at a time, as beside it
         def write_many(bodies: list[dict[str, Any]]) -> None:
             with rows:
                 numbers = [(body["args"]["order"],) for body in bodies]
