@@ -11,7 +11,7 @@ import pytest
 import bide
 from bide import InvalidArgument
 from bide.testing import ManualWorker, ScratchStore
-from tests.worker.stores import STORES, url_of
+from tests.stores_of_each_kind import STORES, url_of
 from tests.worker.worker_app import Scene, until
 
 
@@ -245,14 +245,98 @@ def test_a_message_whose_lease_was_lost_leaves_the_others_in_peace(scene: Scene)
         await scene.put("b", id="b")
         async with scene.at_work() as runner:
             await until(lambda: len(calls) == 1)
-            (lost,) = [one for one in runner.consumers["q"].running if one.id == "a"]
+            running = runner.consumers["q"].running
+            (lost,) = [handling for handling in running if handling.id == "a"]
             lost.lose()
             gate.set()
             await scene.acked(1)
-        assert calls[0] == ["a", "b"]
-        assert lost.outcome == ""  # its worker has given it up
+        assert calls == [["a", "b"]]
+        assert [(await scene.find("a")).state, (await scene.counts()).flow.acked] == ["leased", 1]
 
     scene.play(story())
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(1), StopIteration(), asyncio.CancelledError(), KeyboardInterrupt(), Mute()],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_batch_raises_releases_it(
+    app: bide.App, store: ScratchStore, is_async: bool, error: BaseException
+) -> None:
+    calls: list[int] = []
+
+    def send(mails: list[Mail]) -> None:
+        calls.append(len(mails))
+        if len(mails) > 1:
+            raise error
+
+    async def send_async(mails: list[Mail]) -> None:
+        send(mails)
+
+    app.handler("mails", batch=3, linger="10ms")(send_async if is_async else send)
+    put(store, 3)
+    with ManualWorker(app, store, errors="collect") as worker:
+        outcomes = [handled.outcome for handled in worker.run_due()]
+    assert outcomes == ["released"] * 3 + ["acked"] * 3
+    assert calls == [3, 1, 1, 1]
+
+
+def test_any_exception_can_be_an_outcome(app: bide.App, store: ScratchStore) -> None:
+    @app.handler("mails", batch=3, linger="10ms")
+    async def send(mails: list[Mail]) -> list[Any]:
+        return [StopIteration(), SystemExit(1), None]
+
+    put(store, 3)
+    with ManualWorker(app, store, errors="collect") as worker:
+        outcomes = {handled.id: handled.outcome for handled in worker.run_due()}
+    assert outcomes == {"0": "retried", "1": "retried", "2": "acked"}
+
+
+def test_a_message_that_has_failed_breaks_no_other_batch(
+    app: bide.App, store: ScratchStore
+) -> None:
+    calls: list[list[str]] = []
+
+    @app.handler("mails", batch=3, linger="10ms", retry=bide.Backoff(first="10s", jitter=0))
+    def send(mails: list[Mail]) -> None:
+        calls.append([mail.to for mail in mails])
+        if "0" in calls[-1]:
+            raise ValueError("no such address")
+
+    mails = put(store, 3)
+    with ManualWorker(app, store, errors="collect") as worker:
+        worker.run_due()
+        mails.put_many([bide.NewMessage({"to": f"{n}"}, delay=10) for n in range(3, 5)])
+        worker.advance("10s")
+    assert calls[:4] == [["0", "1", "2"], ["0"], ["1"], ["2"]]
+    assert sorted(calls[4:]) == [["0"], ["3", "4"]]
+
+
+def test_a_plain_batch_that_does_not_end_holds_up_nobody(scene: Scene) -> None:
+    gate, began = threading.Event(), threading.Event()
+
+    async def story() -> None:
+        @scene.app.handler("q", batch=2, linger="10ms")
+        def handle(bodies: list[str]) -> None:
+            began.set()
+            gate.wait()
+
+        await scene.put("a", "b")
+        async with scene.at_work(grace=0):
+            await until(began.is_set)
+        assert (await scene.counts()).sizes.ready == 2
+
+    try:
+        scene.play(story())  # closing its event loop waits for nothing
+    finally:
+        gate.set()
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -17,7 +17,7 @@ from bide.model.internal_queues import InternalQueue
 from bide.model.replies import Reply
 from bide.testing import ManualWorker, ScratchStore
 from bide.worker.app.lifespan import entered
-from tests.worker.stores import STORES, url_of
+from tests.stores_of_each_kind import STORES, url_of
 
 
 async def bare_async(app: bide.App) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ import bide
 from bide import InvalidArgument
 from bide.consuming.unknown_work import GIVEN_UP
 from bide.testing import ManualWorker, ScratchStore
-from tests.worker.stores import STORES, url_of
+from tests.stores_of_each_kind import STORES, url_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -2,20 +2,23 @@
 
 Each delivery waits for the batch that it joins, and ends by itself: its lease is extended, its
 middleware runs and it is settled as that of any other handler. If the function raises, its batch is
-released, which counts no attempt, and each message is delivered again alone: only that delivery
-counts. So one message that always fails costs its neighbours no attempt.
+released, which counts no attempt. A message that has failed before, in a batch or not, is delivered
+alone: only that delivery counts. So one that always fails costs its neighbours no attempt.
 """
 
 import asyncio
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args, get_origin
 
+from bide.consuming.claiming import CLAIM_MOST
 from bide.consuming.handler import (
-    Decode,
     check_is_no_generator,
     checked_result,
     checked_retry,
@@ -24,22 +27,21 @@ from bide.consuming.handler import (
     is_coroutine_function,
     name_of,
     seconds_of,
+    type_name,
 )
 from bide.consuming.handling import Handler, Handling
+from bide.consuming.outcomes import text_of
 from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
-from bide.model.times import Duration, milliseconds
-
-LARGEST = 1_000
-"""The maximum size of a batch: what one claim brings at most."""
+from bide.model.times import Duration, format_duration, milliseconds
 
 LINGER_MOST = 60_000
 """The longest time, in milliseconds, that a batch waits for more messages."""
 
-FAILED = "batch failed: "
-"""How the reason begins with which a message of a batch is released."""
+THREADS = 64
+"""How many calls of a plain function run at the same time at most."""
 
 TAKES = "a batch handler takes (bodies) or (bodies, deliveries: list[bide.Delivery])"
 
@@ -47,7 +49,7 @@ _log = logger("bide.worker.delivery")
 
 
 class BatchFailed(Exception):
-    """The function raised for a batch: each message of it is delivered again alone."""
+    """A call raised for several messages: each of them is delivered again alone."""
 
 
 @dataclass(eq=False)
@@ -56,8 +58,8 @@ class Member:
 
     handling: Handling
     body: Any
-    ended: "asyncio.Future[Any]"
-    """Gets what its handler returns for it, or raises."""
+    outcome: "asyncio.Future[Any]"
+    """Gets what the function returned for it, or an exception as its result."""
 
 
 @dataclass(eq=False)
@@ -96,7 +98,8 @@ class Batching:
         on_loop: Callable[[], AbstractAsyncContextManager[object]],
     ) -> None:
         self.name = name_of(function)
-        self.decode, self._takes_deliveries = _inspect(function, self.name)
+        self.kind, self._takes_deliveries = _inspect(function, self.name)
+        self.decode = decoder(self.kind, self.name)
         self._function = function
         self._is_async = is_coroutine_function(function)
         self._size = size
@@ -104,6 +107,8 @@ class Batching:
         self._timeout = timeout
         self._in_thread = in_thread
         self._on_loop = on_loop
+        # Not the threads of the event loop, whose end waits for a call that does not return.
+        self._threads = ThreadPoolExecutor(THREADS, "bide-batch")
         self._gathering: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batch] = (
             weakref.WeakKeyDictionary()
         )
@@ -114,11 +119,18 @@ class Batching:
             )
 
     async def handle(self, handling: Handling) -> Any:
-        """Handle a delivery in a batch, or alone if its last batch has failed."""
+        """Handle a delivery in a batch, or alone if its message has failed before."""
         body = self.decode(handling.message)
-        failures = handling.message.failures
-        if failures and failures[-1].reason.startswith(FAILED):
-            return _outcome((await self._called([handling], [body]))[0])
+        if handling.message.failures:
+            (outcome,) = await self._called([handling], [body])
+        else:
+            outcome = await self._in_batch(handling, body)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async def _in_batch(self, handling: Handling, body: Any) -> Any:
+        """Join the batch that gathers, and return the outcome of a delivery."""
         loop = asyncio.get_running_loop()
         batch = self._gathering.get(loop)
         if batch is None:
@@ -129,7 +141,7 @@ class Batching:
         if len(batch.members) >= self._size:
             self._begin(loop, batch)
         try:
-            return await member.ended
+            return await member.outcome
         finally:
             self._leave(batch, member)
 
@@ -149,46 +161,34 @@ class Batching:
             batch.call = loop.create_task(self._call(list(batch.members)), name=self.name)
 
     async def _call(self, members: Sequence[Member]) -> None:
+        """Call the function for a batch, and hand each member its outcome, whatever happens."""
+        handlings = [member.handling for member in members]
         try:
-            outcomes = await self._called(
-                [member.handling for member in members], [member.body for member in members]
-            )
-        except Exception as error:  # noqa: BLE001  (each member raises it)
-            outcomes = [self._failure(error, members)] * len(members)
+            outcomes = await self._called(handlings, [member.body for member in members])
+        except BaseException as error:  # noqa: BLE001  (each member raises it)
+            outcomes = self._failures(error, members)
         for member, outcome in zip(members, outcomes, strict=True):
-            if member.ended.done():  # its lease was lost meanwhile
-                continue
-            if isinstance(outcome, BaseException):
-                member.ended.set_exception(outcome)
-            else:
-                member.ended.set_result(outcome)
+            if not member.outcome.done():  # else its lease was lost meanwhile
+                member.outcome.set_result(outcome)
 
-    def _failure(self, error: Exception, members: Sequence[Member]) -> Exception:
-        """Return what the members of a batch raise whose call has raised an error."""
+    def _failures(self, error: BaseException, members: Sequence[Member]) -> Sequence[BaseException]:
+        """Return what each member of a batch raises whose call has raised an error."""
         if len(members) == 1:  # it was alone
-            return error
+            return [error]
+        what = f"{type(error).__name__}: {text_of(error)}"
         _log.warning(
-            "%s: a batch of %d failed, and each message is delivered again alone: %s: %s",
+            "%s: a batch of %d failed, and each message is delivered again alone: %s",
             members[0].handling.message.queue,
             len(members),
-            type(error).__name__,
-            error,
+            what,
             extra={"handler": self.name},
         )
-        failure = BatchFailed(f"{type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return failure
+        return [BatchFailed(f"batch failed: {what}") for _ in members]
 
     async def _called(self, handlings: list[Handling], bodies: list[Any]) -> Sequence[Any]:
         """Call the function; return an outcome for each message."""
         arguments = (bodies, handlings) if self._takes_deliveries else (bodies,)
-        async with asyncio.timeout(self._timeout):
-            if self._is_async:
-                async with self._on_loop():
-                    returned = await self._function(*arguments)
-            else:
-                returned = await asyncio.to_thread(self._call_plainly, arguments)
-        returned = checked_result(returned, self.name)
+        returned = checked_result(await self._returned(arguments), self.name)
         if returned is None:
             return [None] * len(bodies)
         if not isinstance(returned, (list, tuple)) or len(returned) != len(bodies):
@@ -198,9 +198,34 @@ class Batching:
             )
         return returned
 
-    def _call_plainly(self, arguments: tuple[Any, ...]) -> Any:
-        with self._in_thread():
-            return self._function(*arguments)
+    async def _returned(self, arguments: tuple[Any, ...]) -> Any:
+        if not self._is_async:
+            call = partial(copy_context().run, self._call_plainly, arguments)
+            loop = asyncio.get_running_loop()
+            returned, error = await loop.run_in_executor(self._threads, call)
+            if error is not None:
+                raise error
+            return returned
+        try:
+            async with asyncio.timeout(self._timeout) as timeout, self._on_loop():
+                return await self._function(*arguments)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            allowed = format_duration((self._timeout or 0) * 1000)
+            text = f"{self.name} took longer than its timeout of {allowed}"
+            raise TimeoutError(text) from None
+
+    def _call_plainly(self, arguments: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+        """Call a plain function; return what it returned, and what it raised.
+
+        A future cannot raise everything: not a `StopIteration`, and a `SystemExit` ends the loop.
+        """
+        try:
+            with self._in_thread():
+                return self._function(*arguments), None
+        except BaseException as error:  # noqa: BLE001  (its caller raises it)
+            return None, error
 
 
 def make_batch_handler(
@@ -219,7 +244,7 @@ def make_batch_handler(
     Raises:
         InvalidArgument: it takes anything else, or a setting is not valid.
     """
-    check_whole(batch, "batch", 2, LARGEST)
+    check_whole(batch, "batch", 2, CLAIM_MOST)
     waits = milliseconds(linger, "linger")
     if not 0 <= waits <= LINGER_MOST:
         raise InvalidArgument(f"linger={linger!r} must be between 0 and 1 minute")
@@ -233,19 +258,13 @@ def make_batch_handler(
         warn_after=seconds_of(warn_after, "warn_after"),
         retry=checked_retry(retry) or Backoff(),
         check=batching.decode,
+        takes=f"list[{type_name(batching.kind)}]",
         batch=batch,
     )
 
 
-def _outcome(outcome: Any) -> Any:
-    """Return what a function returned for one message, or raise it."""
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
-
-
-def _inspect(function: Callable[..., Any], name: str) -> tuple[Decode, bool]:
-    """Return what decodes a body, and whether the function takes the deliveries, too."""
+def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:
+    """Return the type of a body, and whether the function takes the deliveries, too."""
     check_is_no_generator(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -266,5 +285,4 @@ def _inspect(function: Callable[..., Any], name: str) -> tuple[Decode, bool]:
             f"{name} takes many messages at once: annotate {positional[0].name} with a list, such "
             "as list[Mail]"
         )
-    element = (get_args(kind) or (Any,))[0]
-    return decoder(element, name), len(positional) == 2
+    return (get_args(kind) or (Any,))[0], len(positional) == 2

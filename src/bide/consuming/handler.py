@@ -62,11 +62,11 @@ def decoder(kind: Any, what: str) -> Decode:
 
     def to_value(message: Message) -> Any:
         if not message.json:
-            raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
+            raise Unfit(f"the body is bytes, and the handler takes a {type_name(kind)}")
         try:
             return decode(message.data)
         except Exception as error:  # validation code of the user may raise anything
-            raise Unfit(f"the body is no {_name(kind)}: {error}") from error
+            raise Unfit(f"the body is no {type_name(kind)}: {error}") from error
 
     return to_value
 
@@ -87,8 +87,8 @@ def json_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
             msgspec.json.schema_components([kind], schema_hook=_schema)
     except (TypeError, Unfit) as error:
         raise InvalidArgument(
-            f"{what} takes a {_name(kind)}, which no body can be decoded into ({error}); annotate "
-            "it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
+            f"{what} takes a {type_name(kind)}, which no body can be decoded into ({error}); "
+            "annotate it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
         ) from error
     return decode
 
@@ -96,7 +96,7 @@ def json_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
 def _schema(kind: Any) -> dict[str, Any]:
     """Refuse a type that neither msgspec nor pydantic knows; else only a body would show it."""
     if not hasattr(kind, "model_validate"):
-        raise Unfit(f"nothing is known of {_name(kind)}")
+        raise Unfit(f"nothing is known of {type_name(kind)}")
     return {"type": "object"}
 
 
@@ -113,7 +113,8 @@ def _bytes(message: Message) -> bytes:
     return message.data
 
 
-def _name(kind: Any) -> str:
+def type_name(kind: Any) -> str:
+    """Return the name of a type, for people."""
     return getattr(kind, "__name__", None) or str(kind)
 
 
@@ -197,7 +198,7 @@ def make_handler(
         warn_after=seconds_of(warn_after, "warn_after"),
         retry=checked_retry(retry) or Backoff(),
         check=decode,
-        takes="" if decode is None or kind is Any else _name(kind),
+        takes="" if decode is None or kind is Any else type_name(kind),
     )
 
 

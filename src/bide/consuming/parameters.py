@@ -93,12 +93,12 @@ class Parameters:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
         self._name = name_of(function)
         self._signature = inspect.signature(function)
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
         self._texts: set[str] = set()
         self._required: set[str] = set()
+        self._foreign: list[str] = []
         self.by_position: list[str] = []
         """The names of those that a call may give by position, in order."""
         self._other: Callable[[bytes], Any] | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bide.consuming import delivery_log
 from bide.consuming import outcomes as signals
-from bide.consuming.batching import FAILED, BatchFailed
+from bide.consuming.batching import BatchFailed
 from bide.consuming.handler import UNWANTED, NotAwaited, Unfit
 from bide.consuming.handling import Handler, Handling
 from bide.consuming.outcomes import text_of
@@ -64,7 +64,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
             if error.delay is not None:
                 pause = int(error.delay)
         case BatchFailed():
-            return Verdict("released", reason=f"{FAILED}{error}"[:REASON_LENGTH])
+            return Verdict("released", reason=str(error)[:REASON_LENGTH])
         case Unfit():
             return Verdict("dead", reason=f"Unfit: {error}"[:REASON_LENGTH])
         case NotAwaited():

@@ -193,7 +193,7 @@ class App(Periodic):
             lease: how long after the death of this process another one gets its messages. A living
                 process extends the leases of messages whose handlers run.
             concurrency: how many deliveries a process runs at a time; by default 64 for async
-                handlers, 16 for plain ones.
+                handlers, 16 for plain ones, and two batches if these are more.
             timeout: how long one delivery may take; by default there is no limit. After it the
                 attempt fails with a `TimeoutError`. An async handler is cancelled. A plain one
                 keeps its thread until it returns, while the next attempt may run beside it; it can
@@ -208,7 +208,8 @@ class App(Periodic):
                 `(bodies, deliveries)`, each a list. If it returns nothing, all are acked; or it
                 returns a list with an outcome for each: a result, `None`, or an exception such as
                 `bide.Retry("busy")`. If it raises, all are released, which counts no attempt, and
-                each is delivered again alone.
+                each is delivered again alone, as is whatever has failed before. `timeout` is that
+                of a call, and only async functions have one.
             linger: how long a batch waits for more messages, in real time.
             keep, history, result_ttl, limit, rate, group_limit, group_rate: settings of the queue,
                 as for `Queue.configure`. A worker applies them when it starts and they have changed
