@@ -29,10 +29,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     done: bool
     """Whether the message was changed as asked."""
-    state: State | Literal["pending", "forwarded"] | None = None
+    state: State | Literal["pending", "settling", "forwarded"] | None = None
     """Its state now; `None`: there is no such message; "pending": the command waits in an outbox or
-    for a commit (`within=`), and to ask whether it was done raises `OutcomePending`; "forwarded":
-    its row of an outbox was executed before (`Origin`)."""
+    for a commit (`within=`), and to ask whether it was done raises `OutcomePending`; "settling":
+    its worker settles it in a transaction (`ack(within=)`) that is still open; "forwarded": its row
+    of an outbox was executed before (`Origin`)."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None
@@ -61,6 +62,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 return f"is {'no longer' if self.done else 'not'} in the queue"
             case "leased":
                 return f"is held by {self.holder} {self._lease()}"
+            case "settling":
+                return f"is being settled by {self.holder}, in a transaction that is still open"
             case "delayed" | "ready" | "pending" if self.due is not None:
                 return f"is {self.state}, due {_utc(self.due)}"
             case _:
@@ -107,6 +110,8 @@ class Answer(Outcome, frozen=True, gc=False):
     def _obstacle(self) -> str:
         if self.state == "leased":
             return f"worker {self.holder} holds it {self._lease()}"
+        if self.state == "settling":
+            return f"worker {self.holder} settles it in a transaction that is still open"
         return f"it {self._place()}"
 
 

@@ -12,7 +12,7 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.executor import refuse_to_wait
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane, replace_lanes
-from bide.model.commands import Command, Put
+from bide.model.commands import Ack, BuryCommand, Command, Put, RetryCommand
 from bide.model.errors import Closed, Unsupported
 from bide.model.forks import notice_fork
 from bide.model.identity import actor_of, check_name
@@ -21,6 +21,9 @@ from bide.model.times import Duration, Rate
 from bide.observing import spans
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
+
+SETTLES = (Ack, RetryCommand, BuryCommand)
+"""The commands that settle deliveries."""
 
 open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
 """The queues of this process; some may be closed."""
@@ -120,18 +123,30 @@ class BaseQueue:
             raise Unsupported(
                 f"within= needs a store that other processes reach; {self.url} is none"
             )
-        if guest is not None:
-            return guest
+        return self._outbox(command, within) if guest is None else guest
+
+    def _outbox(self, command: Command, within: object) -> Guest:
+        """Return who writes a command to the outbox in the user's database.
+
+        Raises:
+            Unsupported: it settles a delivery, whose lease may be over when it is read.
+        """
         from bide.outbox.rows import outbox  # here: most programs need none
         from bide.within import dialect_of
 
+        if isinstance(command, SETTLES):
+            raise Unsupported(
+                "a delivery is settled within= a transaction of the database that the store is in, "
+                f"PostgreSQL or SQLite, and {self.url} is elsewhere; commit first, then settle it "
+                "without within="
+            )
         return outbox(dialect_of(within))
 
     @contextmanager
     def _joining(self, command: Command) -> Iterator[list[Command]]:
         """Yield the commands to carry out in the user's transaction; the last is the one given."""
         commands: list[Command] = []
-        if self._unset is not None:
+        if self._unset is not None and not isinstance(command, SETTLES):
             commands.append(self._unset)  # and it is still unset: this may be rolled back
         if type(command) is Put:
             with spans.sending(command) as traced:

@@ -68,26 +68,33 @@ class Held(Generic[Done]):
             f"<{type(self).__name__} {self.id!r} of {self.message.queue!r}, attempt {self.attempt}>"
         )
 
-    def ack(self, result: Any = None) -> Done:
+    def ack(self, result: Any = None, *, within: object = None) -> Done:
         """Acknowledge the message: it is done and leaves the queue.
 
         Args:
             result: any JSON value, for `Queue.result`; of use in a queue with `result_ttl`.
+            within: your connection or session, as for `Queue.put`, to the database that the store
+                is in: the ack and your changes are committed together, or neither is. If you roll
+                back, the lease goes on, and ends by itself.
         """
-        return self._settle(self._queue._builder.ack([self.lease], [result]), "acked")
+        command = self._queue._builder.ack([self.lease], [result])
+        return self._settle(command, "acked", within=within)
 
-    def retry(self, delay: Duration = 0, reason: str = "") -> Done:
+    def retry(self, delay: Duration = 0, reason: str = "", *, within: object = None) -> Done:
         """Return the message for another attempt; after the last one it is a dead letter.
 
         Args:
             delay: how long from now until it is due.
             reason: what went wrong; stored with the message.
+            within: as for `ack`.
         """
-        return self._settle(self._queue._builder.retry([self.lease], delay, reason), "retried")
+        command = self._queue._builder.retry([self.lease], delay, reason)
+        return self._settle(command, "retried", within=within)
 
-    def bury(self, reason: str = "") -> Done:
-        """Make the message a dead letter."""
-        return self._settle(self._queue._builder.bury([self.lease], reason), "buried")
+    def bury(self, reason: str = "", *, within: object = None) -> Done:
+        """Make the message a dead letter; `within` as for `ack`."""
+        command = self._queue._builder.bury([self.lease], reason)
+        return self._settle(command, "buried", within=within)
 
     def release(self) -> Done:
         """Return the message: it is ready at once, and no attempt is counted."""
@@ -98,12 +105,14 @@ class Held(Generic[Done]):
         command = self._queue._builder.extend([self.lease], lease)
         return self._settle(command, "extended", settles=False)
 
-    def _settle(self, command: Command, verb: str, *, settles: bool = True) -> Done:
+    def _settle(
+        self, command: Command, verb: str, *, settles: bool = True, within: object = None
+    ) -> Done:
         def settled(reply: Outcomes) -> None:
             check_held(reply.outcomes[0], verb)
             self.settled = self.settled or settles
 
-        done: Done = self._queue._execute(command, settled)
+        done: Done = self._queue._execute(command, settled, within=within)
         return done
 
 

@@ -18,6 +18,7 @@ from bide.model.errors import (
     NotEmpty,
     NotEnded,
     NotRemembered,
+    StoreBusy,
 )
 from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Outcomes
 from bide.model.times import to_datetime
@@ -57,7 +58,13 @@ def check_held(outcome: Outcome, verb: str) -> None:
 
     Raises:
         LeaseLost: the lease was over.
+        StoreBusy: another transaction is settling it.
     """
+    if outcome.state == "settling":
+        raise StoreBusy(
+            f"{outcome.id} could not be {verb}: it was settled in another transaction (within=), "
+            "which is still open"
+        )
     if not outcome.done:
         again = " again" if outcome.state in ("delayed", "ready") else ""
         where = f"the message is {outcome.state}{again}"

@@ -252,7 +252,7 @@ def test_every_function_with_the_owners_rights_asks_whether_the_queue_may_be_use
                 answers[name] = error.diag.message_primary
     why = "user shop may not use the queue other"
     refused = [({"refused": "access", "why": why},)]
-    others = {"_queues": [], "_within": refused, "_within_put": refused}
+    others = {"_queues": [], "_within": refused, "_within_put": refused, "_within_settle": refused}
     assert answers == {**dict.fromkeys(answers, why), **others}
     assert len(answers) > 25
 

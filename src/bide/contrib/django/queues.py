@@ -16,11 +16,10 @@ from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Reply
 from bide.model.undoing import Bulk, Undoable, Undone
-from bide.outbox.rows import outbox, pending, timed
+from bide.outbox.rows import pending, timed
 from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
 from bide.queue.results import Imported
-from bide.within import dialect_of
 
 _log = logger("bide.django")
 
@@ -113,7 +112,7 @@ class Queue(OfSettings, bide.Queue):
         # Equal, not identical: `django.db.connection` is a proxy.
         if guest is None or within != connections[alias] or in_database(self._url, alias):
             return guest
-        return outbox(dialect_of(within))
+        return self._outbox(command, within)
 
     def _after_commit(self, command: Command, alias: str) -> Reply:
         """Do it once the transaction has been committed."""

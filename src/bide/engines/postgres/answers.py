@@ -8,6 +8,7 @@ import msgspec
 from bide.engines.postgres.arrays import booleans, integers, texts
 from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.calls import change_outcomes
+from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.putting import put_outcomes, stored
 from bide.engines.postgres.reading import held
 from bide.engines.repetition import MAX_KEPT, NotKept, recall
@@ -16,7 +17,6 @@ from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
-from bide.model.message import STATES
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -221,7 +221,7 @@ def _without_messages(reply: Claimed) -> Claimed:
 
 
 def _row(number: int, outcome: Outcome) -> OutcomeRow:
-    state = None if outcome.state is None else STATES.index(outcome.state)
+    state = None if outcome.state is None else OUTCOME_STATES.index(outcome.state)
     return OutcomeRow(
         number, outcome.done, state, outcome.due, outcome.until, outcome.holder, outcome.successor
     )

@@ -2,7 +2,7 @@
 
 from bide.engines.constants import SHARED
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
-from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS
+from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, STATES
 from bide.model.rank import LOOK_MOST
 from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
 
@@ -49,6 +49,13 @@ SHOWN_NAME = 200
 RANDOM_IDS = 1 << 52
 """How many random numbers the end of an id is one of: a double has each of them exactly."""
 
+SETTLING_WAIT = 50
+"""How long, in milliseconds, a command waits for the transaction that has locked a leased message.
+The short ones of bide itself end sooner."""
+
+OUTCOME_STATES = (*STATES, "settling")
+"""The states that outcomes have, by their numbers in SQL."""
+
 CONSTANTS = {
     **SHARED,
     "ASLEEP_FOR": ASLEEP_FOR,
@@ -75,6 +82,8 @@ CONSTANTS = {
     "QUEUE_REST": MAX_QUEUE - 1,
     "RANDOM_IDS": RANDOM_IDS,
     "SECOND_US": SECOND_MS * MICROSECONDS,
+    "SETTLING": OUTCOME_STATES.index("settling"),
+    "SETTLING_WAIT": SETTLING_WAIT,
     "SHOWN_NAME": SHOWN_NAME,
     "SLEEPER_KEEP": SLEEPER_KEEP,
     "UP_TO_HOUR": HOUR_MS - 1,

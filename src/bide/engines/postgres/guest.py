@@ -9,6 +9,7 @@ import msgspec
 import psycopg
 
 from bide.engines.port import RemoteGuest
+from bide.engines.postgres.arrays import ascii_json
 from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.putting import put_outcomes
@@ -16,8 +17,8 @@ from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import PostgresSettings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
-from bide.model.message import Item
-from bide.model.replies import Affected, Outcomes, QueueSettings, Reply
+from bide.model.message import REASON_LENGTH, Item
+from bide.model.replies import Affected, Outcome, Outcomes, QueueSettings, Reply
 from bide.model.times import LIMITS
 
 
@@ -68,6 +69,10 @@ _PUT = (
 """The types of what `_within_put` takes."""
 
 
+_SETTLE = ("text", "bigint", "text", "text", "text", "bigint", "bigint", "text", "text")
+"""The types of what `_within_settle` takes."""
+
+
 class PostgresGuest(RemoteGuest):
     """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
 
@@ -99,8 +104,11 @@ class PostgresGuest(RemoteGuest):
     def statement(
         self, commands: Sequence[cmd.Command], now: int | None, mark: str
     ) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement and its parameters: of a lone put they are no JSON."""
+        """Return the statement and its parameters: of a lone put or ack they are no JSON."""
         match commands:
+            case [cmd.Ack() | cmd.RetryCommand() | cmd.BuryCommand() as command]:
+                values = (self._database, now, *_settling(command))
+                return _call(self._function("_within_settle"), _SETTLE, mark), values
             case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
                 headers = None if item.headers is None else _text(item.headers)
                 values = (
@@ -181,6 +189,29 @@ def _call(function: str, types: tuple[str, ...], mark: str) -> str:
     return f"SELECT {name}({', '.join(marks)})::text"
 
 
+def _settling(command: cmd.Ack | cmd.RetryCommand | cmd.BuryCommand) -> tuple[Any, ...]:
+    """Return what `_within_settle` takes of a command for one delivery."""
+    (lease,) = command.leases
+    delay, reason, result = 0, "", None
+    match command:
+        case cmd.Ack(results=results):
+            verb = "ack"
+            result = results[0] if results else None
+        case cmd.RetryCommand():
+            verb, delay, reason = "retry", command.delay, command.reason
+        case cmd.BuryCommand():
+            verb, reason = "bury", command.reason
+    return (
+        verb,
+        command.queue,
+        lease.id,
+        lease.token,
+        delay,
+        ascii_json(_text(reason[:REASON_LENGTH])),
+        None if result is None else ascii_json(result.decode()),
+    )
+
+
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -255,5 +286,10 @@ def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
         return QueueSettings(paused=False, keep=command.keep or 0)
     if isinstance(command, cmd.Cancel) and command.where is not None:
         return Affected(rows[0].count, rows[0].more)
+    if isinstance(command, (cmd.Ack, cmd.RetryCommand, cmd.BuryCommand)):
+        ids = [lease.id for lease in command.leases]
+        if isinstance(command, cmd.Ack) and not rows:  # as the function answers if all is done
+            return Outcomes([Outcome(id, True) for id in ids])
+        return change_outcomes(ids, rows)
     assert isinstance(command, (cmd.Cancel, cmd.Reschedule))
     return change_outcomes(command.ids, rows)

@@ -6,10 +6,11 @@ from typing import Any
 
 from bide.engines.postgres.arrays import booleans, byteas, integers, texts
 from bide.engines.postgres.batch import PostgresBatch
+from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.reading import of_versions
 from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
-from bide.model.message import ATTEMPTS, STATES, Item
+from bide.model.message import ATTEMPTS, Item
 from bide.model.replies import Outcome, Outcomes, Reply
 
 
@@ -151,6 +152,6 @@ def stored(item: Item, moment: int) -> Outcome:
 
 def outcome(id: str, done: bool, row: Any) -> Outcome:
     """Return what a row says of a message."""
-    state = None if row.state is None else STATES[row.state]
+    state = None if row.state is None else OUTCOME_STATES[row.state]
     successor = getattr(row, "successor", None)
     return Outcome(id, done, state, row.due, row.until, row.holder, successor)

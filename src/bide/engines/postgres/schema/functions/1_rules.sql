@@ -320,13 +320,21 @@ END $$;
 
 -- Lock a message, take it back if its lease is over, and return it; a row of nulls if there is none. A
 -- replacement is another row: after waiting for the row before it, a query finds nothing and looks again.
-CREATE FUNCTION bide._locked(p_queue integer, p_id text, p_now bigint)
+-- With `p_patience`, a leased message is waited for so many milliseconds at most: see `_awaited`.
+CREATE FUNCTION bide._locked(p_queue integer, p_id text, p_now bigint, p_patience integer DEFAULT NULL)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   locked message;
 BEGIN
   LOOP
-    SELECT * INTO locked FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    IF p_patience IS NULL THEN
+      SELECT * INTO locked FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    ELSE
+      SELECT * INTO locked FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE SKIP LOCKED;
+      IF locked.seq IS NULL THEN
+        locked := _awaited(p_queue, p_id, p_patience);
+      END IF;
+    END IF;
     EXIT WHEN locked.seq IS NOT NULL OR NOT EXISTS (
       SELECT FROM message WHERE queue = p_queue AND id = p_id);
   END LOOP;
@@ -334,6 +342,35 @@ BEGIN
     RETURN _lapse(locked, p_now);
   END IF;
   RETURN locked;
+END $$;
+
+-- Lock a message that another transaction has locked, once that has ended. A leased one is waited for
+-- `p_patience` milliseconds at most. After that its holder settles it in a transaction of its own, which
+-- may be open for long: it is returned without a lock, in the state SETTLING.
+CREATE FUNCTION bide._awaited(p_queue integer, p_id text, p_patience integer)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  usual CONSTANT text := current_setting('lock_timeout');
+  awaited message;
+BEGIN
+  SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id;
+  IF awaited.state IS DISTINCT FROM 2 THEN
+    SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    RETURN awaited;
+  END IF;
+  IF p_patience > 0 THEN
+    BEGIN
+      PERFORM set_config('lock_timeout', p_patience::text, true);
+      SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+      PERFORM set_config('lock_timeout', usual, true);
+      RETURN awaited;
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;
+    END;
+  END IF;
+  awaited.state := SETTLING;
+  awaited.successor := NULL;  -- nobody else may change it now
+  RETURN awaited;
 END $$;
 
 -- The state of a message as replies have it: a delayed message that is due is ready.
@@ -344,5 +381,5 @@ BEGIN
   state := CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END;
   due := p_message.due;
   until := CASE WHEN p_message.state >= 2 THEN p_message.rank END;
-  holder := CASE WHEN p_message.state = 2 THEN p_message.holder END;
+  holder := CASE WHEN p_message.state IN (2, SETTLING) THEN p_message.holder END;
 END $$;

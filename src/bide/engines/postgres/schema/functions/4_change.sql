@@ -1,18 +1,19 @@
 -- What may be done to messages by id, and to many by a rule.
 
--- Lock the messages that several commands of a transaction name, in the order of all commands.
+-- Lock the messages that several commands of a transaction name, in the order of all commands; not those
+-- that are being settled.
 CREATE FUNCTION bide._lock_ids(p_queue text, p_ids text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
   q CONSTANT queue := _queue(p_queue);
 BEGIN
-  PERFORM _locked(q.id, id, NULL) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
+  PERFORM _locked(q.id, id, NULL, 0) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
 END $$;
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
--- message is now (`state` null: it is gone). If leases of a limited queue have ended, the last row has
--- the number 0: its `due` is when to claim again. An ack of which all is done answers no row, where there
--- are no limits, and else always that last row.
+-- message is now (`state` null: it is gone; SETTLING: see `_awaited`, only an ack waits longer). If leases
+-- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
+-- of which all is done answers no row, where there are no limits, and else always that last row.
 --
 -- | verb | which messages | what |
 -- |---|---|---|
@@ -47,6 +48,7 @@ DECLARE
   cause text;
   how integer;
   ends boolean := false;
+  patience integer := CASE WHEN p_verb <> 'ack' THEN SETTLING_WAIT END;
   outcomes json[] := '{}';
 BEGIN
   IF p_sender IS NOT NULL THEN
@@ -88,8 +90,11 @@ BEGIN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
     WHERE n <> ALL (gone) ORDER BY id COLLATE "C", n
   LOOP
-    was := _locked(q.id, wanted.id, moment);
+    was := _locked(q.id, wanted.id, moment, patience);
     CONTINUE WHEN was.seq IS NULL;
+    IF was.state = SETTLING THEN
+      patience := 0;  -- of many, only the first is waited for
+    END IF;
     number := wanted.n;
     done := (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs)) AND CASE
       WHEN p_verb IN ('cancel', 'reschedule', 'bury_unheld') THEN

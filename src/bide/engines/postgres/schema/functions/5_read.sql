@@ -10,7 +10,7 @@ DECLARE
   q CONSTANT queue := _queue(p_queue);
 BEGIN
   IF p_lock THEN
-    PERFORM _locked(q.id, id, _moment(p_now)) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
+    PERFORM _locked(q.id, id, _moment(p_now), 0) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
   END IF;
   IF cardinality(p_ids) = 1 THEN
     RETURN QUERY SELECT * FROM _message AS v WHERE v.queue = q.id AND v.id = p_ids[1];

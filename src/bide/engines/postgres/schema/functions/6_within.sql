@@ -56,6 +56,33 @@ EXCEPTION WHEN lock_not_available OR insufficient_privilege OR serialization_fai
   RETURN answer;
 END $$;
 
+-- Ack, retry or bury one message by its lease. Until the caller's commit it stays locked, so that no lapse,
+-- cancel or extend can come between.
+CREATE FUNCTION bide._within_settle(
+  p_database text, p_now bigint, p_verb text, p_queue text, p_id text, p_token bigint, p_delay bigint,
+  p_reason text, p_result text
+) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  answer json;
+  wake bigint;
+BEGIN
+  IF p_database <> _here() THEN
+    RETURN '{"refused": "database"}';
+  END IF;
+  SELECT json_agg(c), min(c.due) FILTER (WHERE c.number = 0 OR c.state IN (0, 1)) INTO answer, wake
+  FROM _change(p_verb, p_queue, p_now, ARRAY[p_id], ARRAY[p_token], p_delay => p_delay,
+               p_reason => p_reason,
+               p_results => CASE WHEN p_result IS NOT NULL THEN ARRAY[p_result] END) AS c;
+  PERFORM _wake_at_commit(p_queue, wake, p_now);
+  RETURN json_build_array(coalesce(answer, '[]'));
+EXCEPTION WHEN lock_not_available OR insufficient_privilege OR serialization_failure THEN
+  answer := _refused(SQLSTATE, SQLERRM);
+  IF answer IS NULL THEN
+    RAISE;
+  END IF;
+  RETURN answer;
+END $$;
+
 -- Carry out commands. Answers a list with the rows of each, or an object that says what was refused.
 CREATE FUNCTION bide._within(p_asked json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
