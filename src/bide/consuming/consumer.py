@@ -125,7 +125,7 @@ class Consumer(Claimer):
             await sleep(self._clock, pause)
             pause = beat
             now = self._clock.monotonic()
-            due = settling.to_extend(self._held(), now, beat)
+            due = settling.to_extend(self._unsettled(), now, beat)
             if not due:
                 continue
             leases = [handling.lease for handling in due]
@@ -138,6 +138,8 @@ class Consumer(Claimer):
             for handling, outcome in zip(due, reply.outcomes, strict=True):
                 if outcome.done:
                     handling.expires = now + self._lease
+                elif outcome.state == "settling":
+                    pause = min(beat, AGAIN)
                 elif handling in self.running and not handling.gone:  # else it has ended meanwhile
                     self._lose([handling], str(outcome))
 
@@ -145,9 +147,9 @@ class Consumer(Claimer):
         """Give up leases that are over, also while the store leaves an extension unanswered."""
         while True:
             now = self._clock.monotonic()
-            lapsed = [handling for handling in self._held() if handling.expires <= now]
+            lapsed = [handling for handling in self._unsettled() if handling.expires <= now]
             self._lose(lapsed, "it could not be extended in time")
-            ends = [handling.expires for handling in self._held()]
+            ends = [handling.expires for handling in self._unsettled()]
             await sleep(self._clock, min(ends, default=now + self._lease) - now)
 
     def current(self) -> Tally:
@@ -249,7 +251,15 @@ class Consumer(Claimer):
         queue_handlers = self.queue_handlers
         for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
             handler = queue_handlers.of(message)
-            handling = Handling(message, token, claimed, handler or queue_handlers.any, state)
+            handling = Handling(
+                message,
+                token,
+                claimed,
+                handler or queue_handlers.any,
+                state,
+                queue_handlers.joining,
+            )
+            handling.keeps_result = reply.results
             handling.asked, handling.arrived = asked, now
             handling.expires, handling.freed = expires, freed
             if message.failures and not self._may_begin(handling, now):
@@ -385,6 +395,8 @@ class Consumer(Claimer):
             how = handling.handler.name, "well" if error is None else type(error).__name__
             text = "%s has ended (%s), which no longer counts"
             delivery_log.log(logging.INFO, handling, "late", text, *how)
+        elif error is None and handling.joined is not None:  # its transaction decides
+            self._settled([(handling, Verdict(handling.joined))], [Outcome(handling.id, True)])
         else:
             verdict = ACK if error is None else self.judge(handling, error)
             self._settling.add(handling, verdict)
@@ -439,10 +451,14 @@ class Consumer(Claimer):
     def _held(self) -> list[Handling]:
         return [handling for handling in self.running if not handling.gone]
 
+    def _unsettled(self) -> list[Handling]:
+        """Return those that need their lease: a transaction that settles one has locked it."""
+        return [handling for handling in self._held() if handling.joined is None]
+
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         self._crash_isolation.settled(handling for handling, _ in pairs)
         for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
-            handling.outcome = settling.result(verdict, outcome)
+            handling.outcome = settling.result(handling, verdict, outcome)
         for how, count in Counter([handling.outcome for handling, _ in pairs]).items():
             self.tally.ended(how, count)
         self._add_up()

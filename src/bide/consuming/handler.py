@@ -123,6 +123,9 @@ Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]
 
 _VALUES = frozenset({str, bytes, int, float, bool, list, tuple, dict})
 
+WITHIN = "within"
+"""The parameter that takes the connection of a handler with `within=`."""
+
 UNWANTED = "no longer wanted"
 WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
 SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
@@ -138,6 +141,7 @@ def make_handler(
     signatures: str = SIGNATURES,
     optional: bool = False,
     given: Callable[[Handling], Any] | None = None,
+    within: bool = False,
 ) -> Handler:
     """Return the handler of a function.
 
@@ -151,11 +155,14 @@ def make_handler(
         signatures: what the function may take, in words, for errors.
         optional: whether it may take nothing.
         given: returns what it takes in place of the body.
+        within: whether its parameter `within`, if it has one, takes the connection that its
+            `within=` has opened.
 
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
-    name, order, kind = _inspect(function, "a handler", signatures, body, optional)
+    name, order, kind = _inspect(function, "a handler", signatures, body, optional, within)
+    joins = within and takes_within(function)
     is_async = is_coroutine_function(function)
     decode = decoder(kind, name) if "b" in order and given is None else None
     body_of = given or partial(_body_of, decode)
@@ -179,6 +186,8 @@ def make_handler(
             wanted = still_wanted(*_arguments(asked, body, handling))
             if not checked_result(wanted, "still_wanted of " + name):
                 raise Discard(UNWANTED)
+        if joins:
+            return function(*_arguments(order, body, handling), within=handling.connection)
         return function(*_arguments(order, body, handling))
 
     async def call_if_wanted(handling: Handling) -> Any:
@@ -187,6 +196,8 @@ def make_handler(
             wanted = await still_wanted(*_arguments(asked, body, handling))
             if not checked_result(wanted, "still_wanted of " + name):
                 raise Discard(UNWANTED)
+        if joins:
+            return await function(*_arguments(order, body, handling), within=handling.connection)
         return await function(*_arguments(order, body, handling))
 
     waits = is_async and still_wanted is not None
@@ -217,9 +228,16 @@ def _arguments(order: str, body: Any, handling: Handling) -> tuple[Any, ...]:
 
 
 def _inspect(
-    function: Any, what: str, signatures: str, kind: Any = Any, optional: bool = False
+    function: Any,
+    what: str,
+    signatures: str,
+    kind: Any = Any,
+    optional: bool = False,
+    within: bool = False,
 ) -> tuple[str, str, Any]:
     """Return the name of a function, which arguments it takes, and the type of the body.
+
+    With `within`, a parameter of this name is none of them.
 
     Raises:
         InvalidArgument: it is not a function, or takes anything but a body and a delivery.
@@ -235,6 +253,8 @@ def _inspect(
     order = ""
     for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if within and parameter.name == WITHIN:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
@@ -254,6 +274,14 @@ def _inspect(
             f"{name} names no parameter (a decorator needs functools.wraps); {signatures}"
         )
     return name, order, kind
+
+
+def takes_within(function: Any) -> bool:
+    """Tell whether a function has a parameter named `within`."""
+    try:
+        return WITHIN in inspect.signature(function).parameters
+    except ValueError:  # a function written in C may have no signature
+        return False
 
 
 def check_is_no_generator(function: Any) -> None:

@@ -9,9 +9,15 @@ from typing import Any, NoReturn
 
 from bide.clock import Timer
 from bide.model.backoff import Backoff
+from bide.model.commands import Command
 from bide.model.errors import Unsupported
 from bide.model.message import Message
+from bide.model.replies import Outcomes
+from bide.model.times import Duration
+from bide.observing.tally import Result
 from bide.queue.delivery import Delivery
+from bide.queue.joining import JoiningQueue
+from bide.queue.results import check_held
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +49,10 @@ class Handling(Delivery):
     """A message that a handler runs for. The worker extends its lease, and settles it.
 
     To receive it, a handler takes a parameter annotated with `bide.Handling` or with its base class
-    `bide.Delivery`. The settling methods of `Delivery` raise `Unsupported` here: a handler settles
-    its message by returning or raising.
+    `bide.Delivery`. A handler settles its message by returning or raising, or with `ack`, `retry`
+    or `bury` within a transaction (`within=`) of its own; in an async handler these are awaited, so
+    annotate the parameter with `bide.AsyncDelivery` there. Without `within=` they raise
+    `Unsupported`, as `release` and `extend` always do.
     """
 
     __slots__ = (
@@ -52,11 +60,14 @@ class Handling(Delivery):
         "arrived",
         "asked",
         "began",
+        "connection",
         "expires",
         "freed",
         "given",
         "gone",
         "handler",
+        "joined",
+        "keeps_result",
         "outcome",
         "result",
         "returned",
@@ -68,8 +79,15 @@ class Handling(Delivery):
     )
 
     def __init__(
-        self, message: Message, token: int, claimed: int, handler: Handler, state: SimpleNamespace
+        self,
+        message: Message,
+        token: int,
+        claimed: int,
+        handler: Handler,
+        state: SimpleNamespace,
+        queue: JoiningQueue | None = None,
     ) -> None:
+        self._queue = queue
         self.message = message  # as `queue.delivery.Held` does: a call for each message counts here
         self.token = token
         self.claimed = claimed
@@ -105,6 +123,12 @@ class Handling(Delivery):
         """The task that runs it on the loop."""
         self.timers: tuple[Timer, ...] = ()
         """Cancelled at its end."""
+        self.keeps_result = False
+        """Whether the queue remembers results."""
+        self.connection: Any = None
+        """What the `within` of its handler has opened."""
+        self.joined: Result | None = None
+        """How it was settled within a transaction of the user's, which may be rolled back."""
         self._event: threading.Event | None = None
 
     def __str__(self) -> str:
@@ -152,7 +176,37 @@ class Handling(Delivery):
         """Not here: return for an ack, or raise `bide.Retry`, `bide.Discard` or `bide.Bury`."""
         raise Unsupported(
             "the worker extends the leases of its handlers, and settles what they are given: "
-            "return for an ack, or raise bide.Retry(), bide.Discard() or bide.Bury()"
+            "return for an ack, or raise bide.Retry(), bide.Discard() or bide.Bury(); or settle it "
+            "in a transaction of your own, with ack(within=connection)"
         )
 
-    ack = retry = bury = release = extend = _settled_by_worker
+    release = extend = _settled_by_worker
+
+    def ack(self, result: Any = None, *, within: object = None) -> Any:
+        """Acknowledge the message in a transaction of yours; see `Delivery.ack`."""
+        return self._joining(within, super().ack, result)
+
+    def retry(self, delay: Duration = 0, reason: str = "", *, within: object = None) -> Any:
+        """Return the message in a transaction of yours; see `Delivery.retry`."""
+        return self._joining(within, super().retry, delay, reason)
+
+    def bury(self, reason: str = "", *, within: object = None) -> Any:
+        """Make the message a dead letter in a transaction of yours; see `Delivery.bury`."""
+        return self._joining(within, super().bury, reason)
+
+    def _joining(self, within: object, settle: Callable[..., Any], *arguments: Any) -> Any:
+        if within is None or self._queue is None:
+            self._settled_by_worker()
+        return settle(*arguments, within=within)
+
+    def _settle(
+        self, command: Command, verb: str, *, settles: bool = True, within: object = None
+    ) -> Any:
+        def joined(reply: Outcomes) -> None:
+            check_held(reply.outcomes[0], verb)
+            self.joined = _RESULTS[verb]
+
+        return self._queue._execute(command, joined, within=within)
+
+
+_RESULTS: dict[str, Result] = {"acked": "acked", "retried": "retried", "buried": "dead"}

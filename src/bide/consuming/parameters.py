@@ -7,7 +7,15 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from bide.consuming.handler import Misfit, Unfit, hints_of, is_delivery, json_decoder, name_of
+from bide.consuming.handler import (
+    WITHIN,
+    Misfit,
+    Unfit,
+    hints_of,
+    is_delivery,
+    json_decoder,
+    name_of,
+)
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -86,13 +94,14 @@ class Parameters:
     Args:
         function: plain or async. A parameter that is annotated with `bide.Delivery` is given the
             delivery by the worker, and is none of the arguments.
+        joins: whether a parameter named `within` is given a connection in the same way.
 
     Raises:
         InvalidArgument: it is a method of no object, it takes `*args`, or arguments by position
             only, or a type that no argument can be decoded into.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, joins: bool = False) -> None:
         self._name = name_of(function)
         self._signature = inspect.signature(function)
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
@@ -104,6 +113,8 @@ class Parameters:
         self._other: Callable[[bytes], Any] | None = None
         self.delivery: str | None = None
         """The parameter that takes the delivery, if there is one."""
+        self.takes_within = joins and WITHIN in self._signature.parameters
+        """Whether a parameter takes the connection of the transaction in which it runs."""
         self._check_is_no_method()
         hints = hints_of(function, self._name)
         for parameter in self._signature.parameters.values():
@@ -123,6 +134,7 @@ class Parameters:
             parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
             for parameter in self._signature.parameters.values()
             if parameter.name != self.delivery
+            and not (self.takes_within and parameter.name == WITHIN)
         ]
         returned = hints.get("return", type(None))
         if returned is type(None):
@@ -156,6 +168,13 @@ class Parameters:
                     f"{name}: bide.Delivery | None = None"
                 )
             self.delivery = name
+            return
+        if self.takes_within and name == WITHIN:
+            if required:
+                raise InvalidArgument(
+                    f"{self._name} takes the connection, which only a worker gives it: write "
+                    f"{name}: Connection | None = None"
+                )
             return
         decode = json_decoder(kind, f"{name}= of {self._name}")
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -299,6 +318,8 @@ class Parameters:
     def _cannot_be_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if self.delivery in kwargs:
             return f"{self._name} gets {self.delivery}= from its worker; leave it out"
+        if self.takes_within and WITHIN in kwargs:
+            return f"{self._name} gets {WITHIN}= from its worker; leave it out"
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -12,6 +12,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE, MAX_NAME
 from bide.model.message import JOB, Message
 from bide.model.times import Duration, format_duration, milliseconds
+from bide.queue.joining import JoiningQueue
 
 SHORTEST_LEASE = 100
 
@@ -45,6 +46,8 @@ class QueueHandlers:
     """For a source: the queue that it puts messages into."""
     tasks: bool = False
     """Whether some of them are tasks, which the bodies of their messages name."""
+    joining: JoiningQueue | None = None
+    """Settles its deliveries in transactions of the user's."""
     settings: dict[str, int] = field(default_factory=dict)
     """What the app declares of the queue, by names of settings, as `Configure` takes them."""
 

@@ -115,10 +115,14 @@ def describe(error: BaseException) -> str:
     return f"{first}\n{text}"
 
 
-def result(verdict: Verdict, outcome: Outcome) -> Result:
-    """Return how a delivery ended, in one word."""
+def result(handling: Handling, verdict: Verdict, outcome: Outcome) -> Result:
+    """Return how a delivery ended, in one word.
+
+    One that was settled in a transaction of the user's has ended so if the store has no lease of it
+    any more: it was committed before the handler raised.
+    """
     if not outcome.done:
-        return "lost"
+        return handling.joined or "lost"
     return "dead" if outcome.state == "dead" else verdict.outcome
 
 
@@ -171,7 +175,7 @@ class Settling:
     def add(self, handling: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
         if self.keeps_results and handling.returned is not None:
-            _encode_result(handling)
+            encode_returned(handling)
         self.pairs.append((handling, verdict))
         self._news.set()
 
@@ -193,8 +197,12 @@ class Settling:
         return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
 
 
-def _encode_result(handling: Handling) -> None:
-    """Encode what a handler has returned; one that cannot be stored is left out of the ack."""
+def encode_returned(handling: Handling) -> bool:
+    """Encode what a handler has returned; one that cannot be stored is left out of the ack.
+
+    Returns:
+        Whether it can be stored.
+    """
     try:
         handling.result = encode_result(handling.returned)
     except Exception as error:  # noqa: BLE001  (code of a user's class, such as a property)
@@ -206,3 +214,5 @@ def _encode_result(handling: Handling) -> None:
             handling.handler.name,
             text_of(error) or type(error).__name__,
         )
+        return False
+    return True

@@ -135,5 +135,5 @@ class ManualConsumer(Consumer):
             if handling.timed_out:
                 error = overtime(handling.handler)
             self._handled.append(
-                Handled(handling.message, result(verdict, outcome), error, verdict.reason)
+                Handled(handling.message, result(handling, verdict, outcome), error, verdict.reason)
             )

@@ -1,17 +1,25 @@
 """The app: handlers whose database connections are looked after."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections, reset_queries
+from django.db import close_old_connections, connections, reset_queries, transaction
 
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.consuming.handler import is_coroutine_function, name_of
 from bide.contrib.context_app import ContextApp
-from bide.contrib.django.conf import store_url
+from bide.contrib.django.conf import configuration, store_url
 from bide.contrib.django.queues import AsyncQueue, Queue
+from bide.model.errors import InvalidArgument
 from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.open_queues import OpenQueues
+from bide.worker.app.periodic import F
+from bide.worker.app.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class App(ContextApp):
@@ -38,6 +46,30 @@ class App(ContextApp):
         self._url_of_settings = None if url else self._url
         self._open_queues = OpenQueues(self._url_of_queues, clock, Queue, AsyncQueue)
 
+    def handler(self, queue: str, *, atomic: bool = False, **options: Any) -> Callable[[F], F]:
+        """Register a function that handles the messages of a queue; see `bide.App.handler`.
+
+        Args:
+            queue: its name.
+            atomic: run each delivery in `transaction.atomic`, and ack its message within it: what
+                the function changes and the ack are committed together. For plain functions, with
+                the store in the database of the setting `BIDE`.
+            options: of `bide.App.handler`.
+        """
+        return _checked(super().handler(queue, **_joining(atomic, options)), atomic)
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self, /, *, atomic: bool = False, **options: Any
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, function: Any = None, /, *, atomic: bool = False, **options: Any) -> Any:
+        """Register a function that messages call; see `bide.App.task`. `atomic`: see `handler`."""
+        if function is not None:
+            return super().task(function)
+        return _checked(super().task(**_joining(atomic, options)), atomic)
+
     def _url_of_queues(self) -> str | None:
         """Return what queues are given: nothing if they are to follow the settings."""
         return None if self._url == self._url_of_settings else self._url
@@ -61,6 +93,37 @@ class App(ContextApp):
                 yield
             finally:
                 await sync_to_async(connections.close_all)()
+
+
+def _joining(atomic: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a handler, with the transaction that it runs in."""
+    if not atomic:
+        return options
+    if options.get("within") is not None:
+        raise InvalidArgument("atomic=True and within= cannot be combined; leave one of them out")
+    return {**options, "within": _atomic}
+
+
+@contextmanager
+def _atomic() -> Iterator[Any]:
+    """Open a transaction of the database of the settings, and yield its connection."""
+    alias = configuration().database
+    with transaction.atomic(using=alias):
+        yield connections[alias]
+
+
+def _checked(register: Callable[[Any], Any], atomic: bool) -> Callable[[Any], Any]:
+    """Return a decorator that refuses an async function with `atomic=True`."""
+
+    def checked(function: Any) -> Any:
+        if atomic and is_coroutine_function(function):
+            raise InvalidArgument(
+                f"{name_of(function)} is async, and Django has no transactions in async code; "
+                "make it a plain function, or leave out atomic=True"
+            )
+        return register(function)
+
+    return checked
 
 
 app = App()

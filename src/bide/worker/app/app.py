@@ -19,6 +19,7 @@ from bide.consuming.handler import (
     name_of,
 )
 from bide.consuming.queue_handlers import check_decorator
+from bide.consuming.transactions import Within, in_transaction
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
@@ -28,7 +29,6 @@ from bide.queue.aio import AsyncQueue
 from bide.queue.arguments import settings_of
 from bide.queue.sync import Queue
 from bide.worker.app.lifespan import Lifespan
-from bide.worker.app.open_queues import OpenQueues
 from bide.worker.app.periodic import F, Periodic
 from bide.worker.app.task import Task
 from bide.worker.process.in_process import InProcessWorker
@@ -157,7 +157,6 @@ class App(Periodic):
         super().__init__(url, lifespan, clock)
         self.tasks: dict[str, Task[..., Any]] = {}
         """The tasks by name."""
-        self._open_queues = OpenQueues(lambda: self._url, clock)
 
     def handler(
         self,
@@ -171,6 +170,7 @@ class App(Periodic):
         still_wanted: Callable[..., Any] | None = None,
         batch: int | None = None,
         linger: Duration = "50ms",
+        within: Within | None = None,
         keep: Duration | None = None,
         history: Duration | None = None,
         result_ttl: Duration | None = None,
@@ -211,6 +211,11 @@ class App(Periodic):
                 each is delivered again alone, as is whatever has failed before. `timeout` is that
                 of a call, and only async functions have one.
             linger: how long a batch waits for more messages, in real time.
+            within: opens a transaction for each delivery, in which the message is acked, so that
+                it takes effect exactly once (PostgreSQL, SQLite): a function that returns a context
+                manager which yields a connection or session, commits at its end and rolls back if
+                the handler raises, such as SQLAlchemy's `engine.begin`. Async if the handler is. A
+                parameter named `within` takes what it yields.
             keep, history, result_ttl, limit, rate, group_limit, group_rate: settings of the queue,
                 as for `Queue.configure`. A worker applies them when it starts and they have changed
                 since they were last applied; what is not declared stays as it is.
@@ -240,7 +245,19 @@ class App(Periodic):
             self._check_free(queue, "for several kinds of work in one queue use @app.job")
             if batch is None:
                 handler = make_handler(
-                    function, timeout, retry, still_wanted, warn_after=warn_after
+                    function,
+                    timeout,
+                    retry,
+                    still_wanted,
+                    warn_after=warn_after,
+                    within=within is not None,
+                )
+                if within is not None:
+                    handler = in_transaction(handler, within)
+            elif within is not None:
+                raise InvalidArgument(
+                    f"{name_of(function)} has batch= and within=; let it open a transaction, and "
+                    "ack each of its deliveries with ack(within=)"
                 )
             elif still_wanted is not None:
                 raise InvalidArgument(
@@ -345,6 +362,7 @@ class App(Periodic):
         timeout: Duration | None = None,
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
+        within: Within | None = None,
         keep: Duration | None = None,
         history: Duration | None = None,
         result_ttl: Duration | None = None,
@@ -365,6 +383,7 @@ class App(Periodic):
         timeout: Duration | None = None,
         warn_after: Duration | None = None,
         retry: Backoff | None = None,
+        within: Within | None = None,
         keep: Duration | None = None,
         history: Duration | None = None,
         result_ttl: Duration | None = None,
@@ -389,6 +408,8 @@ class App(Periodic):
             lease: as for `handler`; the same for all tasks of a queue.
             concurrency: as for `handler`; the same for all tasks of a queue.
             timeout, warn_after, retry: as for `handler`.
+            within: as for `handler`. A parameter named `within`, with the default `None`, takes
+                what it yields.
             keep, history, result_ttl, limit, rate, group_limit, group_rate: as for `handler`; all
                 tasks of a queue share them.
 
@@ -431,9 +452,19 @@ class App(Periodic):
                 )
             home = queue or known_as
             backoff = checked_retry(retry) or Backoff()
-            made = Task(self, self._open_queues, function, known_as, home, backoff)
+            made = Task(
+                self,
+                self._open_queues,
+                function,
+                known_as,
+                home,
+                backoff,
+                joins=within is not None,
+            )
             self._check_name(home, known_as)
             handler = made.handler(timeout, warn_after)
+            if within is not None:
+                handler = in_transaction(handler, within)
             self._add(home, known_as, handler, lease, concurrency, settings)
             self._queue_handlers[home].tasks = True
             self.tasks[known_as] = made

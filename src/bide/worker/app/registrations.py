@@ -13,7 +13,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import check_whole
 from bide.model.times import Duration, settings_text
+from bide.queue.joining import JoiningQueue
 from bide.worker.app.lifespan import SHAPE, Lifespan
+from bide.worker.app.open_queues import OpenQueues
 from bide.worker.periodic.schedule import Schedule
 from bide.worker.periodic.source import Source
 
@@ -37,6 +39,7 @@ class Registrations:
         """State that handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
         self.around: list[Middleware] = []
         """The middleware, outermost first."""
+        self._open_queues = OpenQueues(lambda: self._url, clock)
         self._queue_handlers: dict[str, QueueHandlers] = {}
         self.sources: dict[str, Source] = {}
         """The sources, by the queue of their windows."""
@@ -84,7 +87,9 @@ class Registrations:
                 "never fill a batch"
             )
         if known is None:
-            known = self._queue_handlers[queue] = QueueHandlers(queue, ms, concurrency)
+            joining = JoiningQueue(queue, self._open_queues)
+            known = QueueHandlers(queue, ms, concurrency, joining=joining)
+            self._queue_handlers[queue] = known
         elif (known.lease, known.concurrency) != (ms, concurrency):
             raise InvalidArgument(
                 f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "

@@ -4,7 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from bide.consuming.handler import checked_retry, is_coroutine_function, name_of, seconds_of
+from bide.consuming.handler import (
+    WITHIN,
+    checked_retry,
+    is_coroutine_function,
+    name_of,
+    seconds_of,
+)
 from bide.consuming.handling import Handler, Handling
 from bide.consuming.parameters import Parameters
 from bide.model.backoff import Backoff
@@ -54,12 +60,13 @@ class Task(Generic[P, R]):
         name: str,
         queue: str,
         retry: Backoff,
+        joins: bool = False,
     ) -> None:
         self.app = app
         """The app that it belongs to."""
         self.name = name
         """Names the task in messages."""
-        self.parameters = Parameters(function)
+        self.parameters = Parameters(function, joins=joins)
         """What it takes."""
         self.queue_name = queue
         """Names the queue of its messages."""
@@ -277,6 +284,8 @@ class Task(Generic[P, R]):
             arguments = parameters.decode(handling.message)
             if parameters.delivery is not None:
                 arguments[parameters.delivery] = handling
+            if parameters.takes_within:
+                arguments[WITHIN] = handling.connection
             return function(**arguments)  # type: ignore[call-arg]
 
         return Handler(

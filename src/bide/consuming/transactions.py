@@ -1,0 +1,82 @@
+"""Handlers whose effect and whose ack are committed together: those with `within=`."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from bide.consuming.handler import check_takes, checked_result
+from bide.consuming.handling import Handler, Handling
+from bide.consuming.settling import encode_returned
+from bide.model.errors import InvalidArgument
+
+Transaction = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+"""A block that yields a connection or a session. Its end commits, an exception rolls back."""
+
+Within = Callable[[], Transaction]
+"""Opens a transaction: `engine.begin` and `sessionmaker.begin` of SQLAlchemy, `pool.connection` of
+psycopg, or a function with `contextlib.contextmanager`."""
+
+
+def in_transaction(handler: Handler, within: Within) -> Handler:
+    """Return a handler that runs in a transaction of its own, in which the message is acked.
+
+    Args:
+        handler: the handler.
+        within: opens the transaction; one that `async with` takes for an async handler.
+
+    Raises:
+        InvalidArgument: `within` is no function without arguments.
+    """
+    name = handler.name
+    if not callable(within):
+        raise InvalidArgument(
+            f"within= of {name} must be a function that opens a transaction, such as "
+            f"engine.begin, not a {type(within).__name__}"
+        )
+    check_takes(within, 0, f"nothing, as within= of {name}")
+
+    def opened(method: str, word: str) -> Any:
+        transaction = within()
+        if not hasattr(type(transaction), method):
+            raise TypeError(
+                f"within= of {name} returned a {type(transaction).__name__}, and the handler needs "
+                f"a context manager that `{word}` takes"
+            )
+        return transaction
+
+    def in_thread(handling: Handling) -> Any:
+        with opened("__enter__", "with") as connection:
+            _begun(handling, connection)
+            returned = checked_result(handler.call(handling), name)
+            if handling.joined is None:
+                handling.ack(_result(handling, returned), within=connection)
+        return returned
+
+    async def on_loop(handling: Handling) -> Any:
+        async with opened("__aenter__", "async with") as connection:
+            _begun(handling, connection)
+            returned = checked_result(await handler.call(handling), name)
+            if handling.joined is None:
+                await handling.ack(_result(handling, returned), within=connection)
+        return returned
+
+    return replace(handler, call=on_loop if handler.is_async else in_thread)
+
+
+def _begun(handling: Handling, connection: object) -> None:
+    """Give a delivery the connection of its transaction."""
+    if connection is None:
+        raise TypeError(
+            f"within= of {handling.handler.name} yields nothing; it must yield the connection or "
+            "session whose transaction its end commits"
+        )
+    handling.connection = connection
+
+
+def _result(handling: Handling, returned: Any) -> Any:
+    """Return the result to ack with; what cannot be stored is left out, and logged."""
+    handling.returned = returned
+    if returned is None or not handling.keeps_result:
+        return None
+    return returned if encode_returned(handling) else None
