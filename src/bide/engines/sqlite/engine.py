@@ -22,7 +22,7 @@ from bide.engines.sqlite.connection import (
 )
 from bide.engines.sqlite.damage import as_text, is_damage, repair
 from bide.engines.sqlite.files import RESERVE, Files, free_room
-from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints
+from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints, wakes_of
 from bide.engines.sqlite.put import put_one
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
@@ -31,15 +31,11 @@ from bide.model.command_identity import Identities
 from bide.model.commands import BuryCommand, Claim, Command, Edit, Put, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import size_of
-from bide.model.replies import Claimed, Outcomes, QueueSettings, Reply
+from bide.model.replies import Claimed, Reply
 
 CHECK_EVERY = 0.02
 """The shortest time in seconds between two checks whether the file is still the same, whether the
 disk has room, and whether another process listens: they are on the path of every command."""
-
-HINTED_ENDS = 100
-"""The maximum number of ends of messages that a batch sends as hints; callers that wait for others
-look again within a second."""
 
 UNCHECKED = 1024 * 1024
 """How many bytes may be added before the next check of the disk."""
@@ -250,11 +246,7 @@ class SqliteEngine:
         if not os.path.exists(self._listeners):
             self._next_hint = time.monotonic() + CHECK_EVERY
             return
-        wakes: dict[str, int] = {}
-        for command, reply in zip(commands, outcomes, strict=True):
-            if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
-                wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
-        wakes.update(dict.fromkeys(self._ends[:HINTED_ENDS], 0))
+        wakes = wakes_of(commands, outcomes, self._ends)
         self._ends = ()
         try:
             if wakes:

@@ -1,5 +1,6 @@
 """The queue in the user's own transaction, on a connection to the same file."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from urllib.parse import SplitResult
 from bide.engines.port import DbApi
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.connection import is_busy, translate
+from bide.engines.sqlite.notifier import send_hints, wakes_of
 from bide.engines.sqlite.schema import is_current, migrate
 from bide.engines.sqlite.session import Session
 from bide.model.commands import Command
@@ -71,7 +73,20 @@ class SqliteGuest:
             ) from error
         except sqlite3.Error as error:
             raise translate(error, self._path, 0) from error
+        self._send_hints(commands, replies, session.ends)
         return replies
+
+    def _send_hints(
+        self, commands: Sequence[Command], replies: Sequence[Reply], ends: Sequence[str]
+    ) -> None:
+        """Send hints to all processes that wait, while the transaction still keeps others out.
+
+        So a claim that is woken waits for the lock, and gets it with the commit: no library has to
+        tell of that. After a rollback it has looked for nothing.
+        """
+        if wakes := wakes_of(commands, replies, ends):
+            with suppress(OSError):  # nobody listens, or they look again by themselves
+                send_hints(Path(os.path.realpath(self._path)), wakes, None)
 
     def _compare(self, connection: DbApi) -> None:
         """Raise unless the connection is to the file of the store."""

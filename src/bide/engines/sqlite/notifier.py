@@ -12,13 +12,15 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from bide.engines.waiting import readable
+from bide.model.commands import Command
+from bide.model.replies import Outcomes, QueueSettings
 from bide.model.times import UnixMs
 
 ATTEMPTS = 20
@@ -27,6 +29,10 @@ not open yet: to them it is that of a dead process."""
 
 CHECK = 1.0
 """Seconds of silence after which a process looks whether its pipe was deleted."""
+
+HINTED_ENDS = 100
+"""The maximum number of ends of messages that a batch sends as hints; callers that wait for others
+look again within a second."""
 
 _CAPACITY = 64 * 1024  # of a pipe
 
@@ -152,6 +158,24 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     with suppress(PermissionError):  # not in that group: the rights of the others count
         os.chown(path, file.st_uid if os.geteuid() == 0 else -1, file.st_gid)
     os.chmod(path, mode)
+
+
+def wakes_of(
+    commands: Sequence[Command], outcomes: Sequence[object], ends: Sequence[str]
+) -> dict[str, int]:
+    """Return what others may wait for: from when on, by queue or by the end of a message.
+
+    Args:
+        commands: that were executed.
+        outcomes: of them, in their order.
+        ends: of messages, in their transaction.
+    """
+    wakes: dict[str, int] = {}
+    for command, reply in zip(commands, outcomes, strict=True):
+        if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
+            wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
+    wakes.update(dict.fromkeys(ends[:HINTED_ENDS], 0))
+    return wakes
 
 
 def send_hints(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> None:
