@@ -293,7 +293,7 @@ def test_who_has_caught_up_is_not_cut_off_for_having_been_behind(client: Client)
         until(lambda: len(table.unread) == 1)
         (one,) = table.unread
         assert isinstance(one, output.ResponseOutput)
-        watch = one._stall
+        watch = one._stall_timer
         assert watch is not None
         size = 0
         while size < 4_500_000:
@@ -305,7 +305,7 @@ def test_who_has_caught_up_is_not_cut_off_for_having_been_behind(client: Client)
 def test_the_rest_of_a_refused_request_is_discarded_up_to_a_limit(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LINGER", 60.0)
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 60.0)
     table = SERVERS[client.port].table
     with connect(client) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")  # without a host
@@ -337,20 +337,20 @@ def test_an_address_has_so_many_connections(serve: Serve, make_token: object) ->
 def test_who_is_refused_can_read_why_and_takes_few_descriptors(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LINGER", 3_600)
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 3_600)
     client = serve(auth="required", connections_per_address=1)
     table = SERVERS[client.port].table
     assert client.get("/healthz").status == 200
     large = request("POST", f"{Q}/put", body=b"x" * 300_000)
     with ExitStack() as stack:
-        for _ in range(connection_table.LINGERING):
+        for _ in range(connection_table.MOST_REFUSED):
             raw = stack.enter_context(connect(client))
             raw.sendall(large)
             assert status_of(read_all(raw)) == 429
-        assert len(table.refused) == connection_table.LINGERING
+        assert len(table.refused) == connection_table.MOST_REFUSED
         with connect(client) as raw:
             read_all(raw)
-        assert len(table.refused) == connection_table.LINGERING
+        assert len(table.refused) == connection_table.MOST_REFUSED
     until(lambda: not table.refused)
 
 

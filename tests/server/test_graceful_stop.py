@@ -135,7 +135,7 @@ def served(tmp_path: Path) -> Iterator[Leaving]:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leaving]:
     """Provide a server that waits for long for what may be on its way."""
-    monkeypatch.setattr(connection_table, "QUIET", LONG)
+    monkeypatch.setattr(connection_table, "IDLE_SECONDS_AT_STOP", LONG)
     with served(tmp_path) as found:
         yield found
 
@@ -192,7 +192,7 @@ def test_a_claim_that_comes_while_the_server_stops_does_not_wait(server: Leaving
 def test_a_stream_that_the_server_ends_counts_as_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_table, "QUIET", 0.05)
+    monkeypatch.setattr(connection_table, "IDLE_SECONDS_AT_STOP", 0.05)
     with served(tmp_path) as server:
         connection = server.connect()
         connection.send("/v1/events")
@@ -224,7 +224,7 @@ def test_requests_that_were_sent_together_are_all_answered(server: Leaving) -> N
 def test_a_connection_on_which_nothing_comes_is_closed_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_table, "QUIET", 0.05)
+    monkeypatch.setattr(connection_table, "IDLE_SECONDS_AT_STOP", 0.05)
     with served(tmp_path) as server:
         used, unused, half = (server.connect() for _ in range(3))
         used.send("/healthz")
@@ -342,7 +342,7 @@ def test_nobody_is_let_in_while_what_is_under_way_is_finished(tmp_path: Path) ->
 def test_who_is_slow_to_read_gets_all_of_an_answer_that_was_sent_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_table, "QUIET", 0.02)
+    monkeypatch.setattr(connection_table, "IDLE_SECONDS_AT_STOP", 0.02)
     with served(tmp_path) as server:
         connection = server.connect()
         for number in range(8):
@@ -352,7 +352,7 @@ def test_who_is_slow_to_read_gets_all_of_an_answer_that_was_sent_before(
         (one,) = server.connections()
         wait(lambda: one.write_paused)
         server.stop()
-        wait(lambda: one._leaving)
+        wait(lambda: one._closes_when_sent)
         status, _, body = connection.answer()
         assert (status, len(json.loads(body)["messages"])) == (200, 8)
         assert connection.closed()

@@ -104,7 +104,7 @@ def test_who_reads_slowly_gets_all_of_the_answer(
     secured: Callable[..., int], files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not read yet counts as unread, and the goodbye of TLS comes after it."""
-    monkeypatch.setattr(tls, "FAREWELL", 0.01)
+    monkeypatch.setattr(tls, "CLOSING_SECONDS", 0.01)
     port = secured()
     with bide.Queue("orders", files.url(port)) as orders:
         for number in range(7):

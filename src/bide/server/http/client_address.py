@@ -21,19 +21,23 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:]*):\d+")
 """An IPv6 address in brackets, or an address and its port."""
 
 
-def networks(given: Iterable[str], setting: str) -> list[IPv4Network | IPv6Network]:
-    """Return the networks of a setting.
+def networks(texts: Iterable[str], setting: str) -> list[IPv4Network | IPv6Network]:
+    """Return the networks that the entries of a setting name.
+
+    Args:
+        texts: the entries: networks, or single addresses.
+        setting: the name of the setting, for the error.
 
     Raises:
         InvalidArgument: one of them is not a network.
     """
     parsed_networks = []
-    for network in given:
+    for text in texts:
         try:
-            parsed_networks.append(ip_network(network))
+            parsed_networks.append(ip_network(text))
         except ValueError as error:
             raise InvalidArgument(
-                f"{setting} has {network!r}: {error}; write 10.1.0.0/16, or 127.0.0.1"
+                f"{setting} has {text!r}: {error}; write 10.1.0.0/16, or 127.0.0.1"
             ) from None
     return parsed_networks
 
@@ -49,8 +53,9 @@ class ClientAddress:
     """
 
     def __init__(self, trusted: Sequence[str] = ()) -> None:
-        self._unix = UNIX in trusted
+        self._trusts_unix = UNIX in trusted
         self._networks = networks([entry for entry in trusted if entry != UNIX], "trusted_proxies")
+        """Networks in which all addresses are trusted proxies."""
 
     def of(self, scope: dict[str, Any]) -> str:
         """Return the client's address; "" on a Unix socket without a trusted proxy.
@@ -58,32 +63,40 @@ class ClientAddress:
         If the two headers name different clients, the proxy did not write one of them: then the
         address is that of the proxy, or "unix". All who send two count together.
         """
-        client = scope.get("client")
-        peer = _plain(client[0]) or client[0] if client else ""
-        if not (self._unix or self._networks) or not self.trusts(peer):
+        peer = ""
+        if scope.get("client"):
+            host, _port = scope["client"]
+            peer = _plain_address(host) or host
+        if not self.trusts(peer):
             return peer
-        headers: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
+        entries: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
         for name, value in scope["headers"]:
-            if name in headers:
-                headers[name] += value.decode("latin-1").split(",")
-        forwarded = map(_FOR.search, headers[b"forwarded"])
-        headers[b"forwarded"] = [match[1] if match else "" for match in forwarded]
-        named = {self._nearest(peer, hops) for hops in headers.values() if hops}
-        if len(named) == 1:
-            return named.pop()
-        return peer or (UNIX if named else "")
+            if name in entries:
+                entries[name] += value.decode("latin-1").split(",")
+        matches = map(_FOR.search, entries[b"forwarded"])
+        forwarded = [match[1] if match else "" for match in matches]
+        paths = (entries[b"x-forwarded-for"], forwarded)
+        clients = {self._nearest(peer, hops) for hops in paths if hops}
+        if len(clients) == 1:
+            return clients.pop()
+        return peer or (UNIX if clients else "")
 
     def trusts(self, address: str) -> bool:
         """Tell whether an address is that of a trusted proxy; "": a client of the Unix socket."""
         if not address:
-            return self._unix
+            return self._trusts_unix
         return bool(self._networks) and any(_is_in(address, network) for network in self._networks)
 
     def _nearest(self, peer: str, hops: Sequence[str]) -> str:
-        """Return the last address that is not a trusted proxy."""
+        """Return the last address of a path that is not a trusted proxy.
+
+        Args:
+            peer: the proxy from which the request has come, returned if the path names no other.
+            hops: the addresses that proxies have added, the client's first.
+        """
         nearest = peer
         for hop in reversed(hops):
-            address = _plain(hop)
+            address = _plain_address(hop)
             if address is None:  # such as "unknown": the addresses before it cannot be trusted
                 break
             nearest = address
@@ -108,15 +121,15 @@ def network_of(address: str) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def _plain(text: str) -> str | None:
+def _plain_address(text: str) -> str | None:
     """Return an address in its usual form without port and brackets, `None` if it is not valid.
 
     Example:
-        >>> _plain(" [2001:DB8::1]:4711"), _plain("::ffff:192.0.2.1"), _plain("unknown")
-        ('2001:db8::1', '192.0.2.1', None)
+        >>> _plain_address(" [2001:DB8::1]:4711"), _plain_address("::ffff:192.0.2.1")
+        ('2001:db8::1', '192.0.2.1')
     """
     text = text.strip()
-    if len(text) > 64:
+    if len(text) > 64:  # longer than any address; the cache keeps the texts
         return None
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2]
@@ -124,6 +137,7 @@ def _plain(text: str) -> str | None:
         address = ip_address(text)
     except ValueError:
         return None
+    # An IPv6 socket shows IPv4 clients as ::ffff:192.0.2.1.
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 

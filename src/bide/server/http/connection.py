@@ -20,7 +20,7 @@ from bide.server.http.output import ResponseOutput
 from bide.server.http.request_parser import SLICE, Refusal, RequestParser
 from bide.server.logs import log_refused
 
-LINGER = 1.0
+LINGER_SECONDS = 1.0
 """Seconds for which the rest of a refused request is discarded, so that the client can read the
 refusal."""
 
@@ -29,7 +29,7 @@ CROWDED: Refusal = (
     "unfinished heads of requests take too much memory; send a smaller one, or try later",
 )
 
-REST = 10.0
+REST_SECONDS = 10.0
 """Seconds that a slow client has to read the rest of its last answer, which TLS keeps."""
 
 
@@ -47,11 +47,23 @@ class Connection(ResponseOutput):
         self._app = app
         self._handshake = handshake
         self._queue: deque[Exchange] = deque()
+        """Pipelined requests, which wait until the current one is answered."""
         self._current: Exchange | None = None
+        """The request that is being answered."""
         self._unparsed = memoryview(b"")
+        """Received data that is not parsed yet."""
         self._discarded = 0
+        """Bytes that were received after parsing ended."""
         self._reading = True
-        self._last = self._ended = self._leaving = self._lost = False
+        """Whether the transport reads from the socket."""
+        self._closes_soon = False
+        """Whether the connection is closed after the requests that have come."""
+        self._parses_no_more = False
+        """Whether what is received from now on is discarded."""
+        self._closes_when_sent = False
+        """Whether the connection is closed as soon as the client has read all answers."""
+        self._client_is_gone = False
+        """Whether the transport has lost the client."""
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection, unless a request begins earlier."""
 
@@ -61,13 +73,17 @@ class Connection(ResponseOutput):
         """Begin to wait for the first request."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self.loop = asyncio.get_running_loop()
-        end, peer = transport.get_extra_info("socket"), None
+        sock = transport.get_extra_info("socket")
+        client_name = None
         with suppress(OSError):  # the client has gone already
-            peer = end.getpeername()
-        here = end.getsockname()
+            client_name = sock.getpeername()
+        server_name = sock.getsockname()
         self._tls = self.transport.get_extra_info("sslcontext") is not None
-        client = peer[:2] if isinstance(peer, tuple) else None
+        # The name of a TCP socket is a tuple that begins with host and port; that of a Unix socket
+        # is its path.
+        client = client_name[:2] if isinstance(client_name, tuple) else None
         self.address = client[0] if client else ""
+        server = server_name[:2] if isinstance(server_name, tuple) else (str(server_name), None)
         self._parser = RequestParser(
             self,
             {
@@ -76,37 +92,41 @@ class Connection(ResponseOutput):
                 "scheme": "https" if self._tls else "http",
                 "root_path": "",
                 "client": client,
-                "server": here[:2] if isinstance(here, tuple) else (str(here), None),
+                "server": server,
             },
         )
         if self._handshake is not None:
             self.table.leave(self._handshake)
         if (refusal := self.table.enter(self)) is not None:
-            self._ended = True
-            self._send_refusal(refusal)
-            if self.table.has_time_for(self):
-                self._linger()
-            else:
-                self.transport.close()
+            self._refuse_connection(refusal)
             return
-        self._wait(self.table.quiet if self.table.stopping else self.table.patience)
-        self._last = self.table.stopping
+        self._close_after(self.table.quiet if self.table.stopping else self.table.patience)
+        self._closes_soon = self.table.stopping
+
+    def _refuse_connection(self, refusal: Refusal) -> None:
+        self._parses_no_more = True
+        self._send_refusal(refusal)
+        if self.table.has_time_for(self):
+            self._linger()
+        else:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse received data."""
-        if self._ended:
+        if self._parses_no_more:
             self._discarded += len(data)
             if self._discarded > MAX_DISCARDED:
                 self.transport.abort()
             return
         self._unparsed = memoryview(b"".join((self._unparsed, data)))
         self._parse()
-        if self._parser.in_head and self._timer is None and not (self._current or self._ended):
-            self._wait(self.table.patience)
+        head_is_unfinished = self._parser.in_head and not self._parses_no_more
+        if head_is_unfinished and self._timer is None and self._current is None:
+            self._close_after(self.table.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is under way for this client; until that has ended, the connection counts."""
-        self._ended = self._lost = True
+        self._parses_no_more = self._client_is_gone = True
         self._stop_timer()
         super().resume_writing()
         self._queue.clear()
@@ -118,10 +138,11 @@ class Connection(ResponseOutput):
     def resume_writing(self) -> None:
         """Continue with the waiting answer, or the next request; or close the connection."""
         super().resume_writing()
-        if self._leaving:
-            self.loop.call_later(REST if self._tls else 0, self.transport.close)
+        if self._closes_when_sent:
+            # The transport has sent all; TLS may still keep the end of it.
+            self.loop.call_later(REST_SECONDS if self._tls else 0, self.transport.close)
         elif self._current is None:
-            self._next()
+            self._start_next()
 
     # The parser's side, also several times for one piece of data.
 
@@ -140,7 +161,7 @@ class Connection(ResponseOutput):
 
     def tunnel_begins(self) -> None:
         """Read no more: the data after a CONNECT is not HTTP."""
-        self._ended = self._last = True
+        self._parses_no_more = self._closes_soon = True
         if self._current is not None:
             self._current.keep = False
 
@@ -149,7 +170,7 @@ class Connection(ResponseOutput):
     def _parse(self) -> None:
         """Parse slice by slice while there is room for their requests and bodies."""
         parser = self._parser
-        while self._unparsed and not self._ended and not self._is_full:
+        while self._unparsed and not self._parses_no_more and not self._is_full:
             data, self._unparsed = self._unparsed[:SLICE], self._unparsed[SLICE:]
             parser.feed(data)
             has_room = self.table.has_room_for_head(self, parser.head_size)
@@ -157,10 +178,10 @@ class Connection(ResponseOutput):
                 self._refuse(parser.refusal)
             elif not has_room:
                 self._refuse(CROWDED)
-        reading = not (self._unparsed or self._is_full)
-        if reading != self._reading and not self.transport.is_closing():
-            self._reading = reading
-            if reading:
+        should_read = not (self._unparsed or self._is_full)
+        if should_read != self._reading and not self.transport.is_closing():
+            self._reading = should_read
+            if should_read:
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
@@ -172,26 +193,30 @@ class Connection(ResponseOutput):
         return bool(self._queue) or (current is not None and len(current.body) >= SLICE)
 
     def _resume_reading(self) -> None:
+        """Read from the socket again, if the transport does not."""
         if not self._reading:
             self._reading = True
             self.transport.resume_reading()
 
     def took_body(self) -> None:
         """Continue to read: the application has taken the received part of the body."""
-        if not self._reading and not self._ended:
+        if not self._reading and not self._parses_no_more:
             self._parse()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer a request that cannot be parsed, and close the connection."""
-        self._ended = True
+        """Answer a request that cannot be parsed, and close the connection.
+
+        If earlier requests are not answered yet, only the first of them is, and then the connection
+        is closed: a refusal now would be taken for its answer.
+        """
+        self._parses_no_more = True
         self._unparsed = memoryview(b"")
         current = self._current
         if current is None:
             self._send_refusal(refusal)
             self._linger()
-        elif (
-            current is self._parser.incoming
-        ):  # its body is malformed: the application cannot continue
+        elif current is self._parser.incoming:
+            # Its body is malformed: the application cannot continue.
             if not current.started:
                 self._send_refusal(refusal)
             current.lose()
@@ -209,55 +234,65 @@ class Connection(ResponseOutput):
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange
         self._stop_timer()
-        if self._last and not (self._queue or self._unparsed):
-            exchange.keep = False
+        if self._closes_soon and not (self._queue or self._unparsed):
+            exchange.keep = False  # it is the last one
         exchange.start(self._app)
 
-    def _next(self) -> None:
+    def _start_next(self) -> None:
+        """Start the next queued request, and parse those that it makes room for."""
         if self._queue and not self.write_paused and not self.transport.is_closing():
             self._start(self._queue.popleft())
             self._parse()
 
     def ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
-        """Note that the task of a request has ended."""
-        if self._lost and exchange is self._current:
+        """Note that the task of a request has ended: a lost connection counts until then."""
+        if self._client_is_gone and exchange is self._current:
             self.table.leave(self)
 
     def finished(self, exchange: Exchange) -> None:
         """Continue with the next request, or wait for one."""
         self._current = None
         if not exchange.keep or not exchange.complete:
-            self._ended = True
+            self._parses_no_more = True
             self._queue.clear()
             if exchange.complete:
                 self._close()
             else:
                 self._linger()
-            return
-        if self._queue:
-            self._next()
+        elif self._queue:
+            self._start_next()
         else:
             self._parse()
-            if self._current is None and not self._ended:
-                keep = self.table.patience if self._parser.in_head else KEEP_ALIVE
-                self._wait(self.table.quiet if self._last else keep)
+            if self._current is None and not self._parses_no_more:
+                self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        if self._closes_soon:
+            self._close_after(self.table.quiet)
+        elif self._parser.in_head:  # a request has begun
+            self._close_after(self.table.patience)
+        else:
+            self._close_after(KEEP_ALIVE)
 
     # The end.
 
     def shut_down(self) -> None:
         """Answer requests that have come or may be on their way, and close the connection."""
-        self._last = True
+        self._closes_soon = True
         if self._current is None:
-            self._wait(self.table.quiet)
+            self._close_after(self.table.quiet)
         elif not (self._current.started or self._queue or self._unparsed):
             self._current.keep = False  # its answer has `connection: close`
 
     def close_if_idle(self) -> bool:
         """Close the connection if no request is under way; tell whether it was closed."""
-        if self._current is None and not (self._leaving or self.transport.is_closing()):
+        if self._current is None and not (self._closes_when_sent or self.transport.is_closing()):
             unsent = self.transport.get_write_buffer_size()
-            # With the goodbye of TLS, the client decides when the descriptor is free.
-            (self.transport.abort if self._tls and not unsent else self._close)()
+            if self._tls and not unsent:
+                # With the goodbye of TLS, the client would decide when the descriptor is free.
+                self.transport.abort()
+            else:
+                self._close()
             return True
         return False
 
@@ -271,56 +306,62 @@ class Connection(ResponseOutput):
         """Let the client read the answer: closing with unread data would discard the answer."""
         if self.transport.is_closing():
             return
-        self._ended = True
+        self._parses_no_more = True
         self._resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(LINGER, self._close)
+        self.loop.call_later(LINGER_SECONDS, self._close)
 
     def _close(self) -> None:
         """Close the connection when the client has read the answer, or is cut off as stalled.
 
         A closed transport would wait for the client forever, and with TLS not long enough.
         """
-        self._ended = True
+        self._parses_no_more = True
         if self.transport.get_write_buffer_size() and not self.transport.is_closing():
-            self._leaving = True
+            self._closes_when_sent = True
             self._resume_reading()  # to notice that the client has gone
             self.transport.set_write_buffer_limits(0)  # calls `resume_writing` when all is sent
         else:
             self.transport.close()
 
-    def _wait(self, seconds: float) -> None:
+    def _close_after(self, seconds: float) -> None:
         """Close the connection after a time, unless a request begins earlier."""
         self._stop_timer()
-        self._timer = self.loop.call_later(seconds, self._time_is_over)
+        self._timer = self.loop.call_later(seconds, self._close_unless_request_has_come)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _time_is_over(self) -> None:
+    def _close_unless_request_has_come(self) -> None:
+        """Close the connection when its time is over.
+
+        While the server stops, the time is short: then a request may be in the socket unread.
+        """
         unsent = self.transport.get_write_buffer_size()
-        waits = self._last and not (unsent or self.transport.is_closing())
-        if waits and self._request_has_come():
-            self._wait(self.table.quiet)  # the event loop reads it next
+        may_get_request = self._closes_soon and not (unsent or self.transport.is_closing())
+        if may_get_request and self._request_has_come():
+            self._close_after(self.table.quiet)  # the event loop reads it next
         else:
             self._close()
 
     def _request_has_come(self) -> bool:
         """Tell whether a request waits in the socket; if not, send the end of the connection.
 
-        The event loop may do much else before it closes the connection.
+        The end is sent here, so that the client sends no other request on it: the event loop may do
+        much else before it closes the connection.
         """
         try:
+            # asyncio's own socket object cannot receive: a duplicate of its descriptor can.
             descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
-            with socket.socket(fileno=descriptor) as same:
+            with socket.socket(fileno=descriptor) as duplicate:
                 try:
-                    return bool(same.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-                except BlockingIOError:
+                    return bool(duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+                except BlockingIOError:  # nothing has come
                     if not self._tls:  # TLS has an end of its own
-                        same.shutdown(socket.SHUT_WR)
+                        duplicate.shutdown(socket.SHUT_WR)
         except OSError:
             return False  # the client has closed it, or no descriptor is free
         return False

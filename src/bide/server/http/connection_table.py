@@ -17,13 +17,13 @@ from bide.server.http.client_address import ClientAddress, network_of
 from bide.server.http.request_parser import Refusal
 from bide.server.settings import Settings
 
-QUIET = 1.0
+IDLE_SECONDS_AT_STOP = 1.0
 """While stopping, a connection is closed when it was idle for so many seconds."""
 
-RESERVED = 64
+RESERVED_DESCRIPTORS = 64
 """Descriptors that are kept free for the store, push and logs."""
 
-LINGERING = 16
+MOST_REFUSED = 16
 """Refused clients that get time to read the refusal; each takes one of these descriptors."""
 
 _log = logger("bide.server")
@@ -71,64 +71,64 @@ class ConnectionTable:
     def __init__(self, settings: Settings, addresses: ClientAddress, admission: Admission) -> None:
         self._addresses = addresses
         self._admission = admission
-        self._most_of_address = settings.connections_per_address
+        self._most_per_address = settings.connections_per_address
         self.patience = settings.request_timeout
         """Seconds that a client may take to send a head."""
-        self.quiet = min(QUIET, settings.grace / 2)
+        self.quiet = min(IDLE_SECONDS_AT_STOP, settings.grace / 2)
         """Seconds after which an idle connection is closed while the server stops."""
         self.stopping = False
         """Whether the server stops: no connection waits long for another request."""
-        # Some of the descriptors that this process may open stay free.
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        files = 1 << 20 if files == resource.RLIM_INFINITY else files
-        self.most = max(1, min(settings.max_connections, files - RESERVED, files * 3 // 4))
+        self.most = _most_connections(settings.max_connections)
         """How many connections there may be."""
         self.connections: dict[Peer, None] = {}
         """The open connections, the oldest first."""
         self.empty = asyncio.Event()
         """Set while there are none."""
-        self._by_network: Counter[str] = Counter()
+        self._count_by_network: Counter[str] = Counter()
         self.refused: dict[Peer, None] = {}
         """Refused connections whose clients get time to read the refusal."""
         self.unread: dict[Writer, None] = {}
         """Connections whose clients have not read their answers, the longest unread first."""
-        self._heads: dict[Peer, int] = {}
-        """Bytes of unfinished heads."""
+        self._head_sizes: dict[Peer, int] = {}
+        """Bytes of unfinished heads that are not small."""
         self.head_bytes = 0
+        """The sum of them."""
         self._warned_at = float("-inf")
+        """The time of the last warning, in seconds of the monotonic clock."""
 
     def enter(self, peer: Peer) -> Refusal | None:
         """Count a connection; return why it is refused if there is no room for it."""
         address, network = peer.address, network_of(peer.address)
-        trusted = self._addresses.trusts(address)  # the clients of a proxy share it
-        most = self._most_of_address
-        limited = address and not trusted and self._admission.asks
-        if limited and self._by_network[network] >= most:
+        is_proxy = self._addresses.trusts(address)  # many clients share it
+        most = self._most_per_address
+        # Without tokens, and on a Unix socket (""), all clients are programs of this machine.
+        is_limited = address and not is_proxy and self._admission.asks
+        if is_limited and self._count_by_network[network] >= most:
             self._warn(f"{network} has {most:,} connections; more are refused")
             return 429, f"{network} has {most:,} connections already; use these, or close some"
         if len(self.connections) >= self.most and not self._make_room(network):
             self._warn(f"all {self.most:,} connections of this process are busy")
             return 503, "the server has too many connections; try again in a second"
         self.connections[peer] = None
-        self._by_network[network] += 1
+        self._count_by_network[network] += 1
         self.empty.clear()
         return None
 
     def leave(self, peer: Peer) -> None:
         """Remove a connection from all counts."""
         self.refused.pop(peer, None)
-        self.head_bytes -= self._heads.pop(peer, 0)
+        self.head_bytes -= self._head_sizes.pop(peer, 0)
         if peer in self.connections:
             del self.connections[peer]
-            self._by_network[network := network_of(peer.address)] -= 1
-            if not self._by_network[network]:
-                del self._by_network[network]
+            self._count_by_network[network := network_of(peer.address)] -= 1
+            if not self._count_by_network[network]:
+                del self._count_by_network[network]
         if not self.connections:
             self.empty.set()
 
     def has_time_for(self, refused: Peer) -> bool:
         """Tell whether a refused client gets time to read the refusal; then count it."""
-        if self.stopping or len(self.refused) >= LINGERING:
+        if self.stopping or len(self.refused) >= MOST_REFUSED:
             return False
         self.refused[refused] = None
         return True
@@ -138,11 +138,11 @@ class ConnectionTable:
 
         Clients send heads before they show a token, so a large one needs room.
         """
-        if connection in self._heads:
-            self.head_bytes -= self._heads.pop(connection)
+        if connection in self._head_sizes:
+            self.head_bytes -= self._head_sizes.pop(connection)
         if size <= SMALL_HEAD:
             return True
-        self._heads[connection] = size
+        self._head_sizes[connection] = size
         self.head_bytes += size
         return self.head_bytes <= MAX_HEADS
 
@@ -154,15 +154,16 @@ class ConnectionTable:
         self.unread[connection] = None
         sizes = {writer: writer.transport.get_write_buffer_size() for writer in self.unread}
         while sum(sizes.values()) > MAX_UNREAD:
-            of_networks: Counter[str] = Counter()
+            unread_by_network: Counter[str] = Counter()
             for writer, size in sizes.items():
-                of_networks[network_of(writer.address)] += size
-            (most, _), *_ = of_networks.most_common(1)
-            first = next(writer for writer in sizes if network_of(writer.address) == most)
-            self._warn(f"{most} has not read its answers, which take too much; it is cut off")
-            del sizes[first]
-            self.caught_up(first)
-            first.transport.abort()
+                unread_by_network[network_of(writer.address)] += size
+            worst = _most_common(unread_by_network)
+            # `unread` has the longest behind first.
+            victim = next(writer for writer in sizes if network_of(writer.address) == worst)
+            self._warn(f"{worst} has not read its answers, which take too much; it is cut off")
+            del sizes[victim]
+            self.caught_up(victim)
+            victim.transport.abort()
 
     def caught_up(self, connection: Writer) -> None:
         """Note that a client has read its answers, or has gone."""
@@ -173,18 +174,24 @@ class ConnectionTable:
 
         So an address with many idle connections loses its own, not those of others. An address with
         many busy connections closes none of an address that has not more than it.
+
+        Args:
+            newcomer: the network of the client that needs room.
+
+        Returns:
+            Whether a connection was closed.
         """
         self._warn(f"all {self.most:,} connections of this process are taken; idle ones are closed")
-        (most, _), *_ = self._by_network.most_common(1)
-        own = self._by_network[newcomer]
+        largest = _most_common(self._count_by_network)
+        newcomers_count = self._count_by_network[newcomer]
         networks = {connection: network_of(connection.address) for connection in self.connections}
-        of_most = [connection for connection, network in networks.items() if network == most]
+        of_largest = [connection for connection, network in networks.items() if network == largest]
         others = (
             connection
             for connection, network in networks.items()
-            if network == newcomer or self._by_network[network] > own
+            if network == newcomer or self._count_by_network[network] > newcomers_count
         )
-        return any(connection.close_if_idle() for connection in (*of_most, *others))
+        return any(connection.close_if_idle() for connection in (*of_largest, *others))
 
     def _warn(self, text: str) -> None:
         """Log a warning, at most one in ten seconds."""
@@ -192,3 +199,16 @@ class ConnectionTable:
         if now - self._warned_at >= 10:
             self._warned_at = now
             _log.warning(text)
+
+
+def _most_connections(setting: int) -> int:
+    """Return how many connections this process may have: some of its descriptors stay free."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        descriptors = 1 << 20
+    return max(1, min(setting, descriptors - RESERVED_DESCRIPTORS, descriptors * 3 // 4))
+
+
+def _most_common(counter: Counter[str]) -> str:
+    ((network, _count),) = counter.most_common(1)
+    return network

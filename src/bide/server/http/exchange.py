@@ -21,7 +21,7 @@ CLOSE = (b"connection", b"close")
 
 KEEP = (b"connection", b"keep-alive")
 
-_LINES = {int(s): f"HTTP/1.1 {int(s)} {s.phrase}\r\n".encode() for s in HTTPStatus}
+_STATUS_LINES = {int(s): f"HTTP/1.1 {int(s)} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 """An ASGI application."""
@@ -67,14 +67,23 @@ class Exchange:
     ) -> None:
         self._connection = connection
         self._scope = scope
-        self._expects = expects
+        self._expects_continue = expects
         self._is_head = scope["method"] == "HEAD"
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
-        self._chunked = self._done = self._read = False
+        """Status and header fields of the answer, until they are written."""
+        self._chunked = False
+        """Whether the answer is sent in chunks, since its length is not known at its beginning."""
+        self._answered = False
+        """Whether the whole answer was written."""
+        self._body_received = False
+        """Whether the application has received the whole body."""
         self._client = Present()
+        """Tells the application whether the client is still there."""
         scope["extensions"][CLIENT] = self._client
         self._waiter: asyncio.Future[None] | None = None
+        """Done when `receive` has something new to return."""
         self._task: asyncio.Task[None] | None = None
+        """The application's task."""
         self.body = bytearray()
         """The part of the body that has arrived, and that the application has not received."""
         self.complete = False
@@ -90,12 +99,13 @@ class Exchange:
         self._task.add_done_callback(partial(self._connection.ended, self))
 
     async def _run(self, app: App) -> None:
+        """Run the application; if it does not answer, answer with status 500."""
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
             path = printable(self._scope["path"], MAX_LOGGED_PATH)
             _log.exception("%s %s failed", self._scope["method"], path)
-        if self._done or self._client.disconnected:
+        if self._answered or self._client.disconnected:
             return
         self.keep = False
         if self.started:
@@ -143,15 +153,15 @@ class Exchange:
     async def receive(self) -> dict[str, Any]:
         """Return the next part of the body, or that the client has gone."""
         connection = self._connection
-        while not (self._client.disconnected or self._done):
-            if not self._read and (self.body or self.complete):
+        while not (self._client.disconnected or self._answered):
+            if not self._body_received and (self.body or self.complete):
                 data = bytes(self.body)
                 self.body.clear()
-                self._read = self.complete
+                self._body_received = self.complete
                 connection.took_body()
-                return {"type": "http.request", "body": data, "more_body": not self._read}
-            if self._expects and not self.complete:
-                self._expects = False
+                return {"type": "http.request", "body": data, "more_body": not self._body_received}
+            if self._expects_continue and not self.complete:
+                self._expects_continue = False
                 connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._waiter = connection.loop.create_future()
             await self._waiter
@@ -159,7 +169,7 @@ class Exchange:
 
     async def send(self, message: dict[str, Any]) -> None:
         """Write a part of the answer; the head waits for the first part of the body."""
-        if self._client.disconnected or self._done:
+        if self._client.disconnected or self._answered:
             return
         if message["type"] == "http.response.start":
             self._head = message["status"], list(message.get("headers", ()))
@@ -167,19 +177,20 @@ class Exchange:
         connection = self._connection
         if connection.write_paused:
             await connection.drained()
-            if self._client.disconnected or self._done:
+            if self._client.disconnected or self._answered:
                 return
-        data, more = message.get("body", b""), message.get("more_body", False)
+        data, has_more = message.get("body", b""), message.get("more_body", False)
         pieces = []
         if self._head is not None:
-            pieces.append(self._begin(*self._head, None if more else len(data)))
+            status, headers = self._head
+            pieces.append(self._framed_head(status, headers, None if has_more else len(data)))
             self._head = None
-        if self._is_head:
-            data, more = b"", False
+        if self._is_head:  # the answer to HEAD has no body, and so ends here
+            data, has_more = b"", False
         elif self._chunked:
-            if data:
+            if data:  # an empty chunk would end the answer
                 pieces += [b"%x\r\n" % len(data), data, b"\r\n"]
-            if not more:
+            if not has_more:
                 pieces.append(b"0\r\n\r\n")
         else:
             pieces.append(data)
@@ -187,24 +198,34 @@ class Exchange:
             pieces = [b"".join(pieces)]
         for piece in filter(None, pieces):
             connection.write(piece)
-        if not more:
-            self._done = True
+        if not has_more:
+            self._answered = True
             self._wake()
             connection.finished(self)
 
-    def _begin(self, status: int, headers: list[tuple[bytes, bytes]], length: int | None) -> bytes:
-        """Return the head, with the fields that frame the answer."""
+    def _framed_head(
+        self, status: int, headers: list[tuple[bytes, bytes]], length: int | None
+    ) -> bytes:
+        """Return the head of the answer, with the fields that tell where the answer ends.
+
+        Args:
+            status: the status of the answer.
+            headers: the application's header fields, to which fields are added.
+            length: the size of the body in bytes; `None`: it is not known.
+        """
         self.started = True
-        self._expects = False
-        names = dict(headers)
-        if names.get(b"connection", b"").lower() == b"close":
+        self._expects_continue = False  # after the head of an answer, the client sends no body
+        values = dict(headers)
+        if values.get(b"connection", b"").lower() == b"close":
             self.keep = False
         elif not (self.keep and self.complete):
+            # The rest of an incomplete body would be read as the next request.
             self.keep = False
             headers.append(CLOSE)
         elif self._scope["http_version"] == "1.0":
             headers.append(KEEP)
-        if b"content-length" not in names and status >= 200 and status not in (204, 304):
+        has_body = status >= 200 and status not in (204, 304)
+        if has_body and b"content-length" not in values:
             if length is not None:
                 headers.append((b"content-length", b"%d" % length))
             elif self._scope["http_version"] == "1.1":
@@ -225,22 +246,28 @@ def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     text = b"".join(lines)
     if text.count(b"\n") != len(lines) or text.count(b"\r") != len(lines):
         raise RuntimeError("a header field contains the end of a line")
-    line = _LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     return b"%bdate: %b\r\n%b\r\n" % (line, _date(int(time.time())), text)
 
 
-_KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
+_PROBLEM_KINDS = {
+    400: "malformed",
+    429: "too-many-connections",
+    431: "head-too-large",
+    503: "overloaded",
+}
+"""The kind of problem for each status with which the connection itself refuses."""
 
 
 def refusal_answer(refusal: Refusal) -> bytes:
     """Return the answer to a request that could not be parsed, or a refused connection."""
     status, detail = refusal
-    status, data, headers = as_json(Problem(_KINDS[status], detail))
+    status, body, headers = as_json(Problem(_PROBLEM_KINDS[status], detail))
     fields = [(name.encode(), value.encode()) for name, value in headers.items()]
-    fields += [(b"content-length", b"%d" % len(data)), CLOSE]
-    return head(status, fields) + data
+    fields += [(b"content-length", b"%d" % len(body)), CLOSE]
+    return head(status, fields) + body
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # all answers of a second have the same date
 def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()

@@ -18,7 +18,7 @@ from bide.tasks import first_of
 BACKLOG = 2_048
 """Connections that the system keeps until a process accepts them."""
 
-PAUSE = 1.0
+RETRY_SECONDS = 1.0
 """Seconds after which accepting is tried again when no descriptor is left."""
 
 _log = logger("bide.server")
@@ -37,8 +37,11 @@ class HttpServer:
         self.table = ConnectionTable(service.settings, service.addresses, service.admission)
         """The open connections."""
         self._tls = context_of(service.settings)
+        """`None`: without TLS."""
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        """Set by the first call of `stop`."""
+        self._second_stop = asyncio.Event()
+        """Set by the second call of `stop`: what is under way is broken off."""
 
     @property
     def stopping(self) -> bool:
@@ -49,7 +52,7 @@ class HttpServer:
         """Finish requests and accept no more; the second call breaks off what is under way."""
         self.app.service.stop(hurry=self.stopping)
         if self.stopping:
-            self._hurry.set()
+            self._second_stop.set()
         self.table.stopping = True
         self._stop.set()
         for connection in list(self.table.connections):
@@ -69,17 +72,23 @@ class HttpServer:
             else:
                 await first_of(self._stop.wait(), self._accept(listening, self._tls))
                 listening.close()
-            for _ in range(5):  # serve connections accepted just now
+            # A connection that was accepted just now enters the table within a few rounds of the
+            # event loop.
+            for _ in range(5):
                 await asyncio.sleep(0)
-            if self.table.connections:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(1.0, self.app.service.settings.grace)):
-                        await first_of(self.table.empty.wait(), self._hurry.wait())
-            if self.table.connections:
-                _log.warning("stopping; connections broken off: %d", len(self.table.connections))
-                for connection in list(self.table.connections):
-                    connection.break_off()
-                await asyncio.sleep(0)
+            await self._end_connections()
+
+    async def _end_connections(self) -> None:
+        """Wait until all connections are closed; break off those that outlast the grace."""
+        if self.table.connections:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(1.0, self.app.service.settings.grace)):
+                    await first_of(self.table.empty.wait(), self._second_stop.wait())
+        if self.table.connections:
+            _log.warning("stopping; connections broken off: %d", len(self.table.connections))
+            for connection in list(self.table.connections):
+                connection.break_off()
+            await asyncio.sleep(0)  # their tasks are cancelled in the next round of the event loop
 
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
         """Accept connections and begin their handshakes.
@@ -90,12 +99,13 @@ class HttpServer:
         listening.setblocking(False)
         while True:
             try:
-                sock, peer = await loop.sock_accept(listening)
-            except ConnectionAbortedError:
+                sock, client_name = await loop.sock_accept(listening)
+            except ConnectionAbortedError:  # the client has gone already
                 continue
             except OSError as error:  # no descriptor is left: trying at once would spin
                 _log.warning("no connection can be accepted: %s", error.strerror)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
             else:
-                Handshake(self.table, self.app, sock, peer[0], context)
+                host, *_ = client_name
+                Handshake(self.table, self.app, sock, host, context)
                 await asyncio.sleep(0)  # `sock_accept` does not yield while clients wait

@@ -9,7 +9,7 @@ import asyncio
 from bide.model.limits import STALLED
 from bide.server.http.connection_table import ConnectionTable
 
-WRITTEN = 64 * 1024
+TLS_PIECE = 64 * 1024
 """Bytes that are passed to TLS at a time."""
 
 
@@ -23,6 +23,7 @@ class ResponseOutput(asyncio.Protocol):
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     _tls: bool
+    """Whether the connection is encrypted."""
 
     def __init__(self, table: ConnectionTable) -> None:
         self.table = table
@@ -30,21 +31,22 @@ class ResponseOutput(asyncio.Protocol):
         """The client's address; "" on a Unix socket."""
         self.write_paused = False
         self._drained: asyncio.Future[None] | None = None
-        self._stall: asyncio.TimerHandle | None = None
+        """Done when more may be written; `None` while nothing waits for it."""
+        self._stall_timer: asyncio.TimerHandle | None = None
         """Cuts the client off, unless it reads more earlier."""
 
     def write(self, data: bytes) -> None:
-        """Write a part of an answer.
+        """Write a part of an answer, over TLS in pieces.
 
-        TLS passes a part to the socket's transport at once, and does not count the data in the
-        transport's buffer as unread.
+        TLS passes each piece to the socket's transport at once. What that transport keeps is not
+        counted as unread, so a single large piece would hide that the client reads slowly.
         """
-        if not self._tls or len(data) <= WRITTEN:
+        if not self._tls or len(data) <= TLS_PIECE:
             self.transport.write(data)
             return
         view = memoryview(data)
-        for at in range(0, len(data), WRITTEN):
-            self.transport.write(view[at : at + WRITTEN])
+        for start in range(0, len(data), TLS_PIECE):
+            self.transport.write(view[start : start + TLS_PIECE])
 
     def pause_writing(self) -> None:
         """Make answers wait until the client has read some."""
@@ -55,9 +57,9 @@ class ResponseOutput(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue with the waiting answer."""
         self.write_paused = False
-        if self._stall is not None:  # the next stall gets the full time
-            self._stall.cancel()
-            self._stall = None
+        if self._stall_timer is not None:  # the next stall gets the full time
+            self._stall_timer.cancel()
+            self._stall_timer = None
         self.table.caught_up(self)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -68,14 +70,16 @@ class ResponseOutput(asyncio.Protocol):
         if self.write_paused:
             if self._drained is None:
                 self._drained = self.loop.create_future()
+            # Others may wait for the same future: a cancelled caller must not cancel it.
             await asyncio.shield(self._drained)
 
     def _watch_reading(self) -> None:
+        """Look after `STALLED` seconds whether the client has read some of what is unread now."""
         size = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(STALLED, self._abort_if_stalled, size)
+        self._stall_timer = self.loop.call_later(STALLED, self._abort_if_stalled, size)
 
-    def _abort_if_stalled(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() >= before:
+    def _abort_if_stalled(self, unread_before: int) -> None:
+        if self.transport.get_write_buffer_size() >= unread_before:
             self.transport.abort()
         else:
             self._watch_reading()

@@ -17,7 +17,7 @@ Refusal = tuple[int, str]
 
 TOO_LARGE: Refusal = (431, f"the head is larger than {MAX_HEAD:,} bytes")
 
-_TOO_MANY: Refusal = (431, f"there are more than {MAX_FIELDS} header fields")
+_TOO_MANY_FIELDS: Refusal = (431, f"there are more than {MAX_FIELDS} header fields")
 
 _ONCE = frozenset(
     (
@@ -66,12 +66,12 @@ class RequestParser:
 
     Args:
         sink: gets the requests.
-        known: the part of ASGI's description that all requests of the connection have.
+        common_scope: the part of ASGI's description that all requests of the connection have.
     """
 
-    def __init__(self, sink: RequestSink, known: dict[str, Any]) -> None:
+    def __init__(self, sink: RequestSink, common_scope: dict[str, Any]) -> None:
         self._sink = sink
-        self._known = known
+        self._common_scope = common_scope
         self._parser = httptools.HttpRequestParser(self)
         self.refusal: Refusal | None = None
         """Why the request cannot be answered; nothing after it is parsed."""
@@ -86,12 +86,16 @@ class RequestParser:
         """Whether the head of the next request is not complete."""
         self._url = b""
         self._fields: list[tuple[bytes, bytes]] = []
+        """The header fields in their order, with names in small letters."""
         self._values: dict[bytes, bytes] = {}
+        """The same by name; of several with a name, the last."""
         self._field_count = 0
-        self._size = 0
-        self._upgrades = False
+        """The number of header fields, those after a chunked body included."""
+        self._head_bytes = 0
+        """The size of the target and the header fields in bytes."""
+        self._asks_for_upgrade = False
         """Whether the request asks for another protocol, which the server does not have."""
-        self._fed = 0
+        self._framing_bytes = 0
         """Bytes since the last part of a body, or the last request, which llhttp keeps."""
 
     def feed(self, data: memoryview) -> None:
@@ -102,15 +106,16 @@ class RequestParser:
                 self._parser.feed_data(remaining)
                 remaining = b""
             except httptools.HttpParserUpgrade as upgrade:
-                remaining = self._without_upgrade(remaining[upgrade.args[0] :])
+                (end_of_head,) = upgrade.args
+                remaining = self._without_upgrade(remaining[end_of_head:])
             except httptools.HttpParserError as error:
                 self._refuse((400, f"this is not HTTP/1.1: {error}"))
                 remaining = b""
         # This counts the head, the trailers, and the framing of chunks.
-        self._fed += len(data)
-        if self._fed > MAX_HEAD + SLICE:
+        self._framing_bytes += len(data)
+        if self._framing_bytes > MAX_HEAD + SLICE:
             self._refuse(TOO_LARGE)
-        self.head_size = self._fed if self.in_head else 0
+        self.head_size = self._framing_bytes if self.in_head else 0
 
     def _without_upgrade(self, data: bytes | memoryview) -> bytes:
         """Return a request to upgrade as one that asks for no upgrade; nothing after a CONNECT.
@@ -120,7 +125,7 @@ class RequestParser:
         Args:
             data: the data after the head.
         """
-        if self.refusal is not None or not self._upgrades:
+        if self.refusal is not None or not self._asks_for_upgrade:
             self._sink.tunnel_begins()
             return b""
         head = self._head_without_upgrade()
@@ -149,18 +154,18 @@ class RequestParser:
     def on_url(self, url: bytes) -> None:
         """Keep the request's target, which may come in pieces."""
         self._url += url
-        self._size += len(url)
-        if self._size > MAX_HEAD:
+        self._head_bytes += len(url)
+        if self._head_bytes > MAX_HEAD:
             self._refuse(TOO_LARGE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header field; a field after a chunked body is only counted."""
         self._field_count += 1
-        self._size += len(name) + len(value) + 4
-        if self._size > MAX_HEAD:
+        self._head_bytes += len(name) + len(value) + 4  # ": " and the end of the line
+        if self._head_bytes > MAX_HEAD:
             self._refuse(TOO_LARGE)
         elif self._field_count > MAX_FIELDS:
-            self._refuse(_TOO_MANY)
+            self._refuse(_TOO_MANY_FIELDS)
         elif self.in_head:
             name = name.lower()
             if name in _ONCE and name in self._values:
@@ -169,48 +174,59 @@ class RequestParser:
             self._values[name] = value
 
     def on_headers_complete(self) -> None:
-        """Pass the request on."""
+        """Pass the request on, unless it is refused, or is parsed again without its upgrade."""
         self.in_head = False
-        parser, values = self._parser, self._values
+        parser = self._parser
+        self._check_head()
+        self._asks_for_upgrade = parser.should_upgrade() and parser.get_method() != b"CONNECT"
+        if self.refusal is not None or self._asks_for_upgrade:
+            return
         version = parser.get_http_version()
-        coding = values.get(b"transfer-encoding")
+        waits_for_continue = self._values.get(b"expect", b"").lower() == b"100-continue"
+        self.incoming = self._sink.head_complete(
+            self._scope(),
+            keep=parser.should_keep_alive(),
+            expects=version == "1.1" and waits_for_continue,
+        )
+
+    def _check_head(self) -> None:
+        """Refuse what proxies may read in another way than this server."""
+        version = self._parser.get_http_version()
+        coding = self._values.get(b"transfer-encoding")
         if version not in ("1.1", "1.0"):
             self._refuse((400, f"HTTP/{version} is not supported; use HTTP/1.1"))
-        elif version == "1.1" and b"host" not in values:
+        elif version == "1.1" and b"host" not in self._values:
             self._refuse((400, "HTTP/1.1 needs a host header field"))
         elif coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             self._refuse((400, "transfer-encoding can only be chunked, and only in HTTP/1.1"))
-        self._upgrades = parser.should_upgrade() and parser.get_method() != b"CONNECT"
-        if self.refusal is not None or self._upgrades:
-            return
+
+    def _scope(self) -> dict[str, Any]:
+        """Return ASGI's description of the request."""
         url = self._url
         if url.startswith((b"http://", b"https://")):  # the form that a proxy sends
             _, slash, rest = url.partition(b"//")[2].partition(b"/")
             url = slash + rest
         path, _, query = url.partition(b"?")
-        scope = {
-            **self._known,
-            "http_version": version,
-            "method": parser.get_method().decode(),
+        return {
+            **self._common_scope,
+            "http_version": self._parser.get_http_version(),
+            "method": self._parser.get_method().decode(),
             "path": path.decode("latin-1"),
             "raw_path": path,
             "query_string": query,
             "headers": self._fields,
             "extensions": {},
         }
-        expects = version == "1.1" and values.get(b"expect", b"").lower() == b"100-continue"
-        keep = parser.should_keep_alive()
-        self.incoming = self._sink.head_complete(scope, keep=keep, expects=expects)
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
-        self._fed = 0
+        self._framing_bytes = 0
         if self.refusal is None and self.incoming is not None:
             self.incoming.feed(body)
 
     def on_message_complete(self) -> None:
         """Pass the end of the body on."""
-        self._fed = 0
+        self._framing_bytes = 0
         if self.refusal is None and self.incoming is not None:
             self.incoming.feed_end()
             self.incoming = None

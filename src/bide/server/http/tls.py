@@ -12,7 +12,7 @@ from bide.server.http.exchange import App
 from bide.server.logs import log_refused
 from bide.server.settings import Settings
 
-FAREWELL = 1.0
+CLOSING_SECONDS = 1.0
 """Seconds that a client has to confirm the end of a connection before it is cut off."""
 
 
@@ -27,14 +27,14 @@ def context_of(settings: Settings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(["http/1.1"])  # the server does not speak HTTP/2
     try:
         # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"tls_cert={settings.tls_cert!r} and tls_key={settings.tls_key!r} cannot be used: "
-            f"{_words(error)}; give a certificate chain and its key, without a passphrase, as PEM "
+            f"{_reason(error)}; give a certificate chain and its key, without a passphrase, as PEM "
             "files that this user may read"
         ) from None
     if settings.tls_client_ca is not None:
@@ -43,13 +43,14 @@ def context_of(settings: Settings) -> ssl.SSLContext | None:
             context.load_verify_locations(settings.tls_client_ca)
         except OSError as error:
             raise InvalidArgument(
-                f"tls_client_ca={settings.tls_client_ca!r} cannot be used: {_words(error)}; give "
+                f"tls_client_ca={settings.tls_client_ca!r} cannot be used: {_reason(error)}; give "
                 "the certificates of the authorities as a PEM file that this user may read"
             ) from None
     return context
 
 
-def _words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """Return the short text of an error of OpenSSL or the system, without file names."""
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 
@@ -76,28 +77,35 @@ class Handshake:
             log_refused(address, *refusal)
             sock.close()
             return
-        shake = asyncio.get_running_loop().connect_accepted_socket(
+        handshake = asyncio.get_running_loop().connect_accepted_socket(
             lambda: Connection(table, app, self),
             sock,
             ssl=context,
             ssl_handshake_timeout=table.patience,
-            ssl_shutdown_timeout=FAREWELL,
+            ssl_shutdown_timeout=CLOSING_SECONDS,
         )
-        self._task = asyncio.ensure_future(shake)
-        self._task.add_done_callback(self._over)
+        self._task = asyncio.ensure_future(handshake)
+        self._task.add_done_callback(self._finish)
 
-    def _over(self, task: "asyncio.Future[Any]") -> None:
+    def _finish(self, task: "asyncio.Future[Any]") -> None:
         """Remove the connection from the counts; close it if the handshake failed."""
         self._table.leave(self)
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:
-            self._sock.close()
-            why = "too slow" if error is None else _words(error)
-            log_refused(self.address, 400, f"no TLS handshake: {why}")
+        if task.cancelled():  # to make room, or because the server stops
+            reason = "too slow"
+        elif (error := task.exception()) is not None:
+            reason = _reason(error)
+        else:
+            return
+        self._sock.close()
+        log_refused(self.address, 400, f"no TLS handshake: {reason}")
 
     def close_if_idle(self) -> bool:
-        """Close the connection, which has no request; tell whether it was closed."""
-        return not self._task.cancelling() and self._task.cancel()
+        """Close the connection, which has no request; tell whether it was closed.
+
+        One that is being closed does not count again.
+        """
+        is_being_closed = self._task.cancelling() > 0
+        return not is_being_closed and self._task.cancel()
 
     def shut_down(self) -> None:
         """Give the client a little more time: a request that follows soon is answered."""
