@@ -18,7 +18,10 @@ LONGEST = 255
 """How many bytes a routing key or a message_id may have in AMQP."""
 
 LONGEST_EXCHANGE = 127
+"""How many characters the client library lets the name of an exchange have."""
+
 LONGEST_TARGET = LONGEST_EXCHANGE - len(".delayed.dead")
+"""How many the target of an intake may have, which declares exchanges with longer names."""
 
 _EXCHANGE = re.compile(r"[A-Za-z0-9-_.:@#,/+ ]*")
 """What the client library takes as the name of an exchange."""
@@ -73,7 +76,7 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The whole URL, without the queue of the store."""
+        """The whole URL, with its password, without the queue of the store."""
         query = {
             "exchange": self.exchange,
             "key": self.key,
@@ -82,7 +85,8 @@ class Address(NamedTuple):
             "keyfile": self.keyfile,
             "heartbeat": self.heartbeat if self.heartbeat != HEARTBEAT else None,
         }
-        return f"{self.broker}?{urlencode({k: v for k, v in query.items() if v})}"
+        options = {option: value for option, value in query.items() if value}
+        return f"{self.broker}?{urlencode(options)}"
 
     def __str__(self) -> str:
         return shown(self.url)
@@ -147,6 +151,7 @@ def parse(url: str) -> Address:
     exchange, key = options.get("exchange", ""), options.get("key", "")
     heartbeat, unknown = options.get("heartbeat", str(HEARTBEAT)), options.keys() - set(OPTIONS)
     fits = len(url) <= 2_048 and url.isascii() and url.isprintable()
+    # The text of each error, and what must hold; the first one that does not is raised.
     checks = {
         f"url={safe!r} must be amqp://user:password@host/vhost?exchange=NAME&key=KEY, or begin "
         "with amqps:// for TLS": parts.scheme in SCHEMES and host and port != 0,
@@ -159,6 +164,7 @@ def parse(url: str) -> Address:
         "exchange)": exchange or key,
         f"exchange={exchange!r} must be up to {LONGEST_EXCHANGE} of A-Z a-z 0-9 - _ . : @ # , "
         "/ + and space": _EXCHANGE.fullmatch(exchange) and len(exchange) <= LONGEST_EXCHANGE,
+        # A URL that does not fit has its own error, and may not even be text that can be encoded.
         f"key in url is longer than the {LONGEST} bytes of AMQP": not fits
         or len(key.encode()) <= LONGEST,
         f"url={safe!r} has options of TLS; write amqps://": parts.scheme == "amqps"
@@ -171,10 +177,12 @@ def parse(url: str) -> Address:
             raise InvalidArgument(text)
     vhost = unquote(parts.path.removeprefix("/")) or "/"
     return Address(
-        parts._replace(path="/" + quote(vhost, safe=""), query="").geturl(),
-        exchange,
-        key,
-        options.get("queue"),
-        int(heartbeat),
-        *map(options.get, ("cafile", "certfile", "keyfile")),
+        broker=parts._replace(path="/" + quote(vhost, safe=""), query="").geturl(),
+        exchange=exchange,
+        key=key,
+        queue=options.get("queue"),
+        heartbeat=int(heartbeat),
+        cafile=options.get("cafile"),
+        certfile=options.get("certfile"),
+        keyfile=options.get("keyfile"),
     )

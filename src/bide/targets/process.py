@@ -34,7 +34,9 @@ async def push(
     queue_type: str = "quorum",
     metrics: tuple[str, int] | None = None,
 ) -> None:
-    """Push the subscriptions of a store until a signal; a second SIGTERM or Ctrl-C ends at once.
+    """Push the subscriptions of a store until a signal.
+
+    A second SIGTERM or Ctrl-C does not wait for running requests.
 
     Args:
         url: of the store.
@@ -50,7 +52,9 @@ async def push(
     """
     lane = open_lane(url)
     try:
-        await lane.acall(Queues("-"))  # errors in its URL or rights show at the start
+        # Errors in the URL or in rights show at the start. It is the cheapest command: few queues,
+        # if any, have names that begin so.
+        await lane.acall(Queues("-"))
         pusher = Pusher(
             lane, SYSTEM_CLOCK, gate=AddressGate(networks), intakes=intakes, queue_type=queue_type
         )
@@ -63,9 +67,9 @@ async def push(
                 pusher.hurry()
             stopping.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             # A closed terminal sends it twice: the second one must not hurry the stop.
             loop.add_signal_handler(signal.SIGHUP, stopping.set)
         with nullcontext() if metrics is None else _metrics_server(lane, pusher, *metrics):
@@ -82,12 +86,15 @@ async def push(
 
 
 def _metrics_server(lane: Lane, pusher: Pusher, host: str, port: int) -> MetricsServer:
+    """Return a server of metrics; as a context manager it serves them until it is left."""
     loop = asyncio.get_running_loop()
 
-    async def gather() -> list[Metric]:
+    async def of_push() -> list[Metric]:
         return list(push_metrics(pusher.known, pusher.sent, SYSTEM_CLOCK.now()))
 
-    def more() -> list[Metric]:  # in a thread of Prometheus
-        return asyncio.run_coroutine_threadsafe(gather(), loop).result(PATIENCE)
+    def of_push_from_thread() -> list[Metric]:
+        # Prometheus asks in a thread of its own; the figures belong to the event loop.
+        return asyncio.run_coroutine_threadsafe(of_push(), loop).result(PATIENCE)
 
-    return MetricsServer(registry_of(lambda: counts_of(lane, {}), more=more), port, host)
+    registry = registry_of(lambda: counts_of(lane, {}), more=of_push_from_thread)
+    return MetricsServer(registry, port, host)

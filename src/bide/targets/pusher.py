@@ -82,17 +82,27 @@ class Pusher:
         self._clock = clock
         self.gate = gate or AddressGate()
         self.lease = round(lease * 1000)
+        """The length of a lease, in milliseconds."""
         self._hurrying = asyncio.Event()
+        """Set when running requests must not be waited for at the stop."""
         self._sender = Sender(clock, client or HttpClient(clock, self.gate))
         self._rabbitmq: RabbitMQ | None = None
+        """What publishes to RabbitMQ; `None` until a subscription needs it."""
         self.intakes = [self._intake(address, queue_type) for address in intakes]
-        self._taking: dict[Intake, asyncio.Task[None]] = {}
+        self._intake_tasks: dict[Intake, asyncio.Task[None]] = {}
+        """The tasks that run the intakes."""
         self._unsubscribed = [intake.subscription for intake in self.intakes]
+        """The subscriptions of intakes that are not in the store yet."""
         self.workers: dict[str, SubscriptionWorker] = {}
         """The running subscriptions, by name."""
-        self._leaving: set[asyncio.Future[Any]] = set()
+        self._ending: set[asyncio.Future[Any]] = set()
+        """The ends of workers that finish their last requests."""
         self._look = asyncio.Event()
+        """Set when the subscriptions must be read at once."""
         self._servers = [self.holder]
+        """The holders of all servers that push, in the same order on each server."""
+        self._present_at = float("-inf")
+        """When this server last told the others that it is running, by the monotonic clock."""
         self.looked = 0
         """How often it has looked for changes."""
         self.failure: str | None = None
@@ -110,12 +120,12 @@ class Pusher:
     def sent(self) -> PushStats:
         """The figures so far."""
         workers = self.workers.items()
-        # Exchanges of two brokers may have one name.
+        # Exchanges of two brokers may have one name: `total` adds their figures.
         taken = total({intake.address.exchange: intake.taken} for intake in self.intakes)
         return PushStats(
-            {name: worker.current() for name, worker in workers},
-            {name: worker.deliveries for name, worker in workers},
-            taken,
+            tallies={name: worker.current() for name, worker in workers},
+            deliveries={name: worker.deliveries for name, worker in workers},
+            taken=taken,
         )
 
     def target(self, subscription: Subscription) -> Target:
@@ -153,9 +163,9 @@ class Pusher:
             lambda: Report({self.claimer: list(self._tallies())}),
             self._tallies,
         )
-        beats: list[asyncio.Task[None]] = []
+        heartbeat_tasks: list[asyncio.Task[None]] = []
         self._hurrying.clear()
-        self.workers, self._seen = {}, float("-inf")
+        self.workers, self._present_at = {}, float("-inf")
         try:
             while True:
                 self._look.clear()
@@ -165,18 +175,20 @@ class Pusher:
                 except Closed:
                     raise
                 except StoreError as error:
+                    # Not a failure of push: /readyz asks the store itself.
                     _log.warning("the subscriptions could not be looked at: %s", error)
                 except Exception as error:  # noqa: BLE001  (it is logged, and shown at /readyz)
                     why = str(error) if isinstance(error, BideError) else type(error).__name__
                     self.failure = f"push failed and is tried again: {why}"
                     _log.exception("push failed and is tried again")
                 self.looked += 1
-                if self.workers and not beats and lane.capabilities.shared:
-                    beats.append(background("bide-heartbeat", heartbeat.keep))
+                # Other processes read the reports, so a store of this process alone needs none.
+                if self.workers and not heartbeat_tasks and lane.capabilities.shared:
+                    heartbeat_tasks.append(background("bide-heartbeat", heartbeat.keep))
                 await first_of(self._look.wait(), sleep(self._clock, POLL))
         finally:
             await self._stop(grace)
-            await cancel(beats)
+            await cancel(heartbeat_tasks)
 
     def _tallies(self) -> dict[str, Tally]:
         """Return what was done so far, by queue."""
@@ -189,60 +201,93 @@ class Pusher:
 
         return Intake(address, self.store_client, queue_type=queue_type)
 
-    async def _subscribe(
+    async def _subscribe_intake(
         self, wanted: Subscription, known: Mapping[str, Subscription]
     ) -> Subscription:
-        """Subscribe the exchange of an intake; keep settings that a user has changed."""
+        """Subscribe the exchange of an intake; keep settings that a user has changed.
+
+        Args:
+            wanted: the subscription that the intake needs.
+            known: the subscriptions in the store, by name.
+
+        Returns:
+            The subscription as it is in the store now.
+        """
         subscription = known.get(wanted.name)
+        # One that is signed sends to a web server, and one that is encrypted lacks its key: neither
+        # can become that of the intake by a change of URL.
         if subscription is None or subscription.signed or subscription.encrypted:
             return (await self.records.put(wanted)).subscription
         fields = {"url": wanted.url, "queue": wanted.queue}
         return await self.records.change(wanted.name, **fields) or subscription
 
     async def _refresh(self) -> None:
+        """Read the subscriptions and what other servers say; start, change and end workers."""
         for intake in self.intakes:
-            if intake not in self._taking:
-                self._taking[intake] = background("bide-intake", intake.run)
-        known = {subscription.name: subscription for subscription in await self.records.listed()}
+            if intake not in self._intake_tasks:
+                self._intake_tasks[intake] = background("bide-intake", intake.run)
+        subscriptions = {
+            subscription.name: subscription for subscription in await self.records.listed()
+        }
         while self._unsubscribed:
-            kept = await self._subscribe(self._unsubscribed[-1], known)
-            known[kept.name] = kept
+            subscription = await self._subscribe_intake(self._unsubscribed[-1], subscriptions)
+            subscriptions[subscription.name] = subscription
+            # Only now: if the store fails, it is tried again with the next look.
             self._unsubscribed.pop()
-        peers = self.records.peers
-        circuits = await peers.circuits() if known else {}
-        if known and self._clock.monotonic() - self._seen >= SEEN:
-            sent = self.sent.deliveries.items()
-            figures = {
-                name: deliveries
-                for name, deliveries in sent
-                if deliveries.answers or deliveries.running
-            }
-            self._servers = await peers.present(self.holder, figures)
-            self._seen = self._clock.monotonic()
-        servers, place = self._servers, self._servers.index(self.holder)
+        circuits = await self.records.peers.circuits() if subscriptions else {}
+        if subscriptions and self._clock.monotonic() - self._present_at >= SEEN:
+            await self._show_presence()
+        self._end_outdated(subscriptions)
+        if self._rabbitmq is not None:
+            self._rabbitmq.keep(subscription.url for subscription in subscriptions.values())
+        await self._follow(subscriptions, circuits)
+
+    async def _show_presence(self) -> None:
+        """Tell other servers that this one is running, with its figures; read who else is."""
+        figures = {
+            name: deliveries
+            for name, deliveries in self.sent.deliveries.items()
+            if deliveries.answers or deliveries.running
+        }
+        self._servers = await self.records.peers.present(self.holder, figures)
+        self._present_at = self._clock.monotonic()
+
+    def _end_outdated(self, subscriptions: Mapping[str, Subscription]) -> None:
+        """End the workers that have failed, or whose subscription is gone or has another queue."""
         for name, worker in list(self.workers.items()):
             if (failure := worker.failure) is not None:
                 _log.error("push of %s has failed, and starts again", name, exc_info=failure)
                 self._end(self.workers.pop(name))
-            elif name not in known or known[name].queue != worker.queue_handlers.queue:
+            elif (
+                name not in subscriptions
+                or subscriptions[name].queue != worker.queue_handlers.queue
+            ):
                 self._end(self.workers.pop(name))
-        if self._rabbitmq is not None:
-            self._rabbitmq.keep(subscription.url for subscription in known.values())
-        turned = {}
-        for name, subscription in known.items():
+
+    async def _follow(
+        self, subscriptions: Mapping[str, Subscription], circuits: Mapping[str, Circuit]
+    ) -> None:
+        """Give each worker its subscription and share of the limits; exchange circuits.
+
+        Of the circuit in the store and that of this process, the one that changed last counts.
+        """
+        place = self._servers.index(self.holder)
+        newer_here = {}
+        for name, subscription in subscriptions.items():
             worker = self.workers.get(name) or self._begin(name, subscription)
-            worker.follow(subscription, place, len(servers))
+            worker.follow(subscription, place, len(self._servers))
             circuit = worker.circuit
             stored = circuits.get(name, Circuit(tag=circuit.tag))
             if stored.tag == circuit.tag and stored.changed > circuit.changed:
                 worker.adopt_circuit(stored)
             elif (stored.tag, stored.changed) != (circuit.tag, circuit.changed):
-                turned[name] = circuit
-        if turned:
-            await peers.store_circuits(turned)
+                newer_here[name] = circuit
+        if newer_here:
+            await self.records.peers.store_circuits(newer_here)
 
     def _begin(self, name: str, subscription: Subscription) -> SubscriptionWorker:
-        if not self.workers and not self.records.keys:
+        """Start the worker of a subscription."""
+        if not self.workers and not self.records.keys:  # once, not for each subscription
             _log.warning(
                 "secrets, headers and URLs of subscriptions are stored in clear text; "
                 "bide subscription new-key makes a key for %s or %s",
@@ -256,19 +301,21 @@ class Pusher:
     def _end(self, worker: SubscriptionWorker) -> None:
         """Let a worker finish its requests, until the pusher is in a hurry."""
         stopping = stop([worker], self._clock, None, self._hurrying)
-        leaving = asyncio.gather(stopping, return_exceptions=True)  # `_refresh` logs a failure
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        # The exceptions are those of a failed worker, which `_end_outdated` has logged.
+        end = asyncio.gather(stopping, return_exceptions=True)
+        self._ending.add(end)
+        end.add_done_callback(self._ending.discard)
 
     async def _stop(self, grace: float) -> None:
-        await cancel(self._taking.values())
-        self._taking.clear()
+        """Finish running requests, for `grace` seconds at most; release the rest and close."""
+        await cancel(self._intake_tasks.values())
+        self._intake_tasks.clear()
         for worker in self.workers.values():
             self._end(worker)
-        ended = asyncio.gather(*self._leaving)
-        await first_of(ended, self._hurrying.wait(), sleep(self._clock, grace))
-        self._hurrying.set()
-        await ended
+        all_ended = asyncio.gather(*self._ending)
+        await first_of(all_ended, self._hurrying.wait(), sleep(self._clock, grace))
+        self._hurrying.set()  # workers that still run release their messages
+        await all_ended
         await self.close()
         try:
             await self.records.peers.leave(self.holder)

@@ -18,6 +18,8 @@ from bide.model.errors import InvalidArgument
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv6 addresses whose last 32 bits are an IPv4 address (RFC 6052)."""
+
 # Not by `is_global`, which differs between versions of Python.
 _NOT_PUBLIC = [
     ipaddress.ip_network(network)
@@ -111,7 +113,8 @@ class AddressGate:
 
     def lets(self, address: str, port: int) -> bool:
         """Tell whether push may connect to a port of an address."""
-        inner = _inner(ipaddress.ip_address(address.partition("%")[0]))
+        without_zone, _, _ = address.partition("%")  # as in fe80::1%eth0
+        inner = _inner(ipaddress.ip_address(without_zone))
         if any(inner in network for network in self._allowed):
             return True
         is_public = not any(inner in network for network in _NOT_PUBLIC)
@@ -132,13 +135,13 @@ class AddressGate:
                 "from 1024: name such a port, or have the operator of the server allow the network "
                 "of the host (--allow-network, push_networks)"
             )
-        here = host == "localhost" or host.endswith(".localhost")
-        addresses = ("127.0.0.1", "::1") if here else (host,)
+        is_local = host == "localhost" or host.endswith(".localhost")
+        addresses = ("127.0.0.1", "::1") if is_local else (host,)
         try:
-            allowed = any(self.lets(address, port) for address in addresses)
+            is_allowed = any(self.lets(address, port) for address in addresses)
         except ValueError:
             return  # a name: its addresses are checked at each connection
-        if not allowed:
+        if not is_allowed:
             raise InvalidArgument(
                 f"url names {host}, which is not public; name a public host, or have the operator "
                 "of the server allow its network (--allow-network, push_networks)"
@@ -151,6 +154,8 @@ class AddressGate:
             NotPublic: there is none, or the host is unknown.
         """
         addresses: list[str] = []
+        # An unknown host looks like one that is not public; see `NotPublic`. A UnicodeError is of
+        # a name that cannot be one, such as one with a part of more than 63 characters.
         with suppress(OSError, UnicodeError):
             addresses = await lookup(host)
         if not (allowed := [address for address in addresses if self.lets(address, port)]):
@@ -172,7 +177,7 @@ def _inner(address: _Address) -> _Address:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)  # the last 32 bits
     return address.ipv4_mapped or address.sixtofour or address
 
 
@@ -190,7 +195,7 @@ Lookup = Callable[[str], Awaitable[list[str]]]
 
 
 _threads = ThreadPoolExecutor(THREADS, "bide-lookup")
-_running: dict[str, Future[list[str]]] = {}
+_lookups: dict[str, Future[list[str]]] = {}
 """The look-ups under way, by host.
 
 The system's resolver holds a thread for as long as the name server of a host takes to answer. Who
@@ -200,8 +205,10 @@ however many requests to it wait, and never one of those in which the server doe
 
 
 def _addresses(host: str) -> list[str]:
+    """Ask the system for the addresses of a host; return each once, in the system's order."""
     infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+    addresses = [str(socket_address[0]) for _, _, _, _, socket_address in infos]
+    return list(dict.fromkeys(addresses))
 
 
 async def lookup(host: str) -> list[str]:
@@ -210,14 +217,14 @@ async def lookup(host: str) -> list[str]:
     Raises:
         OSError: it is not known.
     """
-    with suppress(ValueError):
+    with suppress(ValueError):  # the host is a name
         return [str(ipaddress.ip_address(host))]
-    running = _running.get(host)
-    if running is None:
-        running = _running[host] = _threads.submit(_addresses, host)
-        running.add_done_callback(lambda _: _running.pop(host, None))
+    addresses = _lookups.get(host)
+    if addresses is None:
+        addresses = _lookups[host] = _threads.submit(_addresses, host)
+        addresses.add_done_callback(lambda _: _lookups.pop(host, None))
     # Others wait for it as well: one of them that gives up does not end it.
-    return await asyncio.shield(asyncio.wrap_future(running))
+    return await asyncio.shield(asyncio.wrap_future(addresses))
 
 
 async def first_to_answer(addresses: Sequence[str], connect: Callable[[str], Awaitable[T]]) -> T:
@@ -227,7 +234,7 @@ async def first_to_answer(addresses: Sequence[str], connect: Callable[[str], Awa
         OSError: none does; it is the error of the last one.
     """
     for address in addresses[:-1]:
-        with suppress(OSError):
+        with suppress(OSError):  # TimeoutError is one, too
             async with asyncio.timeout(TRY):
                 return await connect(address)
     return await connect(addresses[-1])

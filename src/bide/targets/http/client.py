@@ -30,6 +30,7 @@ SHARE = 4
 """Push uses at most a quarter of the file descriptors of its process."""
 
 MAX_CONNECTIONS = 4_096
+"""The maximum number of open connections where the process may open any number of files."""
 
 
 class NoAnswer(Exception):
@@ -44,8 +45,12 @@ class Reply(NamedTuple):
     body: bytes
 
 
-_Origin = tuple[str, str, int]
-"""Scheme, host and port."""
+class _Origin(NamedTuple):
+    """Where a connection leads; requests to one origin can share it one after the other."""
+
+    scheme: str
+    host: str
+    port: int
 
 
 class _Connection:
@@ -64,6 +69,7 @@ class _Connection:
     async def quiet(self) -> bool:
         """Tell whether nothing has come, not even the end."""
         try:
+            # A timeout of 0 still lets `read` return what is in the buffer.
             async with asyncio.timeout(0):
                 await self.reader.read(1)
         except TimeoutError:
@@ -71,9 +77,16 @@ class _Connection:
         return False
 
     def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
         self.writer.transport.abort()
 
     async def event(self) -> h11.Event:
+        """Return the next event of the protocol, from as many bytes as it takes.
+
+        Raises:
+            h11.RemoteProtocolError: the receiver does not speak HTTP, or closed the connection.
+            OSError: the connection broke.
+        """
         while (event := self.http.next_event()) is h11.NEED_DATA:
             data = await self.reader.read(MAX_RECEIVER_HEAD)
             self.heard = self.heard or bool(data)
@@ -108,7 +121,9 @@ class HttpClient:
         self._gate = gate
         self._lookup = lookup
         self._tls = tls
+        """Made with the first connection that needs it: reading the authorities takes a while."""
         self._busy = 0
+        """How many requests are running; each has a connection, or is about to open one."""
         self._idle: dict[_Connection, Timer] = {}
         """Connections without a request, the longest idle first, with what will close them."""
 
@@ -124,29 +139,31 @@ class HttpClient:
             NoAnswer: none came, or none that can be read.
         """
         parts = urlsplit(url)
-        host, secure = parts.hostname or "", parts.scheme == "https"
-        origin = parts.scheme, host, parts.port or (443 if secure else 80)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        origin = _Origin(parts.scheme, parts.hostname or "", port)
         request = h11.Request(
             method="POST",
             target=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
             headers=[
                 ("host", parts.netloc),
                 ("content-length", str(len(body))),
+                # h11 refuses values with white space at an end; it means nothing there.
                 *((name, value.strip(" \t")) for name, value in headers),
             ],
         )
         self._busy += 1
         try:
-            kept = next(
+            # The one used last: it is the least likely to have been closed by the receiver.
+            idle = next(
                 (connection for connection in reversed(self._idle) if connection.origin == origin),
                 None,
             )
-            if kept is not None:
-                self._idle.pop(kept).cancel()
+            if idle is not None:
+                self._idle.pop(idle).cancel()
                 try:
-                    return await self._exchange(kept, request, body)
+                    return await self._exchange(idle, request, body)
                 except NoAnswer:
-                    if kept.heard:
+                    if idle.heard:
                         raise
                     # The receiver closed the idle connection meanwhile: that says nothing about it.
             return await self._exchange(await self._connect(origin), request, body)
@@ -154,19 +171,27 @@ class HttpClient:
             self._busy -= 1
 
     async def _exchange(self, connection: _Connection, request: h11.Request, body: bytes) -> Reply:
+        """Send a request and read its answer; keep the connection if it can have another request.
+
+        Raises:
+            NoAnswer: none came, or none that can be read.
+        """
         http, keep = connection.http, False
-        used, connection.heard = connection.heard, False
+        was_used, connection.heard = connection.heard, False
         try:
-            if used and not await connection.quiet():
-                raise NoAnswer("the receiver closed the idle connection")  # or said 408 before that
+            # Bytes before the request: an end of the connection, perhaps after an answer 408.
+            if was_used and not await connection.quiet():
+                raise NoAnswer("the receiver closed the idle connection")
             parts = request, h11.Data(body), h11.EndOfMessage()
             connection.writer.write(b"".join(http.send(part) or b"" for part in parts))
             # No drain: a receiver may answer before it has read the body, or without reading it.
             response = await self._head(connection)
-            start = await self._body(connection)
-            sent = not connection.writer.transport.get_write_buffer_size()
-            over = sent and http.our_state is h11.DONE and http.their_state is h11.DONE
-            if keep := over and http.trailing_data == (b"", False):
+            body_start = await self._body(connection)
+            is_sent = not connection.writer.transport.get_write_buffer_size()
+            is_over = is_sent and http.our_state is h11.DONE and http.their_state is h11.DONE
+            # Bytes behind the answer would be taken for the answer to the next request.
+            keep = is_over and http.trailing_data == (b"", False)
+            if keep:
                 http.start_next_cycle()
                 self._keep(connection)
         except (OSError, h11.RemoteProtocolError) as error:
@@ -180,9 +205,10 @@ class HttpClient:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers
         }
-        return Reply(response.status_code, headers, start)
+        return Reply(response.status_code, headers, body_start)
 
     async def _head(self, connection: _Connection) -> h11.Response:
+        """Return the status and headers of the answer; pass over interim answers (1xx)."""
         for _ in range(MAX_RECEIVER_INTERIM + 1):
             event = await connection.event()
             if isinstance(event, h11.Response):
@@ -190,29 +216,34 @@ class HttpClient:
         raise NoAnswer(f"the receiver sent more than {MAX_RECEIVER_INTERIM} interim answers (1xx)")
 
     async def _body(self, connection: _Connection) -> bytes:
-        """Return the first part of the body. What happens to it does not change the answer."""
+        """Return the first part of the body, up to `MAX_RECEIVER_BODY` bytes.
+
+        The status is known, so the receiver has answered: a body that breaks, takes longer than
+        `LINGER`, or is cut off by a cancellation, is returned as far as it came.
+        """
         start = bytearray()
         loop = asyncio.get_running_loop()
-        linger = self._clock.call_later(loop, LINGER, connection.abort)
+        linger_timer = self._clock.call_later(loop, LINGER, connection.abort)
         try:
             while len(start) < MAX_RECEIVER_BODY:
                 event = await connection.event()
-                if not isinstance(event, h11.Data):
+                if not isinstance(event, h11.Data):  # the end of the body
                     break
                 start += event.data
         except (h11.RemoteProtocolError, OSError, asyncio.CancelledError):
-            # Also when the time is over: the receiver has answered, and that counts.
             connection.abort()
         finally:
-            linger.cancel()
+            linger_timer.cancel()
         return bytes(start[:MAX_RECEIVER_BODY])
 
     def _keep(self, connection: _Connection) -> None:
+        """Keep a connection for the next request to its origin, for `KEEP` seconds."""
         loop = asyncio.get_running_loop()
         close = partial(self._drop, connection)
         self._idle[connection] = self._clock.call_later(loop, KEEP, close)
 
     def _drop(self, connection: _Connection) -> None:
+        """Close an idle connection."""
         self._idle.pop(connection).cancel()
         connection.abort()
 
@@ -222,22 +253,25 @@ class HttpClient:
         Raises:
             NoAnswer: there is none.
         """
+        # This request counts as busy already: idle connections make room for its connection.
         while self._idle and self._busy + len(self._idle) > self.limit:
             self._drop(next(iter(self._idle)))
         try:
-            addresses = await self._gate.addresses(origin[1], origin[2], self._lookup)
+            addresses = await self._gate.addresses(origin.host, origin.port, self._lookup)
             return await first_to_answer(addresses, partial(self._connect_to, origin))
         except OSError as error:
             raise NoAnswer(f"no connection: {_reason(error)}") from error
 
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
-        scheme, host, port = origin
         tls: dict[str, Any] = {}
-        if scheme == "https":
+        if origin.scheme == "https":
             self._tls = self._tls or ssl.create_default_context()
-            tls = {"ssl": self._tls, "server_hostname": host}
-        streams = await asyncio.open_connection(address, port, limit=MAX_RECEIVER_HEAD, **tls)
-        return _Connection(origin, *streams)
+            # The certificate must be that of the host in the URL: the address is only looked up.
+            tls = {"ssl": self._tls, "server_hostname": origin.host}
+        reader, writer = await asyncio.open_connection(
+            address, origin.port, limit=MAX_RECEIVER_HEAD, **tls
+        )
+        return _Connection(origin, reader, writer)
 
     async def close(self) -> None:
         """Close all connections that are idle; the others close with their requests."""
@@ -250,13 +284,15 @@ def connection_limit() -> int:
 
     That is a quarter of the file descriptors, so that requests, the store and the log keep theirs.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
-    return max(4, min(soft // SHARE, MAX_CONNECTIONS))
+    # At least a few: else push would never send where the limit is tiny.
+    return max(4, min(soft_limit // SHARE, MAX_CONNECTIONS))
 
 
 def _reason(error: Exception) -> str:
+    """Return why there is no connection, in words that tell a stranger nothing of the network."""
     match error:
         case NotPublic():
             return str(error)

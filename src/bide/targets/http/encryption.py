@@ -61,12 +61,13 @@ class SecretKeys:
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        texts = list(keys)
+        key_list = list(keys)
         self._fernet: _Cipher | None = None
-        if texts:
+        """`None`: there is no key."""
+        if key_list:
             library = _library()
             try:
-                self._fernet = library.MultiFernet([library.Fernet(text) for text in texts])
+                self._fernet = library.MultiFernet([library.Fernet(key) for key in key_list])
             except ValueError:
                 raise InvalidArgument(
                     f"{KEY} or {KEY_FILE} has something that is no key; bide subscription new-key "
@@ -157,17 +158,20 @@ def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription
     Raises:
         InvalidArgument: the change is of an encrypted field: the other ones would be lost.
     """
-    secret = "url", "headers", "secrets"
+    encrypted_fields = "url", "headers", "secrets"
+    # One that is put again has nothing encrypted: it replaces all three.
     if wanted.encrypted and any(
-        getattr(wanted, field) != getattr(known, field) for field in secret
+        getattr(wanted, field) != getattr(known, field) for field in encrypted_fields
     ):
         raise InvalidArgument(f"{known.name!r} cannot be changed: {LOST}")
     if (wanted.paused, wanted.reason) != (known.paused, known.reason):
         return wanted
+    # It is not the user who paused it: with its key it works again as it is stored.
     return msgspec.structs.replace(wanted, paused=last.paused, reason=last.reason)
 
 
 def _decrypted(fernet: _Cipher | None, text: str) -> bytes | None:
+    """Return what was encrypted; `None` if no key fits."""
     if fernet is not None:
         with suppress(_library().InvalidToken):
             return fernet.decrypt(text)
@@ -175,6 +179,11 @@ def _decrypted(fernet: _Cipher | None, text: str) -> bytes | None:
 
 
 def _library() -> Any:
+    """Return the module `cryptography.fernet`.
+
+    Raises:
+        InvalidArgument: it is not installed.
+    """
     try:
         from cryptography import fernet
     except ModuleNotFoundError:

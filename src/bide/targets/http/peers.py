@@ -28,6 +28,7 @@ R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 
 Figures = dict[str, Deliveries]
+"""What a server has sent, by subscription."""
 
 
 class Shared:
@@ -40,8 +41,9 @@ class Shared:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
 
-    async def _ask(self, kind: type[R], command: Command) -> R:
-        return expect(kind, await self._lane.acall(command))
+    async def _ask(self, reply_type: type[R], command: Command) -> R:
+        """Execute a command; return its reply, which is of the type that the command has."""
+        return expect(reply_type, await self._lane.acall(command))
 
 
 class Peers(Shared):
@@ -71,11 +73,12 @@ class Peers(Shared):
             holder: the server.
             figures: its figures, by subscription.
         """
+        # Its message is due, and so no longer delayed, when the server counts as stopped.
         item = Item(holder, msgspec.json.encode(figures), delay=PRESENT)
         await self._ask(Outcomes, Put(PUSHERS, [item], "replace"))
         page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
         holders = {message.id for message in page.messages if message.state == "delayed"}
-        if len(holders) < len(page.messages):  # an entry that is due was not renewed in time
+        if len(holders) < len(page.messages):  # servers died without a `leave`
             await self._ask(Affected, Purge(PUSHERS, "ready"))
         return sorted({holder, *holders})  # another server may have deleted ours meanwhile
 
@@ -105,12 +108,13 @@ def share(total: int, place: int, among: int, turn: int) -> int:
         [1, 2, 2]
     """
     each, rest = divmod(total, among)
-    return each + ((place - turn) % among < rest)
+    places_behind_turn = (place - turn) % among
+    return each + 1 if places_behind_turn < rest else each
 
 
-def _decoded(message: Message, kind: type[T]) -> T:
-    """Decode the report of a server; a damaged record counts as none."""
+def _decoded(message: Message, report_type: type[T]) -> T:
+    """Decode the report of a server; one that is damaged counts as an empty one."""
     try:
-        return msgspec.json.decode(message.data, type=kind)
+        return msgspec.json.decode(message.data, type=report_type)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return kind()
+        return report_type()

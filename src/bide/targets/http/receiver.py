@@ -31,8 +31,8 @@ class ReceiverAnswer(NamedTuple):
     """`None`: there was no valid answer."""
     text: str
     """The status and the first part of the answer, without secrets."""
-    again: int | None = None
-    """The milliseconds of Retry-After, if the receiver sent it."""
+    retry_after: int | None = None
+    """The milliseconds of Retry-After; `None`: the receiver sent no valid one."""
 
     @property
     def good(self) -> bool:
@@ -51,7 +51,7 @@ class ReceiverAnswer(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it counts as a failure of the receiver; 429 shows that it is alive."""
+        """Whether it counts as a failure in the circuit; 429 does not: the receiver is alive."""
         return not self.good and self.status != HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -92,11 +92,12 @@ def verdict(
     if answer.good:
         return ACK
     if answer.gone or (is_open and answer.away):
-        # The receiver may be away for this message alone, which takes too long or breaks it.
+        # The receiver may be away for this message alone, which takes too long or breaks it: the
+        # next probe must be another message.
         return BEHIND if probe and not answer.gone else RELEASE
     if message.attempt >= min(backoff.attempts, message.attempts):
         return Verdict("dead", reason=answer.text)
-    pause = max(backoff.delay(message.attempt, chance), answer.again or 0)
+    pause = max(backoff.delay(message.attempt, chance), answer.retry_after or 0)
     return Verdict("retried", pause, answer.text)
 
 
@@ -117,14 +118,15 @@ def retry_after(value: str | None, now: int) -> int | None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
+        # Twelve digits are more than the maximum; Python refuses to read thousands of them.
         return min(int(text[:12]) * 1000, LONGEST_RETRY_AFTER)
     try:
         date = parsedate_to_datetime(text)
         # Dates of HTTP are in UTC; one of their three forms names no zone.
-        moment = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError, IndexError):
+        seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):  # all that it raises for odd texts
         return None
-    return min(max(0, round(moment * 1000) - now), LONGEST_RETRY_AFTER)
+    return min(max(0, round(seconds * 1000) - now), LONGEST_RETRY_AFTER)
 
 
 State = Literal["closed", "open", "half-open"]
@@ -172,8 +174,9 @@ class Circuit(msgspec.Struct, omit_defaults=True):
         """Return the state: closed sends all, open sends nothing, half-open sends one message."""
         if self.since is None:
             return "closed"
+        remaining = self.until - now
         # If the end is farther off than it can be, the clock that set it was wrong.
-        return "open" if 0 < self.until - now <= self.pause + SKEW else "half-open"
+        return "open" if 0 < remaining <= self.pause + SKEW else "half-open"
 
     def succeeded(self, now: int) -> bool:
         """Count a success; return whether it closes the circuit."""
@@ -181,6 +184,7 @@ class Circuit(msgspec.Struct, omit_defaults=True):
         if self.since is None:
             return False
         self.since, self.until, self.pause = None, 0, 0
+        # Later than before even if the clock was set back: the last change counts on all servers.
         self.changed = max(now, self.changed + 1)
         return True
 
@@ -196,11 +200,16 @@ class Circuit(msgspec.Struct, omit_defaults=True):
         self.failures += 1
         self.error = error
         state = self.state(now)
+        # Open: a request that was under way when it opened.
         if state == "open" or (state == "closed" and self.failures < most):
             return False
-        self.pause = min(max(CEILING, pause), self.pause * 2 if state == "half-open" else pause)
-        self.since = now if self.since is None else self.since
-        self.until, self.changed = now + self.pause, max(now, self.changed + 1)
+        next_pause = self.pause * 2 if state == "half-open" else pause
+        # A subscription may ask for a first pause that is longer than the ceiling.
+        self.pause = min(next_pause, max(CEILING, pause))
+        if self.since is None:
+            self.since = now
+        self.until = now + self.pause
+        self.changed = max(now, self.changed + 1)
         return True
 
 
@@ -227,7 +236,8 @@ class Pace:
     def __init__(self, rate: float | None) -> None:
         self.rate = rate
         self._since = float("-inf")
-        """Since when requests are saved."""
+        """Since when requests are saved: each request that starts moves it later. In the future:
+        too many have started."""
 
     def room(self, most: int, now: float) -> int:
         """Return how many of `most` may start."""
@@ -242,9 +252,13 @@ class Pace:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds the next may start."""
-        return 0.0 if self.rate is None else max(0.0, 1 - self._saved(self.rate, now)) / self.rate
+        if self.rate is None:
+            return 0.0
+        missing = max(0.0, 1 - self._saved(self.rate, now))
+        return missing / self.rate
 
     def _saved(self, rate: float, now: float) -> float:
         """Return how many requests are saved, or how many too many have started, below 0."""
-        self._since = max(self._since, now - max(1.0, rate * SAVED) / rate)
+        most_saved = max(1.0, rate * SAVED)
+        self._since = max(self._since, now - most_saved / rate)
         return (now - self._since) * rate

@@ -38,7 +38,7 @@ NEW = {"changed": 0}
 """Differs from all that is stored: makes an edit a new version even if it changes nothing else."""
 
 KEPT = ("secrets", "paused", "reason", "version", "changed", "created")
-"""The fields that a put keeps."""
+"""The fields that a put over an existing subscription does not change."""
 
 PAGE = 5_000
 """How many subscriptions are read at a time."""
@@ -67,6 +67,13 @@ class Kept(NamedTuple):
     """Its secret, if that was made now."""
     fresh: bool
     """Whether there was no subscription of its name."""
+
+
+class _Versions(NamedTuple):
+    """A subscription before and after a change; `None`: there was, or is, none."""
+
+    before: Subscription | None
+    now: Subscription | None
 
 
 class Records(Shared):
@@ -104,7 +111,7 @@ class Records(Shared):
 
     async def put(
         self,
-        given: Subscription,
+        subscription: Subscription,
         secret: str | None = None,
         *,
         tag: str | None = None,
@@ -113,8 +120,9 @@ class Records(Shared):
         """Create a subscription, or replace the one of its name. A paused one stays paused.
 
         Args:
-            given: the subscription; its secrets and times are set here.
-            secret: a secret of the caller, which replaces the others.
+            subscription: the subscription; its secrets and times are set here.
+            secret: a secret of the caller, which replaces the others; `None`: one is made where
+                there is none.
             tag: replace only this version; "*": any.
             fresh: create only, replace none.
 
@@ -122,34 +130,32 @@ class Records(Shared):
             InvalidArgument: one of its values is not valid, or there are too many subscriptions.
             Overtaken: the stored version is another one.
         """
-        given.check()
+        name = subscription.check().name
         given_secret = None if secret is None else check_secret(secret)
-        made = new_secret()
+        new = new_secret()
 
-        def signing(subscription: Subscription) -> Subscription:
-            if not subscription.signed or (
-                subscription.secrets and given_secret in (None, subscription.secrets[0].text)
-            ):
-                return subscription
-            return replace(subscription, secrets=(Secret(given_secret or made, self._clock.now()),))
+        def with_secret(target: Subscription) -> Subscription:
+            has_it = target.secrets and given_secret in (None, target.secrets[0].text)
+            if has_it or not target.signed:
+                return target
+            return replace(target, secrets=(Secret(given_secret or new, self._clock.now()),))
 
         def edit(known: Subscription) -> Subscription:
             if fresh:
                 raise Overtaken(known)
-            return signing(replace(given, **{name: getattr(known, name) for name in KEPT}))
+            kept_fields = {field: getattr(known, field) for field in KEPT}
+            return with_secret(replace(subscription, **kept_fields))
 
-        others = [
-            subscription for subscription in await self.listed() if subscription.name != given.name
-        ]
+        others = [other for other in await self.listed() if other.name != name]
         if len(others) >= MAX_SUBSCRIPTIONS:
             raise InvalidArgument(
-                f"name={given.name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
+                f"name={name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
                 "subscriptions at most: delete one"
             )
-        known, kept = await self._change(given.name, edit, tag, first=signing(given))
-        assert kept is not None
-        is_new = any(key.text == made for key in kept.secrets)
-        return Kept(kept, made if is_new else None, known is None)
+        version = await self._change(name, edit, tag, initial=with_secret(subscription))
+        assert version.now is not None  # `edit` deletes nothing
+        is_used = any(key.text == new for key in version.now.secrets)
+        return Kept(version.now, new if is_used else None, fresh=version.before is None)
 
     async def change(self, name: str, tag: str | None = None, **fields: Any) -> Subscription | None:
         """Change fields of a subscription; return it as stored, `None` if there is none.
@@ -170,8 +176,9 @@ class Records(Shared):
                 raise InvalidArgument(
                     "url cannot change between http and amqp; put the subscription again"
                 )
-            moved = origin_of(changed.url) != origin_of(known.url)
-            if moved and known.headers and "headers" not in fields:  # nobody may read them there
+            is_moved = origin_of(changed.url) != origin_of(known.url)
+            # The headers may be secrets of the old receiver, which the new one must not get.
+            if is_moved and known.headers and "headers" not in fields:
                 raise InvalidArgument(
                     f"url={masked(changed.url)!r} is another receiver than "
                     f"{origin_of(known.url)!r}, for which the headers were given; give headers "
@@ -179,7 +186,7 @@ class Records(Shared):
                 )
             return changed
 
-        return (await self._change(name, edit, tag))[1]
+        return (await self._change(name, edit, tag)).now
 
     async def pause(
         self, name: str, reason: str = "", tag: str | None = None
@@ -194,7 +201,8 @@ class Records(Shared):
             The subscription as stored; `None` if there is none.
         """
         # A new version even if it was not paused: the circuit was about the old one.
-        return (await self._change(name, partial(replace, paused=False, reason="", **NEW), tag))[1]
+        edit = partial(replace, paused=False, reason="", **NEW)
+        return (await self._change(name, edit, tag)).now
 
     async def rotate(
         self, name: str, overlap: int, secret: str | None = None, tag: str | None = None
@@ -214,8 +222,8 @@ class Records(Shared):
             InvalidArgument: the secret is not valid.
             Overtaken: the stored version is another one.
         """
-        made = new_secret() if secret is None else None
-        text = made or check_secret(secret or "")
+        new = new_secret() if secret is None else None
+        text = new or check_secret(secret or "")
 
         def edit(known: Subscription) -> Subscription:
             if not known.signed:
@@ -226,11 +234,11 @@ class Records(Shared):
                 for key in known.secrets
                 if overlap and key.valid(now)
             )
-            # Each request carries a signature for each secret.
+            # Not more: each request carries a signature for each secret.
             return replace(known, secrets=(Secret(text, now), *old)[:5])
 
-        _, kept = await self._change(name, edit, tag)
-        return None if kept is None else Kept(kept, made, False)
+        version = await self._change(name, edit, tag)
+        return None if version.now is None else Kept(version.now, new, fresh=False)
 
     async def delete(self, name: str, tag: str | None = None) -> bool:
         """Delete a subscription; return whether there was one. Its messages stay in the queue.
@@ -238,7 +246,7 @@ class Records(Shared):
         Raises:
             Overtaken: it is another version.
         """
-        return (await self._change(name, lambda _: None, tag))[0] is not None
+        return (await self._change(name, lambda _: None, tag)).before is not None
 
     async def encrypt_all(self) -> tuple[int, int]:
         """Encrypt all subscriptions with the first key, those in clear text too.
@@ -254,24 +262,33 @@ class Records(Shared):
                 f"there is no key to encrypt with; set {KEY} or {KEY_FILE}, and make one with bide "
                 "subscription new-key"
             )
-        known = [subscription.name for subscription in await self.listed()]
-        changed = [(await self._change(name, partial(replace, **NEW)))[1] for name in known]
-        lost = [
+        names = [subscription.name for subscription in await self.listed()]
+        changed = [(await self._change(name, partial(replace, **NEW))).now for name in names]
+        # Of one that was decrypted, the encrypted text is empty: see `SecretKeys.decrypt`.
+        lacks_key = [
             bool(subscription.encrypted) for subscription in changed if subscription is not None
         ]
-        return lost.count(False), lost.count(True)
+        return lacks_key.count(False), lacks_key.count(True)
 
     async def still(self, subscription: Subscription) -> bool:
-        """Tell whether a subscription has not changed."""
+        """Tell whether a subscription is still stored as it was read: neither changed nor gone."""
         message = await self._find(subscription.name)
         return message is not None and stored(message).tag == subscription.tag
 
     async def _change(
-        self, name: str, edit: Edit, tag: str | None = None, *, first: Subscription | None = None
-    ) -> tuple[Subscription | None, Subscription | None]:
-        """Store the next version of a subscription; return the version before and this one.
+        self, name: str, edit: Edit, tag: str | None = None, *, initial: Subscription | None = None
+    ) -> "_Versions":
+        """Store the next version of a subscription; without a change nothing is stored.
 
-        Where there is none, `first` is stored, if it is given. Without a change nothing is stored.
+        Args:
+            name: of the subscription.
+            edit: makes the next version of the one before. It may be called again: if another
+                process changes the subscription meanwhile, it is read and edited once more.
+            tag: change only this version; "*": any.
+            initial: what is stored where there is no subscription; `None`: nothing is.
+
+        Raises:
+            Overtaken: the stored version is another one.
         """
         while True:
             message = await self._find(name)
@@ -279,9 +296,9 @@ class Records(Shared):
             known = None if last is None else self.keys.decrypt(last)
             if tag is not None and (known is None or tag not in ("*", known.tag)):
                 raise Overtaken(known)
-            wanted = first if known is None else edit(known)
+            wanted = initial if known is None else edit(known)
             if wanted == known:
-                return known, known
+                return _Versions(known, known)
             command: Command
             if wanted is None:
                 assert message is not None
@@ -289,20 +306,26 @@ class Records(Shared):
             else:
                 if last is not None and known is not None and known.encrypted:
                     wanted = change_of_lost(last, known, wanted)
-                before = last or wanted
-                changed = max(self._clock.now(), before.changed + 1)
-                wanted = replace(
-                    wanted,
-                    version=before.version + 1,
-                    changed=changed,
-                    created=before.created or changed,
-                )
+                wanted = self._next_version(last or wanted, wanted)
                 item = Item(name, msgspec.json.encode(self.keys.encrypt(wanted)), at=LATEST)
+                # Without a message the put must not replace one that another process puts now.
                 mode = () if message is None else ("replace", message.version)
                 command = Put(SUBSCRIPTIONS, [item], *mode)
             if (await self._ask(Outcomes, command)).outcomes[0].done:
                 await self.peers.forget_circuit(name)  # it is about the version before
-                return known, None if wanted is None else self.keys.decrypt(wanted)
+                return _Versions(known, None if wanted is None else self.keys.decrypt(wanted))
+
+    def _next_version(self, before: Subscription, wanted: Subscription) -> Subscription:
+        """Return a subscription with the version and the times of a change."""
+        # Later than the change before even if the clock was set back: the tag must be new.
+        changed = max(self._clock.now(), before.changed + 1)
+        return replace(
+            wanted,
+            version=before.version + 1,
+            changed=changed,
+            created=before.created or changed,
+        )
 
     async def _find(self, name: str) -> Message | None:
+        """Return the message that holds a subscription; `None` if there is none."""
         return (await self._ask(Found, Find(SUBSCRIPTIONS, [name]))).messages[0]

@@ -3,6 +3,7 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import responses
 from importlib.metadata import version
@@ -27,6 +28,8 @@ HEADERS = {
     "accept-encoding": "identity",
     "accept": "*/*",
 }
+"""Sent with each request, unless a header of the subscription has another value. No compression:
+the start of the answer is shown as text."""
 
 _log = logger("bide.server.push")
 
@@ -41,27 +44,28 @@ def _headers_of(message: Message, subscription: Subscription) -> dict[str, str]:
     The id of the request is made of the queue's name and the message's id, in ASCII: it is the same
     at each attempt, and unique among the messages of all queues.
     """
-    id = f"{_plain(split_name(subscription.queue)[1])}/{_plain(message.id)}"
-    own = {name.lower(): value for name, value in (message.headers or {}).items()}
-    kind = own.pop("content-type", "")
-    if message.json or not _fits(kind):
-        kind = "application/json" if message.json else "application/octet-stream"
+    _, queue_name = split_name(subscription.queue)
+    id = f"{_plain(queue_name)}/{_plain(message.id)}"
+    message_headers = {name.lower(): value for name, value in (message.headers or {}).items()}
+    content_type = message_headers.pop("content-type", "")
+    if message.json or not _fits(content_type):
+        content_type = "application/json" if message.json else "application/octet-stream"
     headers = {
-        "content-type": kind,
+        "content-type": content_type,
         "idempotency-key": id,
         "bide-id": quote(message.id),
         "bide-attempt": str(message.attempt),
         "bide-due": str(message.due),
     }
     for name in TRACE:
-        if _fits(trace := own.pop(name, "")):
+        if _fits(trace := message_headers.pop(name, "")):
             headers[name] = trace
-    for name, value in own.items():
-        named = f"bide-header-{quote(name, safe='')}"
+    for name, value in message_headers.items():
+        header = f"bide-header-{quote(name, safe='')}"
         if _fits(value):
-            headers[named] = value
-        else:  # a header is ASCII: other values are URL-encoded, and marked so
-            headers[f"{named}*"] = f"UTF-8''{quote(value)}"
+            headers[header] = value
+        else:  # a header is ASCII: other values are URL-encoded, and marked so (RFC 8187)
+            headers[f"{header}*"] = f"UTF-8''{quote(value)}"
     return headers
 
 
@@ -95,14 +99,17 @@ class Sender:
                 the requests of a worker that is leaving, are under way besides.
             failing: whether its receiver has failed since it last accepted a message.
         """
-        waiting = max(0, under_way - self._running[to.name])
-        free = self._client.free - waiting
+        # Messages that will take a connection, and have not sent their request yet.
+        starting = max(0, under_way - self._running[to.name])
+        free = self._client.free - starting
         if failing:
-            free = min(free, (self._client.limit + 1) // 2 - self._failing - waiting)
-        shares = [under_way]
+            free = min(free, (self._client.limit + 1) // 2 - self._failing - starting)
+        # How many connections the subscription has, and its namespace. Each of them may have half
+        # of those and the free ones together, and one at least.
+        used_counts = [under_way]
         if to.namespace is not None:
-            shares.append(self._running[f"{to.namespace}/"] + waiting)
-        return min(free, *(max(1, (free + taken) // 2) - taken for taken in shares))
+            used_counts.append(self._running[f"{to.namespace}/"] + starting)
+        return min(free, *(max(1, (free + used) // 2) - used for used in used_counts))
 
     async def send(
         self, message: Message, to: Subscription, *, failing: bool = False
@@ -125,43 +132,64 @@ class Sender:
         return await self._post(to, headers, b'{"type":"bide.ping"}')
 
     async def _post(
-        self, to: Subscription, given: Mapping[str, str], body: bytes, *, failing: bool = False
+        self,
+        to: Subscription,
+        request_headers: Mapping[str, str],
+        body: bytes,
+        *,
+        failing: bool = False,
     ) -> ReceiverAnswer:
-        """Send a request and return the answer, or why there is none. Cancelling closes it.
+        """Send a request and return the answer, or why there is none.
+
+        Cancelling this closes the connection.
+
+        Args:
+            to: the subscription; its secrets sign the request.
+            request_headers: those of this request; its `idempotency-key` is the signed id.
+            body: of the request.
+            failing: whether its receiver has failed since it last accepted a message.
 
         Raises:
             ReceiverBusy: this process runs too many requests.
         """
         now = self._clock.now()
         keys = to.valid(now)
-        proof = signed(keys, given["idempotency-key"], now // 1000, body)
-        own = {name.lower(): value for name, value in to.headers.items()}
+        signature = signed(keys, request_headers["idempotency-key"], now // 1000, body)
+        own_headers = {name.lower(): value for name, value in to.headers.items()}
         # The namespace is nothing to the receiver.
-        queue = {"bide-queue": split_name(to.queue)[1]}
-        headers = {**HEADERS, **own, **queue, **given, **proof}
-        hidden = (*keys, proof["webhook-signature"], *_confidential(to))
-        counted = f"{to.namespace or ''}/", to.name
+        queue_header = {"bide-queue": split_name(to.queue)[1]}
+        # The last one of a name wins: a subscription cannot replace what bide says.
+        headers = {**HEADERS, **own_headers, **queue_header, **request_headers, **signature}
         # The subscription's own share bounds what is claimed: what was claimed, and a ping, may use
         # any connection that is free.
         if self.room_for(to, 0, failing=failing) <= 0:
             raise ReceiverBusy("this server has no connection left for it; it tries again soon")
-        self._running.update(counted)
-        self._failing += failing
         try:
-            reply = await self._client.post(to.url, headers.items(), body)
+            with self._counted(to, failing=failing):
+                reply = await self._client.post(to.url, headers.items(), body)
         except NoAnswer as error:
             _log.debug("%s: %s (%r)", to.name, error, error.__cause__)
             return ReceiverAnswer(None, str(error))
+        pause = None
+        if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            pause = retry_after(reply.headers.get("retry-after"), self._clock.now())
+        hidden = (*keys, signature["webhook-signature"], *_confidential(to))
+        return ReceiverAnswer(reply.status, _excerpt(reply.status, reply.body, hidden), pause)
+
+    @contextmanager
+    def _counted(self, to: Subscription, *, failing: bool) -> Iterator[None]:
+        """Count a request as under way while the block runs."""
+        names = f"{to.namespace or ''}/", to.name
+        self._running.update(names)
+        self._failing += failing
+        try:
+            yield
         finally:
             self._failing -= failing
-            self._running.subtract(counted)
-            for name in counted:
-                if not self._running[name]:
+            self._running.subtract(names)
+            for name in names:
+                if not self._running[name]:  # else names of deleted subscriptions would stay
                     del self._running[name]
-        again = None
-        if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            again = retry_after(reply.headers.get("retry-after"), self._clock.now())
-        return ReceiverAnswer(reply.status, _excerpt(reply.status, reply.body, hidden), again)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -175,6 +203,7 @@ def _confidential(subscription: Subscription) -> Iterator[str]:
     for _, value in parse_qsl(query):
         yield value
     yield path  # of chat services it is a key
+    # Parts of a value may be the secret, as in "Bearer TOKEN"; words as short as "Bearer" are not.
     yield from (part for part in path.split("/") if len(part) >= 16)
     for value in subscription.headers.values():
         yield value
@@ -182,6 +211,13 @@ def _confidential(subscription: Subscription) -> Iterator[str]:
 
 
 def _excerpt(status: int, start: bytes, hidden: Iterable[str]) -> str:
+    """Return an answer as one line for people: its status and the start of its body.
+
+    Args:
+        status: of the answer.
+        start: the first bytes of its body.
+        hidden: texts that are replaced by ***; those of less than 4 characters are not.
+    """
     phrase = f"{status} {responses.get(status, '')}".strip()
     if 300 <= status < 400:
         return f"{phrase} (redirects are not followed: name the final URL)"
@@ -189,16 +225,19 @@ def _excerpt(status: int, start: bytes, hidden: Iterable[str]) -> str:
     for secret in hidden:  # a receiver may echo the request
         if len(secret) >= 4:
             text = text.replace(secret, "***")
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    text = " ".join(printable.split())
     if len(text) > EXCERPT:
         text = text[:EXCERPT] + " ..."
     return f"{phrase}: {text}" if text else phrase
 
 
 def _plain(text: str) -> str:
+    """Encode a part of a request's id."""
     # No dot either: in the signed text the id ends with a dot.
     return quote(text, safe="").replace(".", "%2E")
 
 
 def _fits(value: str) -> bool:
+    """Tell whether a text can be the value of an HTTP header as it is."""
     return value.isascii() and value.isprintable() and 0 < len(value) <= 4_096

@@ -11,6 +11,7 @@ from bide.targets.http.receiver import Circuit, ReceiverAnswer, State
 from bide.targets.http.subscription import Subscription
 
 COUNTED = ("stored", "repeated", "renamed", "refused")
+"""The fields of `IntakeStats` that count messages, which are values of the label `outcome`."""
 
 
 class IntakeStats(Stats):
@@ -24,12 +25,13 @@ class IntakeStats(Stats):
     CURRENT = "connected", "waiting"
 
     stored: int = 0
+    """Messages that are new in the store."""
     repeated: int = 0
-    """Were stored already: they came again, since the broker had not seen their acknowledgement."""
+    """Messages that were stored already, since the broker had not seen their acknowledgement."""
     renamed: int = 0
-    """Had a `message_id` that another message has: they are stored under ids of their own."""
+    """Messages whose `message_id` another one has: they are stored under ids of their own."""
     refused: int = 0
-    """Went to the dead-letter exchange."""
+    """Messages that went to the dead-letter exchange."""
     connected: int = 0
     """How many intakes are connected."""
     waiting: int = 0
@@ -110,12 +112,13 @@ class Deliveries(Stats, omit_defaults=True):
 
     def plus(self, other: Self) -> Self:
         """Return the sum of both, with the last error."""
-        last = max(self, other, key=lambda deliveries: deliveries.failed_at)
+        last_failed = max(self, other, key=lambda deliveries: deliveries.failed_at)
         return msgspec.structs.replace(
             super().plus(other),
+            # Times and texts do not add up, as the other fields do.
             taken_at=max(self.taken_at, other.taken_at),
-            failed_at=last.failed_at,
-            error=last.error,
+            failed_at=last_failed.failed_at,
+            error=last_failed.error,
         )
 
 
@@ -197,13 +200,16 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> Itera
         now: the time in Unix milliseconds.
     """
     known = dict(sorted(known.items()))
-    keys = {name: entry.subscription.name for name, entry in known.items()}
+    # A reader of one namespace knows shop/hooks as hooks; the figures are by full names.
+    full_names = {name: entry.subscription.name for name, entry in known.items()}
     yield from intake_metrics(sent.taken)
     for family in DELIVERIES:
-        yield family.of({name: sent.tallies.get(key) or Tally() for name, key in keys.items()})
+        yield family.of(
+            {name: sent.tallies.get(full) or Tally() for name, full in full_names.items()}
+        )
     for family in REQUESTS:
         yield family.of(
-            {name: sent.deliveries.get(key) or Deliveries() for name, key in keys.items()}
+            {name: sent.deliveries.get(full) or Deliveries() for name, full in full_names.items()}
         )
     yield CIRCUIT.of({name: entry.circuit.state(now) for name, entry in known.items()})
     yield PAUSED.of({name: entry.subscription.paused for name, entry in known.items()})

@@ -82,21 +82,26 @@ def signed(texts: Iterable[str], id: str, timestamp: int, body: bytes) -> dict[s
     return {
         "webhook-id": id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(f"v1,{base64.b64encode(s).decode()}" for s in signatures),
+        "webhook-signature": " ".join(
+            f"v1,{base64.b64encode(signature).decode()}" for signature in signatures
+        ),
     }
 
 
 def _bytes(text: str) -> bytes:
+    """Return the bytes of a secret, which are the key of the signature."""
     return base64.b64decode(text.removeprefix(PREFIX), validate=True)
 
 
 LONGEST_TIMEOUT = 300_000
+"""In milliseconds."""
+
 MOST_CONCURRENCY = 1_000
 MOST_HEADERS = 50
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
-_OURS = {
+_RESERVED = {
     "accept-encoding",
     "connection",
     "content-length",
@@ -211,7 +216,10 @@ def usual_concurrency(url: str) -> int:
 
 
 def masked(url: str) -> str:
-    """Return a URL without its path, query and password, each of which may be a key.
+    """Return a URL without what may be a key, to show it to people.
+
+    That is the password in the URL of a broker, and path and query of any other URL. Such a URL
+    has no password: `check_url` refuses it.
 
     Example:
         >>> masked("https://chat.example/services/T1/hush?key=hush")
@@ -232,7 +240,8 @@ def origin_of(url: str) -> str:
         ('https://chat.example:443', 'http://chat.example:80')
     """
     parts = urlsplit(url)
-    port = parts.port or {"https": 443, "http": 80, "amqps": 5671}.get(parts.scheme, 5672)
+    usual_ports = {"https": 443, "http": 80, "amqps": 5671, "amqp": 5672}
+    port = parts.port or usual_ports[parts.scheme]
     return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
@@ -253,6 +262,7 @@ def check_url(url: str) -> None:
     is_web = parts.scheme in ("http", "https") and bool(host)
     is_anonymous = parts.username is None and parts.password is None
     is_plain = len(url) <= 2_048 and url.isascii() and url.isprintable() and " " not in url
+    # What must hold, and the error if it does not; the first one is raised.
     checks = [
         (is_web, "url must begin with https:// (or http://, amqp://, amqps://) and name a host"),
         (
@@ -274,8 +284,8 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     if len(headers) > MOST_HEADERS:
         raise InvalidArgument(f"headers are {len(headers)}; {MOST_HEADERS} is the most")
     for name, value in headers.items():
-        small = name.lower()
+        lower = name.lower()
         if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
             raise InvalidArgument(f"headers[{name!r}] must be a header's name and printable ASCII")
-        if small in _OURS or small.startswith(("webhook-", "bide-")):
+        if lower in _RESERVED or lower.startswith(("webhook-", "bide-")):
             raise InvalidArgument(f"headers[{name!r}] is set by bide; take another name")

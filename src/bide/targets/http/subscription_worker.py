@@ -95,6 +95,8 @@ class SubscriptionWorker(Consumer):
         self._pusher = pusher
         self._pace = Pace(None)
         self._place, self._among = 0, 1
+        """The number of this server, from 0, and how many there are."""
+        # Sets the subscription, the share of the limits and the handler.
         self.follow(subscription, 0, 1)
 
     # Called by the pusher.
@@ -107,19 +109,21 @@ class SubscriptionWorker(Consumer):
             place: the number of this server, from 0.
             among: how many servers there are.
         """
-        news = self.circuit.tag != subscription.tag
-        if not news and (place, among) == (self._place, self._among):
+        is_changed = self.circuit.tag != subscription.tag
+        if not is_changed and (place, among) == (self._place, self._among):
             return
-        if news:
+        if is_changed:
             self.circuit = Circuit(tag=subscription.tag)
+            # Until when nothing is sent: a time of the monotonic clock. 0: no wait was asked for.
             self._held_until = 0.0
         self.subscription, self._place, self._among = subscription, place, among
+        # Of different subscriptions, different servers get the rest of the division.
         turn = crc32(subscription.name.encode())
         self._share = share(subscription.concurrency, place, among, turn)
-        # As its share of the places; one without places sends a probe at most.
-        part = self._share / subscription.concurrency or 1 / among
-        # The last requests count still: else each change would let one more begin.
-        self._pace.rate = None if subscription.rate is None else subscription.rate * part
+        # As its share of the running requests; a server without one sends a probe at most.
+        share_of_rate = self._share / subscription.concurrency or 1 / among
+        # Not a new `Pace`: the last requests still count, else each change would let one start.
+        self._pace.rate = None if subscription.rate is None else subscription.rate * share_of_rate
         self.queue_handlers.concurrency = max(self._share, 1)
         self.queue_handlers.handlers[None] = Handler(
             f"push {subscription.name}",
@@ -143,8 +147,12 @@ class SubscriptionWorker(Consumer):
     # Claiming.
 
     def room(self) -> tuple[int, float | None]:
-        """Return how many messages may be sent now, or how many seconds to wait."""
-        now, moment = self._clock.now(), self._clock.monotonic()
+        """Return how many messages may be sent now, or how many seconds to wait.
+
+        The seconds are `None` if some may be sent, or if nobody knows: then `recall`, or a request
+        that ends, makes the worker ask again.
+        """
+        now, monotonic = self._clock.now(), self._clock.monotonic()
         if self.subscription.paused:
             return 0, None
         running = len(self.running)
@@ -157,35 +165,44 @@ class SubscriptionWorker(Consumer):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
-                # Another server each time: one of them alone may not reach the receiver. It is
-                # not waited for either: it may lack the key, or a connection.
-                turn = crc32(f"{self.subscription.name} {self.circuit.until}".encode())
-                behind = (self._place - turn) % self._among
-                late = self.circuit.until + behind * (self.subscription.timeout + OVERDUE) - now
-                if behind and late > 0:
-                    return 0, late / 1000
+                until_turn = self._until_turn_to_probe(now)
+                if until_turn > 0:
+                    return 0, until_turn / 1000
                 room = 1 - running
         if room <= 0:
             return 0, None
-        if moment < self._held_until:
-            return 0, self._held_until - moment
-        count = self._pace.room(min(room, CLAIM_MOST), moment)
-        return count, None if count else self._pace.wait(moment)
+        if monotonic < self._held_until:
+            return 0, self._held_until - monotonic
+        count = self._pace.room(min(room, CLAIM_MOST), monotonic)
+        return count, None if count else self._pace.wait(monotonic)
+
+    def _until_turn_to_probe(self, now: int) -> int:
+        """Return in how many milliseconds this server sends the probe; 0 or less: now.
+
+        Another server begins each time: one of them may not reach the receiver. The next one does
+        not wait for its answer: the first may lack the key, or a connection.
+        """
+        first = crc32(f"{self.subscription.name} {self.circuit.until}".encode())
+        servers_before = (self._place - first) % self._among
+        if servers_before == 0:
+            return 0
+        patience = self.subscription.timeout + OVERDUE
+        return self.circuit.until + servers_before * patience - now
 
     async def admits(self, reply: Claimed) -> bool:
-        """Tell whether the subscription has not changed, by a look into the store."""
-        if self._recalled:
+        """Tell whether claimed messages may be sent: the subscription in the store is the same."""
+        if self._recalled:  # something changed since the claim was sent
             return False
         try:
-            still = await self._pusher.records.still(self.subscription)
+            is_same = await self._pusher.records.still(self.subscription)
         except StoreError:
-            still = False
-        if still:
+            is_same = False
+        if is_same:
             self._pace.take(len(reply.messages))
         else:
             self._held_until = self._clock.monotonic() + AGAIN  # until the pusher has looked
             self._pusher.look()
-        return still
+        return is_same
 
     # Sending.
 
@@ -195,12 +212,13 @@ class SubscriptionWorker(Consumer):
         Raises:
             Failed: the receiver did not accept it.
         """
-        handling.given = to = self.subscription
+        to = self.subscription
+        handling.given = to  # for `judge`: it may have changed by then
         failing = self.circuit.failures > 0
         answer = await self._pusher.target(to).send(handling.message, to, failing=failing)
         probe = self._note(answer, to)
         if answer.gone:
-            await self._gone(to)
+            await self._pause(to)
         if not answer.good:
             raise Failed(answer, probe=probe)
 
@@ -210,12 +228,13 @@ class SubscriptionWorker(Consumer):
             case Failed():
                 answer, probe = error.answer, error.probe
             case asyncio.CancelledError() if handling.timed_out:
+                # `_push` was cancelled before it could count the answer.
                 to: Subscription = handling.given or self.subscription
                 answer = ReceiverAnswer(None, f"no answer within {to.timeout / 1000:g} s")
                 probe = self._note(answer, to)
             case ReceiverBusy():
                 return RELEASE._replace(delay=round(FULL * 1000))
-            case asyncio.CancelledError():
+            case asyncio.CancelledError():  # the pusher stops
                 return RELEASE
             case _:
                 return super().judge(handling, error)
@@ -226,38 +245,50 @@ class SubscriptionWorker(Consumer):
         )
 
     def _note(self, answer: ReceiverAnswer, to: Subscription) -> bool:
-        """Count an answer in the circuit, and respect its Retry-After; return whether it probed."""
+        """Count an answer in the circuit, and respect its Retry-After.
+
+        Args:
+            answer: of the receiver.
+            to: the subscription as it was when the request was sent.
+
+        Returns:
+            Whether the request was a probe.
+        """
         now, circuit = self._clock.now(), self.circuit
         self.deliveries.note(answer, now)
         if to.tag != circuit.tag:
             return False  # the subscription has changed since: the receiver may be another one
-        probe = circuit.state(now) == "half-open"
-        if answer.again:
-            moment = self._clock.monotonic() + answer.again / 1000
-            self._held_until = max(self._held_until, moment)
+        was_probe = circuit.state(now) == "half-open"
+        if answer.retry_after:
+            retry_at = self._clock.monotonic() + answer.retry_after / 1000
+            self._held_until = max(self._held_until, retry_at)
             self.recall()
-        was, turned = circuit.since, False
+        was_closed = circuit.since is None
+        has_turned = False
         if answer.good:
-            turned = circuit.succeeded(now)
-        elif (answer.counts or probe) and not answer.gone:  # a probe that is too many has failed
-            turned = circuit.failed(answer.text, now, most=to.failures, pause=to.probe)
-        if not turned:
-            return probe
-        self.recall()
+            has_turned = circuit.succeeded(now)
+        elif (answer.counts or was_probe) and not answer.gone:  # a probe with 429 has failed, too
+            has_turned = circuit.failed(answer.text, now, most=to.failures, pause=to.probe)
+        if has_turned:
+            self.recall()
+            self._log_turn(answer, to, was_closed=was_closed)
+        return was_probe
+
+    def _log_turn(self, answer: ReceiverAnswer, to: Subscription, *, was_closed: bool) -> None:
+        """Log that the circuit has closed, or opened; a probe that failed is not worth a line."""
         about = {"subscription": to.name, "namespace": to.namespace or "", "queue": to.queue}
         if answer.good:
             _log.warning("%s: the receiver is back", to.name, extra=about | {"circuit": "closed"})
-        elif was is None:
+        elif was_closed:
             _log.error(
                 "%s: %d failures in a row, nothing is sent for now: %s",
                 to.name,
-                circuit.failures,
+                self.circuit.failures,
                 answer.text,
                 extra=about | {"circuit": "open", "reason": answer.text},
             )
-        return probe
 
-    async def _gone(self, to: Subscription) -> None:
+    async def _pause(self, to: Subscription) -> None:
         """Pause the subscription: the receiver wants no more messages."""
         reason = "the receiver answered 410 Gone"
         try:

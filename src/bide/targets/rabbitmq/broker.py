@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
@@ -60,12 +60,15 @@ class FrameReader(asyncio.StreamReader):
         super().__init__()
         self.left_out: set[int] = set()
         """The delivery tags of messages that cannot be decoded, or are huge."""
-        self._step = 0
-        self._started = False
-        self._kind = 0
-        self._tag = 0
-        self._skip = 0
-        """How many bytes of such a body are still to come."""
+        self._step: Literal["type", "size", "payload"] = "type"
+        """Which part of a frame aiormq reads next."""
+        self._has_begun = False
+        """Whether the size of a frame was read before."""
+        self._frame_type = 0
+        self._delivery_tag = 0
+        """Of the last Basic.Deliver: the header and the body behind it belong to this message."""
+        self._bytes_to_skip = 0
+        """How many bytes of a body that is left out are still to come."""
 
     async def readexactly(self, n: int) -> bytes:
         """Return so many bytes, which can be decoded if they are a frame's payload.
@@ -74,53 +77,77 @@ class FrameReader(asyncio.StreamReader):
             ConnectionError: the frame is larger than any that a broker needs to send.
         """
         data = await super().readexactly(n)
-        while self._step == 0 and self._skip and data[0] == FRAME_BODY:
-            size = int.from_bytes((await super().readexactly(6))[2:])
-            await self._pass_over(size + 1)
-            self._skip -= size
-            data = await super().readexactly(n)
-        if self._step == 0:
-            self._kind = data[0]
-        elif self._step == 1:
-            self._check_size(data)
-        elif self._step == 2 and self._kind == FRAME_METHOD and data.startswith(DELIVER):
-            data = self._delivered(data)
-        elif self._step == 2 and self._kind == FRAME_HEADER:
-            data = self._described(data)
-        self._step = (self._step + 1) % 3
+        match self._step:
+            case "type":
+                # aiormq does not see the frames of a body that is left out.
+                while self._bytes_to_skip and data[0] == FRAME_BODY:
+                    await self._skip_frame()
+                    data = await super().readexactly(n)
+                self._frame_type = data[0]
+                self._step = "size"
+            case "size":
+                self._check_size(data)
+                self._step = "payload"
+            case "payload":
+                if self._frame_type == FRAME_METHOD and data.startswith(DELIVER):
+                    data = self._decodable_delivery(data)
+                elif self._frame_type == FRAME_HEADER:
+                    data = self._decodable_header(data)
+                self._step = "type"
         return data
 
-    def _check_size(self, data: bytes) -> None:
-        speaks_another = not self._started and bytes((self._kind,)) + data[:3] == b"AMQP"
-        self._started = True
-        if not speaks_another and int.from_bytes(data[2:]) > MAX_AMQP_BODY:
+    async def _skip_frame(self) -> None:
+        """Read the rest of a frame of a body, behind its type, and drop it."""
+        channel_and_size = await super().readexactly(6)
+        size = int.from_bytes(channel_and_size[2:])
+        remaining = size + 1  # with the end of the frame
+        while remaining > 0:
+            remaining -= len(await super().readexactly(min(remaining, PIECE)))
+        self._bytes_to_skip -= size
+
+    def _check_size(self, channel_and_size: bytes) -> None:
+        """Check the size of a frame.
+
+        Raises:
+            ConnectionError: it is too large.
+        """
+        # A server that has another version of AMQP answers "AMQP" and the version, which is no
+        # frame: aiormq has an error for that.
+        first_bytes = bytes((self._frame_type,)) + channel_and_size[:3]
+        is_version = not self._has_begun and first_bytes == b"AMQP"
+        self._has_begun = True
+        if not is_version and int.from_bytes(channel_and_size[2:]) > MAX_AMQP_BODY:
             raise ConnectionError(f"the broker sends a frame of more than {MAX_AMQP_BODY:,} bytes")
 
-    async def _pass_over(self, size: int) -> None:
-        while size > 0:
-            size -= len(await super().readexactly(min(size, PIECE)))
-
-    def _delivered(self, data: bytes) -> bytes:
-        tag = len(DELIVER) + 1 + data[len(DELIVER)]
-        self._tag = int.from_bytes(data[tag : tag + 8])
-        key = tag + 8 + 1 + 1 + data[tag + 8 + 1] + 1
+    def _decodable_delivery(self, data: bytes) -> bytes:
+        """Return a Basic.Deliver whose routing key is text; see `DELIVER` for its fields."""
+        consumer_tag_size = data[len(DELIVER)]
+        tag_start = len(DELIVER) + 1 + consumer_tag_size
+        tag_end = tag_start + 8
+        self._delivery_tag = int.from_bytes(data[tag_start:tag_end])
+        exchange_size = data[tag_end + 1]
+        key_start = tag_end + 1 + 1 + exchange_size + 1
+        key = data[key_start:-1]  # the last byte is the end of the frame
         try:
-            data[key:-1].decode()
+            key.decode()
         except UnicodeDecodeError:
-            self.left_out.add(self._tag)
-            return data[:key] + b"?" * (len(data) - key - 1) + data[-1:]
+            self.left_out.add(self._delivery_tag)
+            return data[:key_start] + b"?" * len(key) + data[-1:]
         return data
 
-    def _described(self, data: bytes) -> bytes:
-        size = int.from_bytes(data[FIXED - 8 : FIXED])
-        if size <= MAX_AMQP_BODY and _decodes(data[:-1]):
+    def _decodable_header(self, data: bytes) -> bytes:
+        """Return a content header that aiormq can decode, and whose body it can keep in memory."""
+        body_size = int.from_bytes(data[FIXED - 8 : FIXED])
+        if body_size <= MAX_AMQP_BODY and _decodes(data[:-1]):
             return data
-        self.left_out.add(self._tag)
-        self._skip = size
+        self.left_out.add(self._delivery_tag)
+        self._bytes_to_skip = body_size
+        # Zeros: a body of 0 bytes and no properties, in a frame of the same size.
         return data[: FIXED - 8].ljust(len(data) - 1, b"\0") + data[-1:]
 
 
 def _decodes(header: bytes) -> bool:
+    """Tell whether the client library can decode a content header."""
     try:
         ContentHeader().unmarshal(header)
     except Exception:  # noqa: BLE001  (whatever it is, aiormq would fail with it, too)
@@ -174,8 +201,11 @@ class Broker:
         self._clock = clock
         self._transport = _Transport(gate)
         self._connection: aio_pika.Connection | None = None
+        """The last one that was opened; `None`: there is none, or it was given up."""
         self._opening = asyncio.Lock()
+        """Held while a connection is opened: callers that come meanwhile use the same one."""
         self._closing: set[asyncio.Task[None]] = set()
+        """What closes connections that were given up."""
 
     @property
     def connected(self) -> bool:
@@ -185,12 +215,16 @@ class Broker:
     def was_left_out(self, message: AbstractIncomingMessage) -> bool:
         """Tell, once, whether the content of a message was left out; see `FrameReader`."""
         tags, tag = self._transport.reader.left_out, message.delivery_tag
-        known = tag in tags
-        tags.discard(tag or 0)
-        return known
+        is_left_out = tag in tags
+        tags.discard(tag or 0)  # RabbitMQ numbers deliveries from 1
+        return is_left_out
 
     async def channel(self, *, confirms: bool = True) -> AbstractChannel:
         """Return a new channel. Connects first if there is no connection.
+
+        Args:
+            confirms: whether the broker confirms each message that is published on it, or returns
+                it as unroutable.
 
         Raises:
             Refused: waiting does not help.
@@ -201,14 +235,18 @@ class Broker:
                 self.drop()
                 self._connection = await self._connect()
         connection = self._connection
-        if connection is None:
+        if connection is None:  # `drop` came after the lock was released
             raise ConnectionError("the connection was closed meanwhile")
         channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
         await channel.initialize(timeout=CONNECT)
         return channel
 
     async def pause(self, attempt: int) -> None:
-        """Wait before another attempt, longer after each one that failed."""
+        """Wait before another attempt, longer after each one that failed.
+
+        Args:
+            attempt: how many have failed in a row.
+        """
         await sleep(self._clock, PAUSES.delay(attempt, random.random()) / 1000)
 
     async def unblocked(self) -> None:
@@ -230,6 +268,12 @@ class Broker:
         await asyncio.gather(*self._closing)
 
     async def _connect(self) -> aio_pika.Connection:
+        """Open a connection.
+
+        Raises:
+            Refused: waiting does not help.
+            Exception: one of `LOST`, the broker is away.
+        """
         address = self.address
         url = URL(address.broker, encoded=True).update_query(heartbeat=address.heartbeat)
         connection = aio_pika.Connection(
@@ -246,6 +290,8 @@ class Broker:
         except (AuthenticationError, ProbableAuthenticationError, ConnectionNotAllowed) as error:
             raise Refused(f"{address.host} refused the connection: {_text(error)}") from error
         except InvalidFrameError as error:
+            # Instead of OpenOk, the broker closes the connection if it does not know the virtual
+            # host. The client library has no other error for it.
             if "Connection.OpenOk" not in str(error):
                 raise
             raise Refused(f"{address.host} has no such virtual host, or not for us") from error
@@ -254,6 +300,11 @@ class Broker:
         return connection
 
     def _tls(self) -> ssl.SSLContext | None:
+        """Return the context of TLS; `None` for a connection without TLS.
+
+        Raises:
+            Refused: the files that the URL names cannot be read.
+        """
         address = self.address
         if not address.broker.startswith("amqps:"):
             return None
@@ -272,38 +323,45 @@ class _Transport(TransportFactory):
     def __init__(self, gate: AddressGate | None) -> None:
         self._gate = gate
         self.reader = FrameReader()
+        """What reads the current connection, or will read the first one."""
 
     async def create(
         self, url: URL, **options: Any
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         provider = options.pop("ssl_context_provider")
-        tls = {"ssl": await provider.get_context(), "server_hostname": url.host}
         host, port = url.host or "", url.port or 0
-        connect = partial(self._open, port=port, **(tls if url.scheme == "amqps" else {}))
-        gate = self._gate
+        tls: dict[str, Any] = {}
+        if url.scheme == "amqps":
+            # The certificate must be that of the host in the URL, whatever its address is.
+            tls = {"ssl": await provider.get_context(), "server_hostname": url.host}
         try:
-            addresses = await (lookup(host) if gate is None else gate.addresses(host, port, lookup))
-            return await first_to_answer(addresses, connect)
+            if self._gate is None:
+                addresses = await lookup(host)
+            else:
+                addresses = await self._gate.addresses(host, port, lookup)
+            return await first_to_answer(addresses, partial(self._open, port=port, **tls))
         except NotPublic as error:
             raise Refused(str(error)) from error
         except ssl.SSLCertVerificationError as error:
-            text = f"the certificate of {url.host} could not be verified: "
-            raise Refused(text + error.verify_message) from error
+            raise Refused(
+                f"the certificate of {url.host} could not be verified: {error.verify_message}"
+            ) from error
         except ssl.SSLError as error:
             raise Refused(f"{url.host} does not speak TLS on this port") from error
 
     async def _open(
         self, host: str, port: int, **tls: Any
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect as `asyncio.open_connection` does, with a reader of bide's."""
-        loop, self.reader = asyncio.get_running_loop(), FrameReader()
+        """Connect as `asyncio.open_connection` does, with a `FrameReader` of its own."""
+        loop = asyncio.get_running_loop()
+        self.reader = FrameReader()
         protocol = asyncio.StreamReaderProtocol(self.reader)
         transport, _ = await loop.create_connection(lambda: protocol, host, port, **tls)
         return self.reader, asyncio.StreamWriter(transport, protocol, self.reader, loop)
 
 
 def _check_frames(connection: aio_pika.Connection) -> None:
-    """Check the limit that a broker, which may be hostile, has for frames; 0 is none.
+    """Check the limit that a broker, which may be hostile, has for frames; 0 means no limit.
 
     Raises:
         Refused: it is too small.
@@ -315,6 +373,7 @@ def _check_frames(connection: aio_pika.Connection) -> None:
 
 
 async def _close(connection: aio_pika.Connection) -> None:
+    """Close a connection, also one that is broken."""
     try:
         await asyncio.wait_for(connection.close(), CONNECT)
     except LOST:
@@ -346,4 +405,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
+    """Return the text of an error of the client library, which has it in several arguments."""
     return " ".join(str(part) for part in error.args if part)[:500] or type(error).__name__

@@ -35,6 +35,8 @@ TEXTS = {
 """Headers of bide that become properties of text, with their names in `Basic.Properties`."""
 
 KEY, PRIORITY, EXPIRATION, TYPED = "amqp-key", "amqp-priority", "amqp-expiration", "amqp-headers"
+"""Headers of bide for the routing key, for the properties of these names, and for headers that are
+no text."""
 
 DELAYS = ("bide-at", "bide-delay", "x-opt-delivery-time", "x-delay")
 """Headers that say when a message is due."""
@@ -72,37 +74,21 @@ def to_amqp(message: Message, address: Address, more: Mapping[str, str] = {}) ->
     Raises:
         InvalidArgument: it cannot be a message of AMQP.
     """
-    given = {**more, **(message.headers or {})}
-    key = given.pop(KEY, address.key)
-    texts = {name: given.pop(header, None) for header, name in TEXTS.items()}
-    for what, value in (("id", message.id), (KEY, key), *texts.items()):
+    # What is taken out below is a property; what remains is a header.
+    remaining = {**more, **(message.headers or {})}
+    key = remaining.pop(KEY, address.key)
+    texts = {name: remaining.pop(header, None) for header, name in TEXTS.items()}
+    for name, value in (("id", message.id), (KEY, key), *texts.items()):
         if value is not None and len(value.encode()) > LONGEST:
-            raise InvalidArgument(f"{what} is longer than the {LONGEST} bytes that AMQP has for it")
+            raise InvalidArgument(f"{name} is longer than the {LONGEST} bytes that AMQP has for it")
     if message.json:
         texts["content_type"] = texts["content_type"] or "application/json"
-    priority = _whole_number(given.pop(PRIORITY, str(message.priority)), PRIORITY, 255)
-    expiration = given.pop(EXPIRATION, None)
+    priority = _whole_number(remaining.pop(PRIORITY, str(message.priority)), PRIORITY, 255)
+    expiration = remaining.pop(EXPIRATION, None)
     if expiration is not None:
         expiration = str(_whole_number(expiration, EXPIRATION, 2**32 - 1))
-    typed = given.pop(TYPED, None)
-    headers: dict[str, Any] = {
-        name: value for name, value in given.items() if not name.startswith(_BROKERS)
-    }
-    if typed is not None:
-        headers |= _typed(typed)
-    if (
-        size := sum(len(n.encode()) + len(str(v).encode()) for n, v in headers.items())
-    ) > MAX_AMQP_HEADERS:
-        raise InvalidArgument(
-            f"headers take {size:,} bytes; AMQP has room for {MAX_AMQP_HEADERS:,}"
-        )
-    if long := [name for name in headers if len(name.encode()) > LONGEST]:
-        raise InvalidArgument(f"the header {long[0]!r} has a name of more than {LONGEST} bytes")
-    headers |= zip(
-        OWN, (message.queue.rpartition("/")[2], message.due, message.attempt), strict=True
-    )
     properties = spec.Basic.Properties(
-        headers=headers,
+        headers=_amqp_headers(message, remaining),
         message_id=message.id,
         timestamp=datetime.fromtimestamp(message.due // 1000, UTC),
         delivery_mode=DeliveryMode.PERSISTENT,
@@ -111,6 +97,37 @@ def to_amqp(message: Message, address: Address, more: Mapping[str, str] = {}) ->
         **texts,  # type: ignore[arg-type]  # a str or None each
     )
     return Publication(message.data, properties, key)
+
+
+def _amqp_headers(message: Message, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the headers that a message is published with.
+
+    Args:
+        message: as the store has it.
+        texts: its headers in bide that are no property; one of them may hold those that are no
+            text.
+
+    Raises:
+        InvalidArgument: they are too large, or the header of those that are no text is damaged.
+    """
+    headers: dict[str, Any] = {
+        name: value
+        for name, value in texts.items()
+        if name != TYPED and not name.startswith(_BROKERS)
+    }
+    if TYPED in texts:
+        headers |= _typed(texts[TYPED])
+    size = sum(len(name.encode()) + len(str(value).encode()) for name, value in headers.items())
+    if size > MAX_AMQP_HEADERS:
+        raise InvalidArgument(
+            f"headers take {size:,} bytes; AMQP has room for {MAX_AMQP_HEADERS:,}"
+        )
+    if long_names := [name for name in headers if len(name.encode()) > LONGEST]:
+        raise InvalidArgument(
+            f"the header {long_names[0]!r} has a name of more than {LONGEST} bytes"
+        )
+    _, _, queue_name = message.queue.rpartition("/")  # the namespace is nothing to consumers
+    return headers | dict(zip(OWN, (queue_name, message.due, message.attempt), strict=True))
 
 
 def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
@@ -135,7 +152,7 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
             continue
         if isinstance(value, str) and not name.startswith("amqp-") and name not in TEXTS:
             headers[name] = value
-        else:
+        else:  # also a text whose name stands for a property in bide
             typed[name] = value
     if typed:
         headers[TYPED] = msgspec.json.encode(_tagged(typed)).decode()
@@ -143,12 +160,22 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
 
 
 def _whole_number(text: str, name: str, most: int) -> int:
+    """Return a number that is written as text.
+
+    Raises:
+        InvalidArgument: it is none, or more than `most`.
+    """
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
         raise InvalidArgument(f"{name}={text[:40]!r} must be a whole number from 0 to {most:,}")
     return int(text)
 
 
 def _typed(text: str) -> dict[str, Any]:
+    """Return the headers that the header `TYPED` holds as JSON.
+
+    Raises:
+        InvalidArgument: it is not what `headers_of` writes.
+    """
     try:
         headers = _untagged(msgspec.json.decode(text))
     except UNFIT as error:
@@ -158,20 +185,26 @@ def _typed(text: str) -> dict[str, Any]:
     return headers
 
 
-# What JSON does not have is in an object with one key; so is an object that looks like one.
-
-
 def _tagged(value: Any, depth: int = 0) -> Any:
+    """Return a value of AMQP as JSON has it.
+
+    A type that JSON does not have becomes an object with one key, such as `{"amqp:bytes": "00"}`.
+
+    Args:
+        value: of a header, or within one.
+        depth: how many values it is nested in.
+
+    Raises:
+        InvalidArgument: it is nested too deeply.
+    """
     if depth > DEEPEST:
         raise InvalidArgument(f"headers are nested more than {DEEPEST} levels deep")
     match value:
         case dict():
             table = {str(name): _tagged(element, depth + 1) for name, element in value.items()}
-            return (
-                {"amqp:table": table}
-                if len(table) == 1 and min(table).startswith("amqp:")
-                else table
-            )
+            # A table that looks like such an object is put into one, so that it stays a table.
+            looks_tagged = len(table) == 1 and next(iter(table)).startswith("amqp:")
+            return {"amqp:table": table} if looks_tagged else table
         case list() | tuple():
             return [_tagged(element, depth + 1) for element in value]
         case bytes() | bytearray():
@@ -185,9 +218,14 @@ def _tagged(value: Any, depth: int = 0) -> Any:
 
 
 def _untagged(value: Any) -> Any:
+    """Return the value of AMQP that `_tagged` has made JSON of.
+
+    Raises:
+        Exception: one of `UNFIT`, `_tagged` has not made it.
+    """
     match value:
         case {"amqp:bytes": str(text), **rest} if not rest:
-            return bytearray.fromhex(text)  # bytes are nothing that the library sends
+            return bytearray.fromhex(text)  # the library cannot send `bytes`
         case {"amqp:time": int(seconds) | float(seconds), **rest} if not rest:
             return datetime.fromtimestamp(seconds, UTC)
         case {"amqp:decimal": str(text), **rest} if not rest:
@@ -227,10 +265,10 @@ def item_of(message: AbstractIncomingMessage) -> Item:
     item = Item(
         id,
         message.body,
-        _is_json(message),
-        at,
-        delay,
-        min(message.priority or 0, 255),
+        json=_is_json(message),
+        at=at,
+        delay=delay,
+        priority=min(message.priority or 0, 255),
         headers=headers,
     )
     try:
@@ -261,13 +299,17 @@ def dead_letter_of(message: AbstractIncomingMessage, reason: str) -> Publication
 
 
 def is_same(item: Item, stored: Message) -> bool:
-    """Tell whether a message is the one that is stored under its id, come again."""
-    keys = [(headers or {}).get(KEY) for headers in (item.headers, stored.headers)]
-    return (item.data, keys[0]) == (stored.data, keys[1])
+    """Tell whether a message is the one that is stored under its id, and has come again.
+
+    It is if body and routing key are the same: other headers may be changed in the store.
+    """
+    key = (item.headers or {}).get(KEY)
+    stored_key = (stored.headers or {}).get(KEY)
+    return item.data == stored.data and key == stored_key
 
 
 def due_of(headers: Mapping[str, Any]) -> tuple[int | None, int]:
-    """Return when a message is due: Unix milliseconds, or a delay in milliseconds.
+    """Return when a message is due: Unix milliseconds, or `None` and a delay in milliseconds.
 
     A message without a header that says so is due at once, as is one whose delay is negative: the
     plugin delivered both at once.
@@ -281,12 +323,12 @@ def due_of(headers: Mapping[str, Any]) -> tuple[int | None, int]:
         >>> due_of({"bide-at": "2030-01-01T00:00:00Z"}), due_of({"x-delay": -1})
         ((1893456000000, 0), (None, 0))
     """
-    given = [name for name in DELAYS if headers.get(name) is not None]
-    if not given:
+    names = [name for name in DELAYS if headers.get(name) is not None]
+    if not names:
         return None, 0
-    if len(given) > 1:
-        raise InvalidArgument(f"{given[0]} and {given[1]} both say when it is due; send one")
-    name, value = given[0], headers[given[0]]
+    if len(names) > 1:
+        raise InvalidArgument(f"{names[0]} and {names[1]} both say when it is due; send one")
+    name, value = names[0], headers[names[0]]
     number = _number(value)
     if name == "bide-at":
         if number is None and isinstance(value, str):
@@ -301,20 +343,21 @@ def due_of(headers: Mapping[str, Any]) -> tuple[int | None, int]:
         return None, milliseconds(value if number is None else number, name)
     if number is None or number > LATEST:
         raise InvalidArgument(f"{name}={str(value)[:80]!r} must be milliseconds, up to 2100")
-    whole = max(0, round(number))
-    if name == "x-delay" and whole >= EARLIEST * 1000:
+    whole_number = max(0, round(number))
+    if name == "x-delay" and whole_number >= EARLIEST * 1000:
         raise InvalidArgument(
-            f"x-delay={whole} looks like a time in Unix milliseconds; for a time send bide-at"
+            f"x-delay={whole_number} looks like a time in Unix milliseconds; for a time send "
+            "bide-at"
         )
-    if name == "x-opt-delivery-time" and 0 < whole < EARLIEST * 1000:
+    if name == "x-opt-delivery-time" and 0 < whole_number < EARLIEST * 1000:
         raise InvalidArgument(
-            f"x-opt-delivery-time={whole} is before 2001; it must be Unix milliseconds"
+            f"x-opt-delivery-time={whole_number} is before 2001; it must be Unix milliseconds"
         )
-    return (None, whole) if name == "x-delay" else (whole, 0)
+    return (None, whole_number) if name == "x-delay" else (whole_number, 0)
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of a header, also one that is written as text; `None` if it is none."""
+    """Return a header as a number, also one that is text; `None` if it is no finite number."""
     try:
         number = None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -324,8 +367,10 @@ def _number(value: Any) -> float | None:
 
 def _is_json(message: AbstractIncomingMessage) -> bool:
     """Tell whether the body can be stored as JSON; otherwise it is stored as bytes."""
-    kind = (message.content_type or "").partition(";")[0].strip().lower()
-    if kind != "application/json" or message.content_encoding not in (None, "", "utf-8"):
+    content_type, _, _ = (message.content_type or "").partition(";")
+    if content_type.strip().lower() != "application/json":
+        return False
+    if message.content_encoding not in (None, "", "utf-8"):
         return False
     try:
         msgspec.json.decode(message.body)

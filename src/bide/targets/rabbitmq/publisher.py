@@ -52,13 +52,35 @@ class _Answer(ReceiverAnswer):
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure of the broker: another routing key, or queue, may fare better."""
+        """Whether it counts as a failure in the circuit: only if the broker is away.
+
+        What the broker rejects, it may accept with another routing key, or for another queue.
+        """
         return self.away
+
+
+REJECTED = (PublishError, DeliveryError, Refused, *UNFIT)
+"""What is raised when another attempt would end in the same way."""
 
 
 def answer(outcome: Outcome, reason: str = "") -> ReceiverAnswer:
     """Return an outcome as an answer, with the reason of a failure."""
     return _Answer(STATUS[outcome], reason)
+
+
+def _failed(error: Exception) -> ReceiverAnswer:
+    """Return the answer for a message that another attempt would not bring further."""
+    match error:
+        case PublishError():
+            return answer("unroutable", reason_of(error))
+        case DeliveryError():
+            return answer("nacked", reason_of(error))
+        case ChannelPreconditionFailed():
+            return answer("unfit", reason_of(error))
+        case Refused() | ChannelClosed():
+            return answer("refused", reason_of(error))
+        case _:
+            return answer("unfit", f"not a valid message of AMQP: {error}")
 
 
 class _Line:
@@ -67,9 +89,12 @@ class _Line:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._opening = asyncio.Lock()
+        """Held while a channel is opened: callers that come meanwhile use the same one."""
         self.channel: AbstractChannel | None = None
+        """The last one that was opened."""
 
     async def open(self) -> AbstractChannel:
+        """Return the channel, or a new one if it is closed."""
         async with self._opening:
             channel = self.channel
             if channel is None or channel.is_closed or not self._broker.connected:
@@ -92,9 +117,12 @@ class Publisher:
     def __init__(self, address: Address, clock: Clock, gate: AddressGate | None = None) -> None:
         self.address = address
         self._broker = Broker(address, clock, gate)
-        self._line, self._single = _Line(self._broker), _Line(self._broker)
-        self._one = asyncio.Lock()
-        self._flying: dict[str | None, asyncio.Event] = {}
+        self._line, self._single_line = _Line(self._broker), _Line(self._broker)
+        """The channel for all messages, and one that has a single message at a time."""
+        self._single_lock = asyncio.Lock()
+        """Held by the message that is published on the second of them."""
+        self._in_flight: dict[str | None, asyncio.Event] = {}
+        """The `message_id` of each message that is being published, and what is set at its end."""
 
     async def publish(self, publication: Publication, patience: float) -> ReceiverAnswer:
         """Publish a message.
@@ -109,26 +137,22 @@ class Publisher:
             async with asyncio.timeout(patience), self._only(publication.properties.message_id):
                 while True:
                     try:
+                        is_single = line is self._single_line
                         with stray_cancel_is_loss():
-                            async with nullcontext() if line is self._line else self._one:
+                            async with self._single_lock if is_single else nullcontext():
                                 channel = await line.open()
                                 await self._broker.unblocked()
                                 await self._publish(channel, publication)
                         return answer("confirmed")
-                    except PublishError as error:
-                        return answer("unroutable", reason_of(error))
-                    except DeliveryError as error:
-                        return answer("nacked", reason_of(error))
-                    except UNFIT as error:
-                        return answer("unfit", f"not a valid message of AMQP: {error}")
-                    except (Refused, ChannelNotFoundEntity) as error:
-                        return answer("refused", reason_of(error))
                     except ChannelClosed as error:
-                        if line is self._single:
-                            unfit = isinstance(error, ChannelPreconditionFailed)
-                            return answer("unfit" if unfit else "refused", reason_of(error))
-                        line = self._single  # another message may be to blame: now one at a time
+                        # The broker closes the channel for one of the messages in flight on it, and
+                        # does not say which. With one message at a time it is this one.
+                        if is_single or isinstance(error, ChannelNotFoundEntity):
+                            return _failed(error)
+                        line = self._single_line
                         continue
+                    except REJECTED as error:
+                        return _failed(error)
                     except LOST as error:
                         reason = reason_of(error)
                     attempt += 1
@@ -152,6 +176,7 @@ class Publisher:
             routing_key=key,
             properties=properties,
             mandatory=True,
+            # A small body is in the buffer of the socket at once: waiting would only cost a turn.
             wait=len(body) > SMALL,
         )
 
@@ -161,17 +186,21 @@ class Publisher:
 
         The client library uses it to find the message that the broker has returned as unroutable.
         """
-        while (other := self._flying.get(id)) is not None:
-            await other.wait()
-        self._flying[id] = over = asyncio.Event()
+        while (end_of_other := self._in_flight.get(id)) is not None:
+            await end_of_other.wait()
+        self._in_flight[id] = end = asyncio.Event()
         try:
             yield
         finally:
-            del self._flying[id]
-            over.set()
+            del self._in_flight[id]
+            end.set()
 
     async def check(self, patience: float) -> ReceiverAnswer:
-        """See whether the broker is there, and has the exchange; publish nothing."""
+        """See whether the broker is there, and has the exchange; publish nothing.
+
+        Args:
+            patience: seconds for the answer.
+        """
         try:
             async with asyncio.timeout(patience):
                 with stray_cancel_is_loss():
@@ -188,7 +217,7 @@ class Publisher:
     async def blocked(self) -> bool:
         """Tell whether the broker has said that it accepts no messages for now."""
         try:
-            async with asyncio.timeout(0):
+            async with asyncio.timeout(0):  # returns at once if it need not wait
                 await self._broker.unblocked()
         except TimeoutError:
             return True
@@ -196,8 +225,8 @@ class Publisher:
 
     async def close(self) -> None:
         """Close the connection once no message is in flight: one would open it again."""
-        while self._flying:
-            await next(iter(self._flying.values())).wait()
+        while self._in_flight:
+            await next(iter(self._in_flight.values())).wait()
         await self._broker.close()
 
 
@@ -215,11 +244,13 @@ class RabbitMQ:
         self._clock = clock
         self._gate = gate
         self._publishers: dict[str, Publisher] = {}
+        """By the URL of the subscription."""
         self._closing: set[asyncio.Task[None]] = set()
+        """What closes publishers that are no longer needed."""
 
     def room_for(self, to: Subscription, under_way: int, *, failing: bool) -> int:
         """Return how many more messages may be sent: one connection carries any number."""
-        return 1_000_000
+        return 1_000_000  # more than a subscription may have running
 
     async def send(
         self, message: Message, to: Subscription, *, failing: bool = False
@@ -230,12 +261,13 @@ class RabbitMQ:
             publication = to_amqp(message, publisher.address, to.headers)
         except InvalidArgument as error:
             return answer("unfit", f"not a valid message of AMQP: {error}")
-        # Sooner than the consumer, which would not know why.
+        # Sooner than the consumer, which cancels this at the timeout and does not know the reason.
         return await publisher.publish(publication, to.timeout / 1000 * 0.9)
 
     async def ping(self, to: Subscription) -> ReceiverAnswer:
         """Check whether the broker accepts the connection and has the exchange."""
-        publisher = self._new(to.url)  # a server that only pings closes no cached one
+        # Not one of `_publishers`: a server that only pings calls `keep` never, so it would stay.
+        publisher = self._new(to.url)
         try:
             return await publisher.check(to.timeout / 1000)
         finally:
@@ -252,6 +284,7 @@ class RabbitMQ:
         await asyncio.gather(*self._closing)
 
     def _publisher(self, url: str) -> Publisher:
+        """Return the publisher of a URL, a new one if there is none."""
         if (publisher := self._publishers.get(url)) is None:
             publisher = self._publishers[url] = self._new(url)
         return publisher

@@ -32,38 +32,45 @@ class Unacknowledged:
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._open: list[str] = []
-        self._over: list[str] = []
+        self._current: list[str] = []
+        """Ids of the records whose messages RabbitMQ may deliver again."""
+        self._outdated: list[str] = []
+        """Ids of records that can be removed."""
 
     def record(self, digests: Iterable[str]) -> list[Command]:
-        """Return the commands that record messages, and forget what is acknowledged."""
+        """Return the commands that record messages, and remove the outdated records.
+
+        Args:
+            digests: what identifies the messages; see `digest_of`. Those without one are left out.
+        """
         commands: list[Command] = []
-        if known := [digest for digest in digests if digest]:
-            self._open.append(new_id())
-            data = msgspec.json.encode(known)
-            commands.append(
-                Put(RECORDS, [Item(self._open[-1], data, delay=KEPT, group=self._queue)])
-            )
+        if known_digests := [digest for digest in digests if digest]:
+            record_id = new_id()
+            self._current.append(record_id)
+            data = msgspec.json.encode(known_digests)
+            # By the group all records of this queue of the store are found.
+            item = Item(record_id, data, delay=KEPT, group=self._queue)
+            commands.append(Put(RECORDS, [item]))
         return commands + self.forget()
 
     def retract(self, commands: Iterable[Command]) -> list[Command]:
         """Return the command that removes the last record, if these commands have made one."""
-        made = any(isinstance(command, Put) for command in commands)
-        return [Cancel(RECORDS, [self._open.pop()])] if made else []
+        has_record = any(isinstance(command, Put) for command in commands)
+        return [Cancel(RECORDS, [self._current.pop()])] if has_record else []
 
     def acknowledged(self) -> None:
         """RabbitMQ has seen the acknowledgements of all that was recorded."""
-        self._over += self._open
-        self._open.clear()
+        self._outdated += self._current
+        self._current.clear()
 
     @property
     def over(self) -> bool:
         """Whether there are records to forget."""
-        return bool(self._over)
+        return bool(self._outdated)
 
     def forget(self) -> list[Command]:
         """Return the command that removes the records of what is acknowledged, if there are any."""
-        ids, self._over = self._over, []
+        ids, self._outdated = self._outdated, []
         return [Cancel(RECORDS, ids)] if ids else []
 
     def scan(self) -> Scan:
@@ -71,18 +78,21 @@ class Unacknowledged:
         return Scan(RECORDS, where=Where(group=self._queue))
 
     def read(self, records: Iterable[Message]) -> set[str]:
-        """Return what is recorded. Those that no longer count are removed by the next `forget`."""
+        """Return the digests in records. Records that are too old are removed by `forget`."""
         digests: set[str] = set()
         for message in records:
             if message.state == "delayed":
                 digests.update(msgspec.json.decode(message.data, type=list[str]))
             else:
-                self._over.append(message.id)
+                self._outdated.append(message.id)
         return digests
 
 
 def digest_of(message: AbstractIncomingMessage, item: Item) -> str:
-    """Return what identifies a message that comes again; "" for one without a `message_id`."""
+    """Return what identifies a message that comes again; "" for one without a `message_id`.
+
+    Such a message gets a new id each time, so nothing tells whether it came before.
+    """
     if not message.message_id:
         return ""
     content = repr((message.message_id, sorted((item.headers or {}).items())))

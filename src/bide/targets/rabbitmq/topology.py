@@ -17,11 +17,11 @@ and tries again if nobody takes it. That strategy needs this kind of overflow.""
 
 async def declare_dead_letters(channel: AbstractChannel, exchange: str, queue_type: str) -> None:
     """Declare the exchange and the queue of what cannot be stored; see `declare_topology`."""
-    dead = exchange + DEAD
-    letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
-    kind: FieldTable = {"x-queue-type": queue_type}
-    queue = await channel.declare_queue(dead, durable=True, arguments=kind)
-    await queue.bind(letters)
+    name = exchange + DEAD
+    dead_letters = await channel.declare_exchange(name, ExchangeType.FANOUT, durable=True)
+    arguments: FieldTable = {"x-queue-type": queue_type}
+    queue = await channel.declare_queue(name, durable=True, arguments=arguments)
+    await queue.bind(dead_letters)
 
 
 async def declare_topology(
@@ -41,9 +41,9 @@ async def declare_topology(
     await declare_dead_letters(channel, exchange, queue_type)
     delayed, dead = exchange + DELAYED, exchange + DEAD
     intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
-    kind: FieldTable = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
+    arguments: FieldTable = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
     if queue_type == "quorum":
-        kind |= CONFIRMED
-    queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
+        arguments |= CONFIRMED
+    queue = await channel.declare_queue(delayed, durable=True, arguments=arguments)
     await queue.bind(intake)
     return queue
