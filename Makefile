@@ -72,10 +72,11 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks rabbitmq
 	$(BIN)/python -m benchmarks celery
 
-soak: $(VENV)/.dev ## Kill workers, share a file, attack the server, fill PostgreSQL (28 min)
+soak: $(VENV)/.dev ## Kill workers, share a file, attack the server, fill PostgreSQL (35 min)
 	$(BIN)/python -m tests.worker.kills --seconds 60
 	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
+	$(BIN)/python -m tests.soak.once
 	$(BIN)/python -m tests.soak.under_attack
 	$(BIN)/python -m tests.soak.postgres_bloat --seconds 120
 	$(BIN)/python -m tests.soak.postgres_growth --messages 5000000

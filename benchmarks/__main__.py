@@ -19,6 +19,7 @@ SETS = {
     "redis": "the queue on a Redis server",
     "postgres": "the queue on a PostgreSQL server",
     "worker": "handlers in one worker process, on SQLite",
+    "transactions": "an ack within a transaction, on SQLite and PostgreSQL",
     "tasks": "puts of tasks, and a worker with tasks, beside those without",
     "server": "the service over HTTP, with a load program beside it",
     "push": "subscriptions, from bide serve to a local receiver",

@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 import bide
+from tests.effort import effort
+from tests.soak import once
 from tests.waiting import until
 from tests.within.libraries import libpq, sqlalchemy_url, sqlite_url
 
@@ -259,6 +261,17 @@ def test_a_transaction_that_stays_open_delays_no_neighbour(server: Shop) -> None
 
     assert server.effects == ["open"]
     assert sorted(handled) == sorted(["open", "long", *(f"n{number}" for number in range(4))])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_processes_that_die_around_the_commit_leave_one_effect_for_each_message(
+    kind: str, tmp_path: Path, postgres_url: Callable[[], str]
+) -> None:
+    url = postgres_url() if kind == "postgresql" else sqlite_url(tmp_path)
+    result = once.run(url, effort(150, 3_000), every=40)
+    assert result.problems == []
+    assert result.deaths >= 2
 
 
 def test_psycopg_and_its_async_connections_open_transactions(server: Shop) -> None:

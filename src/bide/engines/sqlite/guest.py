@@ -93,7 +93,7 @@ class SqliteGuest:
         files = connection.execute("PRAGMA database_list").fetchall()
         theirs = next(file for _, name, file in files if name == "main")
         try:
-            same = bool(theirs) and self._path.samefile(theirs)
+            same = bool(theirs) and os.path.samefile(self._path, theirs)  # `Path`'s takes longer
         except FileNotFoundError:
             same = False
         if not same:

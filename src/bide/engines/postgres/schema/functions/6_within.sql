@@ -61,13 +61,25 @@ END $$;
 CREATE FUNCTION bide._within_settle(
   p_database text, p_now bigint, p_verb text, p_queue text, p_id text, p_token bigint, p_delay bigint,
   p_reason text, p_result text
-) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
+SET lock_timeout = '250ms' AS $$
 DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q queue;
   answer json;
   wake bigint;
 BEGIN
   IF p_database <> _here() THEN
     RETURN '{"refused": "database"}';
+  END IF;
+  q := _open(p_queue, moment);
+  IF p_verb = 'ack' AND q.keep = 0 AND q.history = 0 AND q.result_ttl = 0 AND q.limited IS NULL THEN
+    DELETE FROM message  -- as `_ack` does, which takes many
+    WHERE queue = q.id AND id = p_id AND token = p_token AND rank > moment AND successor IS NULL;
+    IF FOUND THEN
+      INSERT INTO tally VALUES (q.id, 'leased', -1, -1), (q.id, 'acked', -1, 1);
+      RETURN '[[]]';
+    END IF;
   END IF;
   SELECT json_agg(c), min(c.due) FILTER (WHERE c.number = 0 OR c.state IN (0, 1)) INTO answer, wake
   FROM _change(p_verb, p_queue, p_now, ARRAY[p_id], ARRAY[p_token], p_delay => p_delay,
