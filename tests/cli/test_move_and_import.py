@@ -16,7 +16,7 @@ import redis
 import rq
 
 import bide
-from bide.server.access.tokens import KEY, KEYS
+from bide.server.access.tokens import KEY_ID, KEYS_QUEUE
 from tests.cli.conftest import BOUND, Bide, Terminal, environment
 from tests.contrib.celery.conftest import Broker
 from tests.servers import RedisServer
@@ -69,8 +69,8 @@ def test_each_store_keeps_the_key_of_its_own_leases(
     orders.put(1, delay=60)
     target = f"sqlite:///{tmp_path}/new.db"
     for number, store in enumerate((url, target)):
-        with bide.Queue(KEYS, store) as keys:
-            keys.put(number, id=KEY, delay="1d")
+        with bide.Queue(KEYS_QUEUE, store) as keys:
+            keys.put(number, id=KEY_ID, delay="1d")
     result = run("move", url, target, "--json")
     assert [json.loads(line)["queue"] for line in result.output.splitlines()] == ["orders"]
     assert result.exit_code == 0

@@ -20,8 +20,8 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Cancel, Find
 from bide.model.limits import MAX_FAILED_LOGINS
 from bide.model.replies import Found
-from bide.server.access.admission import LOOK, RECHECK
-from bide.server.access.tokens import KEY, KEYS
+from bide.server.access.admission import LOOK_EVERY, RECHECK_EVERY
+from bide.server.access.tokens import KEY_ID, KEYS_QUEUE
 from bide.server.app import ServerApp
 from bide.server.http.client_address import ClientAddress
 from bide.server.operation import Operation
@@ -54,7 +54,7 @@ def test_a_first_token_is_noticed_within_a_second(
     assert visitor.get("/v1/queues").status == 200
     text = make_token("shop", "admin")
     assert visitor.get("/v1/queues").status == 200
-    clock.advance(LOOK)
+    clock.advance(LOOK_EVERY)
     refused = visitor.get("/v1/queues")
     assert refused.status == 401
     assert "asks for a token" in refused.problem["detail"]
@@ -68,10 +68,10 @@ def test_it_goes_on_asking_when_all_tokens_are_revoked(
     visitor: Client, clock: FakeClock, make_token: Any
 ) -> None:
     text = make_token("shop", "admin")
-    clock.advance(LOOK)
+    clock.advance(LOOK_EVERY)
     assert visitor.get("/v1/queues").status == 401
     assert visitor.app.service.tokens.revoke(text.split("_")[1])
-    clock.advance(10 * LOOK)
+    clock.advance(10 * LOOK_EVERY)
     assert visitor.get("/v1/queues").status == 401
     assert visitor.with_token(text).get("/v1/queues").status == 401
 
@@ -112,7 +112,7 @@ def test_a_stream_that_began_before_ends(
     with urllib.request.urlopen(request, timeout=60) as stream:
         assert stream.readline() == b": bide\n"
         make_token("shop", "read")
-        clock.advance(RECHECK)
+        clock.advance(RECHECK_EVERY)
         text = stream.read().decode()
     assert "event: problem" in text
     assert "asks for a token" in text
@@ -188,7 +188,7 @@ def test_a_claim_that_waits_ends_when_its_token_does(
         if ends == "revoked":
             assert service.tokens.revoke(text.split("_")[1])
         for _ in range(10):  # the check may begin to sleep behind a step
-            clock.advance(RECHECK)
+            clock.advance(RECHECK_EVERY)
             if wait([claimed], timeout=1).done:
                 break
         assert claimed.result(0).status == 401
@@ -495,10 +495,10 @@ def test_all_servers_of_a_store_know_the_secret_and_no_caller_its_key(
     lease = claimed(one.with_token(text))
     assert two.with_token(text).post(f"{Q}/ack", {"leases": [lease]}).status == 200
     root = one.with_token(make_token(None, "admin"))
-    scan = {"commands": [{"command": "scan", "queue": KEYS}]}
+    scan = {"commands": [{"command": "scan", "queue": KEYS_QUEUE}]}
     assert root.post("/v1/batch", scan).status == 400
     lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
-    reply = lane.call(Find(KEYS, [KEY]))
+    reply = lane.call(Find(KEYS_QUEUE, [KEY_ID]))
     assert isinstance(reply, Found)
     assert reply.messages[0] is not None
     number, _, secret = lease["token"].partition(".")
@@ -515,11 +515,11 @@ def test_servers_agree_on_a_key_again_when_the_store_has_lost_it(
     old = serve(auth="required").with_token(token)
     assert old.post(f"{Q}/ack", {"leases": [claimed(old)]}).status == 200
     lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
-    lane.call(Cancel(KEYS, [KEY]))
+    lane.call(Cancel(KEYS_QUEUE, [KEY_ID]))
     new = serve(auth="required").with_token(token)
     assert old.post(f"{Q}/ack", {"leases": [claimed(new)]}).status == 200
     assert new.post(f"{Q}/ack", {"leases": [claimed(old)]}).status == 200
-    lane.call(Cancel(KEYS, [KEY]))  # nobody begins: those that are there keep theirs
+    lane.call(Cancel(KEYS_QUEUE, [KEY_ID]))  # nobody begins: those that are there keep theirs
     wrong = {"id": "m", "token": claimed(old)["token"] + "x"}
     assert old.post(f"{Q}/ack", {"leases": [wrong]}).status == 409
     third = serve(auth="required").with_token(token)

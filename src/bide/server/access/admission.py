@@ -13,10 +13,10 @@ from bide.server.problem import Problem
 from bide.server.settings import Settings
 from bide.server.shared_state import LoginThrottle
 
-LOOK = 1.0
+LOOK_EVERY = 1.0
 """Seconds for which a process assumes that no token was created."""
 
-RECHECK = 5.0
+RECHECK_EVERY = 5.0
 """Seconds between two checks of the token of a waiting request."""
 
 _log = logger("bide.server")
@@ -34,7 +34,7 @@ class Admission:
     Args:
         settings: the settings of the server.
         tokens: the tokens of the store.
-        clock: measures `LOOK` and `RECHECK`.
+        clock: measures `LOOK_EVERY` and `RECHECK_EVERY`.
         logins: refuses addresses that send wrong tokens.
     """
 
@@ -45,14 +45,15 @@ class Admission:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self._may_appear = settings.auth == "auto" and not settings.behind
+        self._may_begin_to_ask = settings.auth == "auto" and not settings.behind
         """Whether requests need a token once the store has one."""
         self.asks = settings.auth == "required" or settings.oidc is not None
-        self.asks |= self._may_appear and settings.shared_socket
+        self.asks |= self._may_begin_to_ask and settings.shared_socket
         """Whether requests need a token."""
-        self._until = 0.0
-        """The time until which the store is assumed to have no token."""
+        self._no_tokens_until = 0.0
+        """The time until which the store is assumed to have no token, on the monotonic clock."""
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
+        """Validates JWTs; `None`: none are accepted."""
 
     async def begin(self) -> None:
         """Look for tokens.
@@ -61,7 +62,7 @@ class Admission:
             StoreError: the store cannot be opened.
             InvalidArgument: other machines can reach the server, and there are no tokens.
         """
-        if self._may_appear:
+        if self._may_begin_to_ask:
             await self._look()
         must_be_local(self.settings, asks=self.asks)
 
@@ -75,20 +76,31 @@ class Admission:
         Raises:
             Problem: the token is missing or not valid, or the address has sent too many wrong ones.
         """
-        if text is None or not (self.asks or self._may_appear):  # with auth=off, tokens are ignored
-            if self._may_appear and not self.asks and self.clock.monotonic() >= self._until:
-                await self._look()
-            if not self.asks:
-                return OPEN
+        with_auth_off = not (self.asks or self._may_begin_to_ask)
+        if text is None or with_auth_off:
+            return await self._caller_without_token()
+        return await self._caller_of_token(text, client)
+
+    async def _caller_without_token(self) -> Caller:
+        """Return `OPEN`, unless requests need a token."""
+        may_have_tokens = self.clock.monotonic() >= self._no_tokens_until
+        if self._may_begin_to_ask and not self.asks and may_have_tokens:
+            await self._look()
+        if self.asks:
             raise Problem(
                 "unauthorized",
                 "this server asks for a token: send the header 'Authorization: Bearer ...'; "
                 "bide token create makes one",
                 headers={"www-authenticate": 'Bearer realm="bide"'},
             )
+        return OPEN
+
+    async def _caller_of_token(self, text: str, client: str) -> Caller:
+        """Return the caller of a token of the store or a JWT; count a wrong one for the address."""
         self.logins.check(client, text, self.clock.monotonic())
-        caller, guessed = None, True
-        why = (
+        caller = None
+        may_be_guess = True
+        reason = (
             "the token is unknown, was revoked, or has expired; bide token list shows all tokens "
             "of the store, and bide token create makes one"
         )
@@ -96,20 +108,20 @@ class Admission:
             try:
                 caller = await self._oidc.caller(text)
             except Rejected as error:
-                why = f"the JWT is not accepted: {error}"
-                guessed = not isinstance(error, Expired)
+                reason = f"the JWT is not accepted: {error}"
+                may_be_guess = not isinstance(error, Expired)  # the issuer has signed that one
         else:
             caller = await self.tokens.caller(text)
         if caller is None:
-            if guessed:
+            if may_be_guess:
                 self.logins.failed(client, self.clock.monotonic())
             raise Problem(
                 "unauthorized",
-                why,
+                reason,
                 headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
             )
         self.logins.passed(text)
-        if not self.asks:
+        if not self.asks:  # the store has a token now
             self._begin_to_ask()
         return caller
 
@@ -120,15 +132,16 @@ class Admission:
             Problem: always, with the reason.
         """
         while True:
-            await sleep(self.clock, RECHECK)
+            await sleep(self.clock, RECHECK_EVERY)
             with suppress(BideError):  # the store is away, which waiting requests notice anyway
                 await self.caller(text)
 
     async def _look(self) -> None:
+        """Look whether the store has tokens now; then requests need one."""
         began = self.clock.monotonic()
         if await self.tokens.exist() and not self.asks:
             self._begin_to_ask()
-        self._until = began + LOOK
+        self._no_tokens_until = began + LOOK_EVERY  # one may have been created since it began
 
     def _begin_to_ask(self) -> None:
         self.asks = True
@@ -142,8 +155,8 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
         InvalidArgument: it does not.
     """
     if not asks and not settings.local:
-        off = " and leave auth=off out" if settings.auth == "off" else ""
+        hint = " and leave auth=off out" if settings.auth == "off" else ""
         raise InvalidArgument(
             f"host={settings.host!r} can be reached from other machines, and requests need no "
-            f"token; make one with bide token create{off}, or listen on 127.0.0.1"
+            f"token; make one with bide token create{hint}, or listen on 127.0.0.1"
         )

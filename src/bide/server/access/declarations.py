@@ -11,7 +11,12 @@ def is_about_own_queues(
 ) -> bool:
     """Tell whether a command reads or writes only what was declared for queues of the caller.
 
-    Its messages have the names of the queues as ids.
+    The messages of the queue of declarations have the names of queues as ids.
+
+    Args:
+        command: the command, with the caller's name of its queue.
+        internal: the internal queue that it is for; `None`: a queue of users.
+        caller: the caller.
     """
     if internal is not InternalQueue.DECLARED:
         return False

@@ -43,16 +43,27 @@ def refuse_pages(request: ApiRequest) -> None:
             "tokens does not answer such pages; make a token: bide token create",
             field="sec-fetch-site",
         )
-    kind, takes_bytes = request.content_type, request.operation.takes_bytes
-    if kind in (JSON, MSGPACK) or kind.endswith("+json"):
+    if request.has_body:
+        _refuse_content_type(request.content_type, takes_bytes=request.operation.takes_bytes)
+
+
+def _refuse_content_type(content_type: str, *, takes_bytes: bool) -> None:
+    """Refuse a content type that a page of another site could send without a preflight.
+
+    Args:
+        content_type: that of the body; "" without the header.
+        takes_bytes: whether the operation takes bodies of any type.
+    """
+    if content_type in (JSON, MSGPACK) or content_type.endswith("+json"):
         return
-    if request.has_body and not (takes_bytes and kind not in _SAFELISTED):
-        raise Problem(
-            "unsupported-type" if takes_bytes else "malformed",
-            f"content-type is {kind or 'missing'!r}; a server without tokens accepts {JSON}, so "
-            f"that no web page can write to it: send content-type: {JSON} (curl --json)",
-            field="content-type",
-        )
+    if takes_bytes and content_type not in _SAFELISTED:
+        return
+    raise Problem(
+        "unsupported-type" if takes_bytes else "malformed",
+        f"content-type is {content_type or 'missing'!r}; a server without tokens accepts {JSON}, "
+        f"so that no web page can write to it: send content-type: {JSON} (curl --json)",
+        field="content-type",
+    )
 
 
 def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
@@ -62,7 +73,11 @@ def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
         Problem: the host is not this machine.
     """
     server = scope.get("server")
-    if server is not None and server[1] is not None and host is not None and not _is_local(host):
+    if server is None or host is None:
+        return
+    _address, port = server
+    is_unix_socket = port is None  # which no page can reach
+    if not is_unix_socket and not _is_local(host):
         raise Problem(
             "cross-origin",
             f"host={host!r} is not this machine, and a server without tokens serves only this "
@@ -86,11 +101,12 @@ def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None)
         Problem: it comes from another site.
     """
     if site is not None:
-        good, sign, field = site in ("same-origin", "none"), f"{site=}", "sec-fetch-site"
+        is_own = site in ("same-origin", "none")
+        sign, field = f"{site=}", "sec-fetch-site"
     else:
-        good = origin is None or origin.partition("://")[2] == host
+        is_own = origin is None or origin.partition("://")[2] == host
         sign, field = f"{origin=}, {host=}", "origin"
-    if not good:
+    if not is_own:
         detail = f"a page of another site sent this form ({sign})"
         raise Problem("cross-origin", detail, field=field)
 

@@ -26,9 +26,9 @@ def check_heartbeat(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
         ):
             for item in command.items:
                 _check_report(item, caller)
-        case cmd.Cancel(ids=[_], where=None, origin=None):
+        case cmd.Cancel(ids=[_], where=None, origin=None):  # its own report, when it stops
             pass
-        case cmd.Purge(state="ready", ids=None):  # of processes that have been silent
+        case cmd.Purge(state="ready", ids=None):  # reports of processes that have been silent
             pass
         case _:
             raise AccessDenied(
@@ -43,7 +43,8 @@ def _check_report(item: Item, caller: Caller) -> None:
     Raises:
         AccessDenied: it is not one, or is about queues that the token is not for.
     """
-    if item != Item(item.id, item.data, delay=SILENT) or len(item.data) > LARGEST:
+    without_options = Item(item.id, item.data, delay=SILENT)
+    if item != without_options or len(item.data) > LARGEST:
         raise AccessDenied(
             "this is not the report of a worker: it has one message without options, due in "
             f"{SILENT // 1000} s, of at most {LARGEST:,} bytes"

@@ -151,6 +151,15 @@ class Oidc:
             raise Expired(str(error)) from None
         except jwt.PyJWTError as error:
             raise Rejected(str(error)) from None
+        return self._caller_of_claims(claims)
+
+    def _caller_of_claims(self, claims: dict[str, Any]) -> Caller:
+        """Return the caller that the claims of a valid JWT describe.
+
+        Raises:
+            Rejected: a claim is missing or not usable.
+        """
+        settings = self._settings
         subject = claims["sub"]
         if not subject.isprintable() or not 0 < len(subject) <= MAX_SUBJECT:
             raise Rejected(f"its subject is not a text of 1 to {MAX_SUBJECT} characters")
@@ -161,11 +170,12 @@ class Oidc:
         except InvalidArgument as error:
             raise Rejected(str(error)) from None
         values = _texts(_claim(claims, settings.rights_claim)) or []
-        meaning = settings.rights or {right: [right] for right in RIGHTS}
-        rights = frozenset(right for value in values for right in meaning.get(value, ()))
-        return Caller(namespace, rights, patterns, subject, subject)
+        rights_by_value = settings.rights or {right: [right] for right in RIGHTS}
+        rights = frozenset(right for value in values for right in rights_by_value.get(value, ()))
+        return Caller(namespace, rights, patterns, token=subject, name=subject)
 
     def _namespace(self, claims: dict[str, Any]) -> str | None:
+        """Return the namespace of a caller; `None`: the whole store."""
         settings = self._settings
         if settings.namespace is not None:
             return None if settings.namespace == WHOLE_STORE else settings.namespace
@@ -187,27 +197,39 @@ class _Keys:
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
         self._keys: list[dict[str, Any]] = []
-        self._fetched = self._tried = float("-inf")
+        """The keys that were fetched last, as JSON Web Keys."""
+        self._fetched_at = float("-inf")
+        """When they were fetched, in seconds of the monotonic clock."""
+        self._fetch_began_at = float("-inf")
+        """When the last fetch began, in seconds of the monotonic clock."""
         self._fetching: asyncio.Task[None] | None = None
+        """The last fetch, which may have ended."""
 
     async def find(self, kid: str | None, kind: str) -> dict[str, Any]:
         """Return the key of an id; without an id, the only key of that kind.
+
+        Known keys are used while they are fetched again, unless they are too old. A request waits
+        for a fetch only if it cannot be answered without.
+
+        Args:
+            kid: the id of the key; `None`: the JWT names none.
+            kind: the kind of key that its algorithm needs, such as "RSA".
 
         Raises:
             Rejected: there is no such key.
             Problem: no keys are known, and the issuer cannot be reached.
         """
         key = self._known(kid, kind)
-        age = time.monotonic() - self._fetched
+        age = time.monotonic() - self._fetched_at
         if key is None or age > REFRESH:
-            running = self._fetching is not None and not self._fetching.done()
-            if not running and time.monotonic() - self._tried >= COOLDOWN:
-                self._tried = time.monotonic()
+            is_fetching = self._fetching is not None and not self._fetching.done()
+            if not is_fetching and time.monotonic() - self._fetch_began_at >= COOLDOWN:
+                self._fetch_began_at = time.monotonic()
                 self._fetching = asyncio.create_task(self._fetch())
             if self._fetching is not None and (key is None or age > MAX_STALE):
-                await asyncio.shield(self._fetching)
+                await asyncio.shield(self._fetching)  # others may wait for it, too
                 key = self._known(kid, kind)
-        if time.monotonic() - self._fetched > MAX_STALE:
+        if time.monotonic() - self._fetched_at > MAX_STALE:
             raise Problem(
                 "issuer-unavailable",
                 f"the keys of {self._settings.issuer} cannot be fetched, so its JWTs cannot be "
@@ -218,18 +240,20 @@ class _Keys:
         return key
 
     def _known(self, kid: str | None, kind: str) -> dict[str, Any] | None:
+        """Return the key of an id among those that were fetched; `None` if there is none."""
         fitting = [key for key in self._keys if key["kty"] == kind]
         if kid is None:
             return fitting[0] if len(fitting) == 1 else None
         return next((key for key in fitting if key.get("kid") == kid), None)
 
     async def _fetch(self) -> None:
+        """Fetch the keys; if that fails, keep those that are known, and log the reason."""
         try:
             self._keys = await asyncio.to_thread(_keys_of, self._settings)
-            self._fetched = time.monotonic()
+            self._fetched_at = time.monotonic()
         except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
-            why = str(error) or type(error).__name__
-            _log.warning("the keys of %s cannot be fetched: %s", self._settings.issuer, why)
+            reason = str(error) or type(error).__name__
+            _log.warning("the keys of %s cannot be fetched: %s", self._settings.issuer, reason)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -238,7 +262,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
-    """Fetch the issuer's public keys for signatures."""
+    """Fetch the issuer's public keys for signatures.
+
+    Raises:
+        ValueError: what was fetched is not usable; `_get` has the other errors.
+    """
     url = settings.jwks
     if url is None:
         document = _get(f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -273,7 +301,7 @@ def _get(url: str) -> dict[str, Any]:
     data = b""
     opener = urllib.request.build_opener(_NoRedirect)
     with opener.open(url, timeout=TIMEOUT) as reply:
-        while part := reply.read1(65_536):
+        while part := reply.read1(65_536):  # piece by piece: the timeout is for one read only
             data += part
             if len(data) > MAX_DOCUMENT:
                 raise ValueError(f"{url} is larger than {MAX_DOCUMENT:,} bytes")
@@ -291,7 +319,7 @@ def _is_safe(url: str) -> bool:
 
 
 def _claim(claims: dict[str, Any], name: str) -> Any:
-    """Return a claim by its name, or by its path as in "realm_access.roles"."""
+    """Return a claim by its name, or by its path as in "realm_access.roles"; `None` if missing."""
     if name in claims:
         return claims[name]
     value: Any = claims
@@ -301,12 +329,14 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
 
 
 def _texts(value: Any) -> list[str] | None:
+    """Return the texts of a claim: a list, or text separated by spaces; `None` without the claim.
+
+    A value of another type has none: what the issuer says wrongly gives no rights.
+    """
     if value is None:
         return None
     if isinstance(value, str):
         return value.split()
-    return (
-        [element for element in value if isinstance(element, str)]
-        if isinstance(value, list)
-        else []
-    )
+    if isinstance(value, list):
+        return [element for element in value if isinstance(element, str)]
+    return []

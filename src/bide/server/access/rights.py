@@ -34,7 +34,7 @@ ALL_QUEUES = ("*",)
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 
-_OF_COMMAND: dict[type[cmd.Command], Right] = {
+_RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Put: "put",
     cmd.Cancel: "change",
     cmd.Reschedule: "change",
@@ -76,7 +76,7 @@ def rights_of(
 
     Args:
         command: the command.
-        internal: the internal queue that it is for.
+        internal: the internal queue that it is for; `None`: a queue of users.
 
     Example:
         >>> rights_of(cmd.Put("orders", [], "replace"), None)
@@ -105,19 +105,24 @@ def rights_of(
         return ("consume",)  # a worker's heartbeat
     if isinstance(command, cmd.Put) and command.on_conflict == "replace":
         return ("put", "change")
-    return (_OF_COMMAND[type(command)],)
+    return (_RIGHT_OF_COMMAND[type(command)],)
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The sender of a request, with its rights."""
+    """The sender of a request, with its rights.
+
+    A caller has its own names of queues: without the namespace, if its token is for one. In the
+    store, each queue has its full name, such as shop/orders.
+    """
 
     namespace: str | None
     """The namespace; `None`: the whole store."""
     rights: frozenset[str]
+    """Names of rights, see `RIGHTS`."""
     queues: tuple[str, ...] = ALL_QUEUES
     """Patterns of the queues that the rights are for."""
     token: str | None = None
-    """The id of the token, or the subject of a JWT."""
+    """The id of the token, or the subject of a JWT; `None`: the server asks for no token."""
     name: str = ""
     """The name of the token, for the action log."""
 
@@ -154,15 +159,15 @@ class Caller(msgspec.Struct, frozen=True):
 
         Args:
             queue: the caller's name of the queue.
-            internal: the internal queue that it is.
+            internal: the internal queue that it is; `None`: a queue of users.
             heartbeat: whether the command is part of a heartbeat, which every worker may send: it
                 writes to a register of workers, or reads requests to stop.
 
         Raises:
             AccessDenied: naming the queue.
         """
-        its_own = internal is InternalQueue.WORKERS or internal is InternalQueue.STOPS
-        if not (heartbeat and its_own) and not self.sees(queue):
+        is_for_heartbeats = internal is InternalQueue.WORKERS or internal is InternalQueue.STOPS
+        if not (heartbeat and is_for_heartbeats) and not self.sees(queue):
             raise AccessDenied(
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"
@@ -186,7 +191,11 @@ class Caller(msgspec.Struct, frozen=True):
         return self.prefix(queue)
 
     def prefix(self, queue: str) -> str:
-        """Return the prefix in the store for a prefix of the caller's names of queues."""
+        """Return the prefix in the store for a prefix of the caller's names of queues.
+
+        Raises:
+            InvalidArgument: the queues are internal to the server.
+        """
         if self.namespace is not None:
             return f"{self.namespace}/{queue}"
         if queue.startswith(f"{SERVER_NAMESPACE}/"):
@@ -197,25 +206,37 @@ class Caller(msgspec.Struct, frozen=True):
         return queue
 
     def registers(self, names: Iterable[str]) -> list[str]:
-        """Return those queues that are registers of workers of the caller's queues."""
+        """Return those queues, by full names, in which workers of the caller's queues report.
+
+        A worker of the whole store reports in the register without a namespace.
+        """
         register = InternalQueue.WORKERS
         if self.namespace is None:
             return [name for name in names if register.matches(name)]
-        its = register.value, f"{self.namespace}/{register.value}"
-        return [name for name in names if name in its]
+        of_namespace = register.value, f"{self.namespace}/{register.value}"
+        return [name for name in names if name in of_namespace]
 
     def own(self, full: str) -> str | None:
-        """Return the caller's name of a queue, `None` if the caller may not see the queue."""
+        """Return the caller's name of a queue, `None` if the caller may not see the queue.
+
+        Registers of workers are not listed among the queues of anyone.
+
+        Args:
+            full: the full name of the queue.
+        """
         namespace, _, queue = full.rpartition("/")
-        foreign = namespace == SERVER_NAMESPACE or self.namespace not in (None, namespace)
-        if foreign or InternalQueue.WORKERS.matches(queue):
+        is_foreign = namespace == SERVER_NAMESPACE or self.namespace not in (None, namespace)
+        if is_foreign or InternalQueue.WORKERS.matches(queue):
             return None
         name = full if self.namespace is None else queue
         return name if self.sees(name) else None
 
     def name_of(self, full: str) -> str:
         """Return the caller's name of a subscription whose queue the caller may see."""
-        return full if self.namespace is None else split_name(full)[1]
+        if self.namespace is None:
+            return full
+        _namespace, name = split_name(full)
+        return name
 
 
 OPEN = Caller(None, frozenset(RIGHTS))
@@ -233,27 +254,34 @@ def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
     Raises:
         InvalidArgument: one of them does not exist, or there are none.
     """
-    given = list(rights)
-    wrong = [right for right in given if right not in RIGHTS]
-    if wrong or not given:
-        raise InvalidArgument(f"rights={','.join(wrong)!r} must be of {', '.join(RIGHTS)}")
-    return tuple(right for right in RIGHTS if right in given)
+    names = list(rights)
+    unknown = [name for name in names if name not in RIGHTS]
+    if unknown or not names:
+        raise InvalidArgument(f"rights={','.join(unknown)!r} must be of {', '.join(RIGHTS)}")
+    return tuple(right for right in RIGHTS if right in names)
 
 
 def check_patterns(patterns: Iterable[str], namespace: str | None) -> tuple[str, ...]:
-    """Return patterns of queue names: a name in which `*` matches any text.
+    """Return patterns of queue names, each once: a name in which `*` matches any text.
+
+    Args:
+        patterns: the patterns.
+        namespace: the namespace of the queues; `None`: the whole store, where a pattern may name a
+            namespace.
 
     Raises:
         InvalidArgument: one of them cannot match a queue, or there are none or too many.
     """
-    given = tuple(dict.fromkeys(patterns))
-    if not 0 < len(given) <= MAX_PATTERNS:
-        raise InvalidArgument(f"queues has {len(given)} patterns; write 1 to {MAX_PATTERNS}")
-    for pattern in given:
-        plain = pattern.replace("/", "", 1) if namespace is None else pattern
-        if not _PATTERN.fullmatch(plain):
+    distinct_patterns = tuple(dict.fromkeys(patterns))
+    if not 0 < len(distinct_patterns) <= MAX_PATTERNS:
+        raise InvalidArgument(
+            f"queues has {len(distinct_patterns)} patterns; write 1 to {MAX_PATTERNS}"
+        )
+    for pattern in distinct_patterns:
+        without_slash = pattern.replace("/", "", 1) if namespace is None else pattern
+        if not _PATTERN.fullmatch(without_slash):
             raise InvalidArgument(
                 f"queues={pattern!r} is not a pattern of queues: letters, digits, _ . : - and * "
                 "for any text, such as orders.*"
             )
-    return given
+    return distinct_patterns

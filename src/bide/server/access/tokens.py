@@ -35,7 +35,7 @@ QUEUE = InternalQueue.TOKENS.value
 
 PREFIX = "bide"
 
-PAGE = 10_000
+TOKENS_PER_SCAN = 10_000
 """How many tokens are read at a time."""
 
 LIFETIME = 90 * 86_400_000
@@ -52,6 +52,7 @@ class Former(msgspec.Struct, frozen=True):
     """The secret of a token before its rotation."""
 
     hash: str
+    """The SHA-256 of the whole token, in hexadecimal digits."""
     until: int
     """When it expires, in Unix milliseconds."""
 
@@ -66,14 +67,15 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queues: tuple[str, ...] = ALL_QUEUES
     """Patterns of the queues that the rights are for."""
     hash: str
+    """The SHA-256 of the whole token, in hexadecimal digits."""
     name: str = ""
     """A name for its purpose."""
     created: int
-    """When its secret was made."""
+    """When its secret was made, in Unix milliseconds."""
     expires: int | None = None
     """When it expires, in Unix milliseconds."""
     used: int | None = None
-    """When it was last used, to about a minute."""
+    """When it was last used, in Unix milliseconds, to about a minute."""
     former: tuple[Former, ...] = ()
     """Earlier secrets that are still accepted."""
 
@@ -94,8 +96,8 @@ class Tokens:
     def __init__(self, lane: Lane, clock: Clock = SYSTEM_CLOCK) -> None:
         self._lane = lane
         self._clock = clock
-        self._used: dict[str, tuple[Token, str]] = {}
-        """Tokens whose last use is to be written, with the versions of their messages."""
+        self._uses_to_write: dict[str, tuple[Token, str]] = {}
+        """By id: tokens whose last use is to be written, with the versions of their messages."""
 
     def create(
         self,
@@ -160,33 +162,44 @@ class Tokens:
             InvalidArgument: several tokens have the name.
         """
         while True:
-            if (old := self._named(name)) is None:
+            if (token := self._token_named(name)) is None:
                 return None
-            (message,) = expect(Found, self._lane.call(Find(QUEUE, [old.id]))).messages
+            # Again by its id, for the version of its message.
+            (message,) = expect(Found, self._lane.call(Find(QUEUE, [token.id]))).messages
             if message is None:
                 return None
-            old, now = _decode(message.data), self._clock.now()
-            text, digest = _new_secret(old.id)
-            lasts = old.expires - old.created if old.expires is not None else None
-            lasts = lasts if expires_ms == SAME else expires_ms
-            ends = now + overlap_ms
-            until = ends if old.expires is None else min(ends, old.expires)
-            former = [*old.former, Former(old.hash, until)] if overlap_ms else []
-            new = msgspec.structs.replace(
-                old,
-                hash=digest,
-                created=now,
-                expires=None if lasts is None else now + lasts,
-                former=tuple(secret for secret in former if secret.until > now),
-            )
-            put = Put(QUEUE, [_item(new)], "replace", message.version)
-            # Not done: the last use of the token was written meanwhile.
-            if expect(Outcomes, self._lane.call(put)).outcomes[0]:
-                return text, new
+            text, new_token = self._rotated(_decode(message.data), overlap_ms, expires_ms)
+            put = Put(QUEUE, [_item(new_token)], "replace", message.version)
+            (was_replaced,) = expect(Outcomes, self._lane.call(put)).outcomes
+            if was_replaced:
+                return text, new_token
+            # The last use of the token was written meanwhile: try again with that version.
+
+    def _rotated(self, old: Token, overlap_ms: int, expires_ms: int | None) -> tuple[str, Token]:
+        """Return a new token and its record, which replaces `old`."""
+        now = self._clock.now()
+        text, digest = _new_secret(old.id)
+        lifetime = expires_ms
+        if expires_ms == SAME:
+            lifetime = None if old.expires is None else old.expires - old.created
+        former: list[Former] = []
+        if overlap_ms:
+            overlap_end = now + overlap_ms
+            until = overlap_end if old.expires is None else min(overlap_end, old.expires)
+            former = [*old.former, Former(old.hash, until)]
+        return text, msgspec.structs.replace(
+            old,
+            hash=digest,
+            created=now,
+            expires=None if lifetime is None else now + lifetime,
+            former=tuple(secret for secret in former if secret.until > now),
+        )
 
     def listed(self) -> list[Token]:
         """Return all tokens, the oldest first."""
-        messages = run_steps(first_of(Scan(QUEUE, limit=PAGE), sys.maxsize), self._lane.call)
+        messages = run_steps(
+            first_of(Scan(QUEUE, limit=TOKENS_PER_SCAN), sys.maxsize), self._lane.call
+        )
         tokens = [_decode(message.data) for message in messages]
         return sorted(tokens, key=lambda token: token.created)
 
@@ -200,10 +213,10 @@ class Tokens:
         Raises:
             InvalidArgument: several tokens have the name.
         """
-        if (token := self._named(name)) is None:
+        if (token := self._token_named(name)) is None:
             return None
-        reply = expect(Outcomes, self._lane.call(Cancel(QUEUE, [token.id])))
-        return token if reply.outcomes[0] else None
+        (was_cancelled,) = expect(Outcomes, self._lane.call(Cancel(QUEUE, [token.id]))).outcomes
+        return token if was_cancelled else None
 
     async def caller(self, text: str) -> Caller | None:
         """Return the caller of a token, `None` if it is not valid."""
@@ -230,24 +243,34 @@ class Tokens:
             proves: returns whether the proof is right for a token at a time in Unix milliseconds.
         """
         message = None if id is None else await self._find(id)
-        token = _NOBODY if message is None else _decode(message.data)
+        # An unknown id is compared too, so that the time of the answer does not tell which exist.
+        token = _UNKNOWN_TOKEN if message is None else _decode(message.data)
         now = self._clock.now()
         if not proves(token, now) or message is None:
             return None
         if token.used is None or now - token.used >= USE_EVERY:
-            self._used[token.id] = msgspec.structs.replace(token, used=now), message.version
+            self._uses_to_write[token.id] = (
+                msgspec.structs.replace(token, used=now),
+                message.version,
+            )
         return Caller(token.namespace, frozenset(token.rights), token.queues, token.id, token.name)
 
     async def _find(self, id: str) -> Message | None:
-        return expect(Found, await self._lane.acall(Find(QUEUE, [id]))).messages[0]
+        (message,) = expect(Found, await self._lane.acall(Find(QUEUE, [id]))).messages
+        return message
 
     async def write_uses(self) -> None:
         """Write when tokens were last used, except for tokens that were changed or revoked."""
-        used, self._used = self._used, {}
-        for token, version in used.values():
+        uses, self._uses_to_write = self._uses_to_write, {}
+        for token, version in uses.values():
             await self._lane.acall(Put(QUEUE, [_item(token)], "replace", version))
 
-    def _named(self, name: str) -> Token | None:
+    def _token_named(self, name: str) -> Token | None:
+        """Return the token with a name or id, `None` if there is none.
+
+        Raises:
+            InvalidArgument: several tokens have the name.
+        """
         tokens = [token for token in self.listed() if name in (token.id, token.name)]
         if len(tokens) > 1:
             ids = ", ".join(token.id for token in tokens)
@@ -255,10 +278,12 @@ class Tokens:
         return tokens[0] if tokens else None
 
 
-_NOBODY = Token(id="", namespace=None, hash="0" * 64, created=0)
+_UNKNOWN_TOKEN = Token(id="", namespace=None, hash="0" * 64, created=0)
+"""A token that no text is."""
 
 
 def _item(token: Token) -> Item:
+    """Return the message that keeps a token; it is never due."""
     return Item(token.id, msgspec.json.encode(token), at=LATEST)
 
 
@@ -273,9 +298,11 @@ def _new_secret(id: str) -> tuple[str, str]:
 
 def _id_of(text: str) -> str | None:
     """Return the id in a token, `None` for other texts."""
-    prefix, id, secret = text.split("_", 2) if text.count("_") > 1 else ("", "", "")
-    plain = len(id) == 12 and id.isalnum() and id.isascii()
-    return id if prefix == PREFIX and plain and secret else None
+    if text.count("_") < 2:
+        return None
+    prefix, id, secret = text.split("_", 2)
+    is_valid_id = len(id) == 12 and id.isalnum() and id.isascii()
+    return id if prefix == PREFIX and is_valid_id and secret else None
 
 
 def _hash(text: str) -> str:
@@ -283,11 +310,11 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-KEYS = InternalQueue.KEYS.value
+KEYS_QUEUE = InternalQueue.KEYS.value
 
-KEY = "leases"
+KEY_ID = "leases"
 
-SIZE = 16
+SECRET_BYTES = 16
 """Bytes of a secret."""
 
 NO_LEASE = 0
@@ -299,13 +326,14 @@ class LeaseSecrets:
 
     Args:
         lane: the lane of the store, which keeps the key.
-        large: lets other requests go on meanwhile.
+        large_bodies: lets other requests go on meanwhile.
     """
 
-    def __init__(self, lane: Lane, large: LargeBodies) -> None:
+    def __init__(self, lane: Lane, large_bodies: LargeBodies) -> None:
         self._lane = lane
-        self._large = large
+        self._large_bodies = large_bodies
         self._key: bytes | None = None
+        """The key of all servers of the store; `None`: not read yet."""
 
     async def signed(self, queue: str, reply: Claimed) -> Claimed:
         """Add the secrets of its leases to the reply to a claim.
@@ -316,9 +344,9 @@ class LeaseSecrets:
         """
         if not reply.messages:
             return reply
-        key, pause, messages = await self._known_key(), self._large.pauses(), []
+        key, pause, messages = await self._known_key(), self._large_bodies.pauses(), []
         for message in reply.messages:
-            secret = _secret(key, queue, message.id, reply.token)
+            secret = _secret_of(key, queue, message.id, reply.token)
             messages.append(msgspec.structs.replace(message, secret=secret))
             await pause()
         return msgspec.structs.replace(reply, messages=messages)
@@ -334,15 +362,17 @@ class LeaseSecrets:
         Raises:
             LeaseLost: a secret is missing.
         """
-        key, pause = await self._known_key(), self._large.pauses()
-        checked_leases, fresh = [], False
+        key, pause = await self._known_key(), self._large_bodies.pauses()
+        checked_leases: list[Lease] = []
+        key_was_read_again = False
         for lease in leases:
             if lease.secret is not None:
-                good = _is_secret(key, queue, lease)
-                if not good and not fresh:  # a store that was lost and replaced has another key
-                    key, fresh = await self._read_key(self._key), True
-                    good = _is_secret(key, queue, lease)
-                checked_leases.append(Lease(lease.id, lease.token if good else NO_LEASE))
+                is_right = _has_right_secret(key, queue, lease)
+                if not is_right and not key_was_read_again:
+                    # A store that was lost and replaced has another key.
+                    key, key_was_read_again = await self._read_key(self._key), True
+                    is_right = _has_right_secret(key, queue, lease)
+                checked_leases.append(Lease(lease.id, lease.token if is_right else NO_LEASE))
             elif trusted:
                 checked_leases.append(lease)
             else:
@@ -360,24 +390,25 @@ class LeaseSecrets:
         """Return the key in the store.
 
         Args:
-            known: the key to store if there is none; `None`: a new one.
+            known: the key to store if there is none, so that the leases of a store that has lost
+                its key stay valid; `None`: a new one.
         """
         while True:
-            (message,) = expect(Found, await self._lane.acall(Find(KEYS, [KEY]))).messages
+            (message,) = expect(Found, await self._lane.acall(Find(KEYS_QUEUE, [KEY_ID]))).messages
             if message is not None:
                 self._key = message.data
                 return message.data
-            # If several servers store a key at the same time, the first succeeds.
-            key = Item(KEY, known or secrets.token_bytes(32), json=False, at=LATEST)
-            await self._lane.acall(Put(KEYS, [key]))
+            # If several servers store a key at the same time, the first succeeds, and all read it.
+            key = Item(KEY_ID, known or secrets.token_bytes(32), json=False, at=LATEST)
+            await self._lane.acall(Put(KEYS_QUEUE, [key]))
 
 
-def _is_secret(key: bytes, queue: str, lease: Lease) -> bool:
-    right = _secret(key, queue, lease.id, lease.token)
-    return hmac.compare_digest(right.encode(), (lease.secret or "").encode())
+def _has_right_secret(key: bytes, queue: str, lease: Lease) -> bool:
+    right_secret = _secret_of(key, queue, lease.id, lease.token)
+    return hmac.compare_digest(right_secret.encode(), (lease.secret or "").encode())
 
 
-def _secret(key: bytes, queue: str, id: str, number: int) -> str:
+def _secret_of(key: bytes, queue: str, id: str, number: int) -> str:
     text = f"{queue}\n{number}\n{id}".encode()  # neither queue nor number contains a line end
-    digest = hmac.digest(key, text, "sha256")[:SIZE]
+    digest = hmac.digest(key, text, "sha256")[:SECRET_BYTES]
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
