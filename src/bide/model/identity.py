@@ -203,7 +203,7 @@ _next = 0
 def new_id() -> str:
     """Return a new random id; see `new_ids`."""
     number = _reserve(1)
-    return _encode(number >> 10) + _PAIRS[number & 1023]
+    return _head(number >> 10) + _PAIRS[number & 1023]
 
 
 def new_ids(count: int) -> list[str]:
@@ -216,7 +216,7 @@ def new_ids(count: int) -> list[str]:
     ids: list[str] = []
     while len(ids) < count:  # at once those that differ only in their last two characters
         high, low = divmod(number + len(ids), 1024)
-        head = _encode(high)
+        head = _head(high)
         ids += [head + pair for pair in _PAIRS[low : low + count - len(ids)]]
     return ids
 
@@ -235,10 +235,18 @@ def _reserve(count: int) -> int:
         return (_last_ms << 80 | _next) - count
 
 
-@lru_cache(maxsize=1)
+def _head(number: int) -> str:
+    """Return 120 bits as 24 characters."""
+    return _encode(number >> 60) + _encode(number & _HALF)
+
+
+_HALF = 2**60 - 1
+
+
+@lru_cache(maxsize=2)
 def _encode(number: int) -> str:
-    """Return 120 bits as 24 characters. Ids of the same millisecond mostly have the same."""
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(110, -1, -10)])
+    """Return 60 bits as 12 characters. The halves of most ids are those of the id before."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(50, -1, -10)])
 
 
 @in_child
