@@ -1,9 +1,9 @@
 """The Redis engine: one queue for many machines, on a Redis or Valkey server."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from bide.engines import losses
@@ -32,9 +32,6 @@ _SINGLE: dict[Any, Callable[[Any, int], Step]] = {
 }
 """By the name of its verb: how a command is executed of which each is executed as one."""
 
-_TELLING = (cmd.Queues, cmd.Delete)
-"""Commands that tell which queues exist: those that later commands create are made after them."""
-
 _ALONE = (cmd.Scan, cmd.ForecastCommand, cmd.Explain, cmd.Delete)
 """Commands of several rounds: nothing else may be executed meanwhile."""
 
@@ -45,14 +42,6 @@ def _alike(command: cmd.Command) -> object:
     if of_its_own or not command.named_by or isinstance(command, (cmd.Edit, cmd.Find)):
         return object()
     return command.queue, script_of(command)
-
-
-def _divided(commands: Sequence[cmd.Command]) -> list[Sequence[cmd.Command]]:
-    """Divide commands where some tell which queues exist."""
-    if len(commands) == 1:
-        return [commands]
-    runs = groupby(commands, lambda command: isinstance(command, _TELLING))
-    return [list(run) for _, run in runs]
 
 
 class RedisEngine:
@@ -90,10 +79,7 @@ class RedisEngine:
         try:
             if self._sender.claims:
                 self._give_back(now)
-            outcomes: list[Result] = []
-            for part in _divided(commands):
-                own = identities and identities[len(outcomes) : len(outcomes) + len(part)]
-                outcomes += self._execute(part, now, own)
+            outcomes = self._execute(commands, now, identities)
         except BideError:
             self._sender.claims.clear()
             raise
@@ -135,7 +121,7 @@ class RedisEngine:
             call, _ = interrupted[0]
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
-                rows = [part for id in ids for part in (id, head[2])]
+                rows = [part for id in ids for part in (id, str(head[2]))]
                 script, args = script_of(cmd.RetryCommand(call.queue, [], release=True))
                 given_back = ScriptCall(
                     script, call.queue, args, call.shard, call.shards, rows=rows
@@ -147,17 +133,16 @@ class RedisEngine:
         self, commands: Sequence[cmd.Command], now: int | None, identities: Identities
     ) -> list[Result]:
         """Execute commands, in one pipeline what can be; return what came of each."""
-        queues = self._find_queues(commands, now)
+        runs: Iterable[Sequence[cmd.Command]] = (commands,)
+        if identities is not None:  # each has an answer of its own
+            runs = [(command,) for command in commands]
+        elif len(commands) != 1:
+            runs = [list(run) for _, run in groupby(commands, _alike)]
+        asked: dict[str, ShardedQueue | StoreError] = {}
         outcomes: list[Result] = []
         together: list[Step] = []
-        if identities is not None:  # each has an answer of its own
-            runs = [[command] for command in commands]
-        elif len(commands) > 1:
-            runs = [list(run) for _, run in groupby(commands, _alike)]
-        else:
-            runs = [list(commands)]
         for place, run in enumerate(runs):
-            step, alone = self._step(run, queues)
+            step, alone = self._step(run, asked, now)
             if identities is not None and (identity := identities[place]) is not None:
                 step = identified(step, identity)
             if alone:
@@ -168,37 +153,39 @@ class RedisEngine:
                 together.append(step)
         return outcomes + self._advance(together, now)
 
-    def _find_queues(
-        self, commands: Sequence[cmd.Command], now: int | None
-    ) -> dict[str, ShardedQueue | StoreError]:
-        """Find the queues of commands, errors as values; make those that they create."""
-        queues: dict[str, ShardedQueue | StoreError] = {}
-        for command in commands:
-            queue = command.queue
-            known = self._shards.known.get(queue)
-            if known is not None and known.kept:
-                queues[queue] = known
-                continue
-            if isinstance(command, cmd.Queues) or isinstance(queues.get(queue), StoreError):
-                continue
-            creates = isinstance(command, (cmd.Put, cmd.Configure))
-            if creates or queue not in queues:
-                limited = any(getattr(command, name, None) for name in LIMITS)
-                new = 1 if limited else self._settings.shards
-                try:
-                    queues[queue] = self._shards.find(queue, new if creates else 0, now)
-                except StoreError as error:
-                    queues[queue] = error
-        return queues
+    def _queue_of(
+        self, command: cmd.Command, asked: dict[str, ShardedQueue | StoreError], now: int | None
+    ) -> ShardedQueue | StoreError:
+        """Return the queue of a command, an error as a value; make it if the command creates it."""
+        queue = command.queue
+        known = self._shards.known.get(queue)
+        if known is not None and known.kept:
+            return known
+        creates = isinstance(command, (cmd.Put, cmd.Configure))
+        before = asked.get(queue)
+        if before is None or (creates and not isinstance(before, StoreError)):
+            limited = any(getattr(command, name, None) for name in LIMITS)
+            new = 1 if limited else self._settings.shards
+            try:
+                asked[queue] = self._shards.find(queue, new if creates else 0, now)
+            except StoreError as error:
+                asked[queue] = error
+        return asked[queue]
 
     def _step(
-        self, run: Sequence[Any], queues: dict[str, ShardedQueue | StoreError]
+        self, run: Sequence[Any], asked: dict[str, ShardedQueue | StoreError], now: int | None
     ) -> tuple[Step, bool]:
-        """Return what commands become, and whether nothing else may be executed meanwhile."""
+        """Return what commands become, and whether nothing else may be executed meanwhile.
+
+        Args:
+            run: commands on one queue that are executed as one.
+            asked: queues for which this batch has asked the store.
+            now: see `execute`.
+        """
         command = run[0]
         if isinstance(command, cmd.Queues):
             return self._list(command), True
-        sharded = queues[command.queue]
+        sharded = self._queue_of(command, asked, now)
         if isinstance(sharded, StoreError):
             return _fail([sharded] * len(run)), False
         shards = sharded.count
@@ -238,7 +225,7 @@ class RedisEngine:
                     outcomes[place] = end.value
                 except StoreError as error:
                     outcomes[place] = [error]
-        return [outcome for results in outcomes for outcome in results]
+        return list(chain.from_iterable(outcomes))
 
     def _ask(self, calls: Sequence[ScriptCall], now: int | None) -> list[Any]:
         """Send calls; make shards that were not there. Return what each answered."""
