@@ -12,7 +12,7 @@ import msgspec
 
 from bide.engines.constants import with_constants
 from bide.engines.redis.constants import CONSTANTS
-from bide.engines.redis.layout import Arg
+from bide.engines.redis.layout import Word
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
 from bide.model.replies import Reply
@@ -33,7 +33,7 @@ class ScriptCall(msgspec.Struct, frozen=True, gc=False):
     """The number of shards of the queue."""
     reads: bool = False
     """It changes nothing, though its script may."""
-    rows: Sequence[Arg] = ()
+    rows: Sequence[Word] = ()
     """What it says of each message, end to end."""
     identity: Identity | None = None
     """Of the command, if its sender may send it again."""

@@ -93,7 +93,7 @@ class _Claiming:
                 id,
                 self.command.queue,
             )
-        if rows := [(id, self.token) for id in self._damaged]:
+        if rows := [(id, str(self.token)) for id in self._damaged]:
             head = "repair", None, None, None, None, "", self.command.holder
             yield from in_lots("change", self.command, rows, head, shards)
 

@@ -157,7 +157,8 @@ def copies(key: bytes) -> tuple[bytes, ...]:
 ORDER = 12
 """Digits of the order of putting, in front of each member of a sorted set."""
 
-Arg = bytes | str | int
+Word = bytes | str
+Arg = Word | int
 
 _pack = msgspec.msgpack.Encoder().encode
 

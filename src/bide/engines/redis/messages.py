@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from bide.engines.redis.calls import Result, Round, ScriptCall, Step
 from bide.engines.redis.constants import SLICE
-from bide.engines.redis.layout import Arg, as_outcome, packed_values, shard_of
+from bide.engines.redis.layout import Word, as_outcome, packed_values, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import Origin
@@ -37,24 +37,21 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     script, head = script_of(command)
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
+    sizes = [len(record) for _, record, _ in rows]
     outcomes, answered, failed = yield from in_lots(
-        script,
-        command,
-        rows,
-        head,
-        sharded.count,
-        first=first,
-        sizes=[len(row[1]) for row in rows],
+        script, command, rows, head, sharded.count, first=first, sizes=sizes
     )
     for lot, (now, _change, following, stored) in answered:
         sharded.next = max(sharded.next, following)
-        for index, outcome in zip(lot, stored, strict=True):
-            id, died = items[index].id, items[index].died
+        for place, index in enumerate(lot):
+            item, outcome = items[index], stored[place]
             if isinstance(outcome, list):
-                outcomes[index] = as_outcome(command.queue, id, *outcome)
+                outcomes[index] = as_outcome(command.queue, item.id, *outcome)
                 continue
-            state: State = "dead" if died is not None else "ready" if outcome <= now else "delayed"
-            outcomes[index] = Outcome(id, True, state, outcome, died)
+            state: State = "ready" if outcome <= now else "delayed"
+            if item.died is not None:
+                state = "dead"
+            outcomes[index] = Outcome(item.id, True, state, outcome, item.died)
     return _share_out([len(each.items) for each in run], outcomes, failed)
 
 
@@ -130,15 +127,15 @@ def _edited(command: cmd.Edit) -> dict[str, Any]:
     return given
 
 
-def _named(command: Any) -> list[tuple[Arg, ...]]:
+def _named(command: Any) -> list[tuple[Word, ...]]:
     """Return the id, and the token if there is one, of all messages that a command names.
 
     Of an ack with results also the result; of a command with versions what the caller saw.
     """
     if isinstance(command, cmd.Ack) and command.results:
         both = zip(command.leases, command.results, strict=True)
-        return [(lease.id, lease.token, result or "") for lease, result in both]
-    leases = [(lease.id, lease.token) for lease in getattr(command, "leases", ())]
+        return [(lease.id, str(lease.token), result or "") for lease, result in both]
+    leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
@@ -242,7 +239,8 @@ def in_lots(
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
     answered, failed = [], None
-    for (_, lot), answer in zip(lots, answers, strict=True):
+    for place, (_, lot) in enumerate(lots):
+        answer = answers[place]
         if not isinstance(answer, StoreError):
             answered.append((lot, answer))
             continue

@@ -17,7 +17,7 @@ from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import (
     LAYOUT,
     VERSION,
-    Arg,
+    Word,
     copies,
     packed_values,
     replay_key,
@@ -27,6 +27,7 @@ from bide.engines.redis.layout import (
 )
 from bide.engines.redis.settings import RedisSettings
 from bide.engines.redis.transport import ServerCommand, Transport
+from bide.engines.redis.wire import PackedWords, pack_first
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
 
@@ -65,7 +66,8 @@ class CallSender(Transport):
         self.claims: list[tuple[ScriptCall, ServerCommand]] = []
         """Calls of claims whose replies no caller has got yet: the engine clears this."""
         self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
-        """By queue and shard: the number of its last change, and the store's clock then."""
+        """By queue and shard: the store's clock at its last answer, and the number of its last
+        change then."""
         self._on_lost = on_lost
 
     def open(self) -> None:
@@ -141,61 +143,57 @@ class CallSender(Transport):
         If it is known, later calls may have taken the place of the reply.
         """
         request.again = not request.done
-        (answer,) = self.execute([request])
-        return answer
+        if request.again:
+            self.execute([request])
+        return self.result_of(request)
 
     def _note_changes(self, calls: Sequence[ScriptCall], answers: Sequence[Any]) -> None:
         """Read from the numbers of changes whether the store has lost some."""
-        changes: dict[tuple[str, int], tuple[int, int, int]] = {}
-        for call, answer in zip(calls, answers, strict=True):
+        for place, call in enumerate(calls):
+            answer = answers[place]
             if isinstance(answer, StoreError):
                 continue
             head = answer[0] if type(answer[0]) is list else answer
-            now, change, shard = head[0], head[1], (call.queue, call.shard)
-            if call.identity is not None and (last := self._changes.get(shard)) and now <= last[1]:
-                continue  # perhaps the reply to a try that was long ago
-            highest, made, _ = changes.get(shard, (0, 0, 0))
-            changes[shard] = max(change, highest), made + (call.script in CHANGING), now
-        for shard, (change, made, now) in changes.items():
-            if (last := self._changes.get(shard)) is None:
-                self._changes[shard] = [change, now]
+            latest = head[:2]
+            shard = call.queue, call.shard
+            last = self._changes.get(shard)
+            if last is None:
+                self._changes[shard] = latest
                 continue
+            if call.identity is not None and latest <= last:
+                continue  # perhaps the reply to a try that was long ago
             self._changes.move_to_end(shard)
-            known, last[:] = last[0], (change, now)
-            if known and change < known + made:
-                self._on_lost(shard[0], known + made - change)
+            least = last[1] + (1 if call.script in CHANGING else 0)
+            if last[1] and latest[1] < least:
+                self._on_lost(call.queue, least - latest[1])
+            last[:] = latest
 
     def _prepare(self, call: ScriptCall, place: int, now: int | None) -> ServerCommand:
         """Return a call as it is sent, at a place in its pipeline."""
         script, queue, shard = call.script, call.queue, call.shard
         writes = script in self._library.writing and not call.reads
         identity = call.identity if writes else None
-        mark = str(next(self._numbers))
-        label = f"{mark} ".encode()
+        number = next(self._numbers)
+        mark, label = str(number), b"%d " % number
         if identity is None:
-            slot, first_words = _first_words(script, queue, shard, self._lane, place)
+            slot, first = _first_words(script, queue, shard, self._lane, place)
         else:
             kept_in = shard if self.clustered else None
             sender = identity.sender, identity.owner
-            slot, first_words = _first_words_identified(script, queue, shard, *sender, kept_in)
+            slot, first = _first_words_identified(script, queue, shard, *sender, kept_in)
             mark = f"{mark} {_words_of(call, identity)}"
         lifetime = self._lifetime if writes else 0
         lane = self._lane if self.listens else ""
-        words = mark, packed_values((lifetime, call.shards, lane, now, *call.args)), *call.rows
-        return ServerCommand(
-            slot if self.clustered else 0,
-            first_words + words,
-            writes=writes,
-            hurried=call.shards > 1 and script in _HURRIED,
-            mark=len(first_words),
-            label=label,
-        )
+        values = packed_values((lifetime, call.shards, lane, now, *call.args))
+        hurried = call.shards > 1 and script in _HURRIED
+        words = mark, values, *call.rows
+        return ServerCommand(slot if self.clustered else 0, words, writes, hurried, first, label)
 
 
 @lru_cache(1024)
 def _first_words(
     script: str, queue: str, shard: int, lane: str, place: int
-) -> tuple[int, tuple[Arg, ...]]:
+) -> tuple[int, PackedWords]:
     """Return the slot of a call, and its words up to the mark."""
     return _call_of(script, queue, shard, [replay_key(queue, shard, lane, place)])
 
@@ -203,14 +201,15 @@ def _first_words(
 @lru_cache(1024)
 def _first_words_identified(
     script: str, queue: str, shard: int, sender: str, owner: str, kept_in: int | None
-) -> tuple[int, tuple[Arg, ...]]:
+) -> tuple[int, PackedWords]:
     """Return the same of a call whose command has an identity."""
     return _call_of(script, queue, shard, sender_keys(sender, owner, queue, kept_in))
 
 
-def _call_of(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int, tuple[Arg, ...]]:
+def _call_of(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int, PackedWords]:
     keys = [*script_keys(queue, shard), *kept]
-    return slot_of(keys[0]), ("FCALL", load_library().functions[script], str(len(keys)), *keys)
+    words: tuple[Word, ...] = "FCALL", load_library().functions[script], str(len(keys)), *keys
+    return slot_of(keys[0]), pack_first(words)
 
 
 def _words_of(call: ScriptCall, identity: Identity) -> str:

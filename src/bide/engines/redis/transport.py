@@ -9,11 +9,10 @@ from redis.exceptions import BusyLoadingError
 
 from bide.engines.redis.connection import RedisConnection
 from bide.engines.redis.faults import Refusal, has_run, is_away, passes, translate
-from bide.engines.redis.layout import Arg
 from bide.engines.redis.nodes import Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings, shown_address
-from bide.engines.redis.wire import ConnectionLost, pack
+from bide.engines.redis.wire import ConnectionLost, PackedWords, pack, pack_behind
 from bide.logs import logger
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
 
@@ -31,12 +30,13 @@ class ServerCommand(msgspec.Struct, eq=False):
 
     slot: int
     """0 if one server has all."""
-    words: tuple[Arg, ...]
+    words: tuple[Any, ...]
+    """All, or those behind `first`: the mark of the script's call, and so on."""
     writes: bool
     hurried: bool
     """It does not wait for a server that is away."""
-    mark: int = 0
-    """The place of the mark among the words of a script's call."""
+    first: PackedWords | None = None
+    """Of a script's call: the words in front of the others."""
     label: bytes = b""
     """With what the answer begins; empty for a command of the server's own."""
     answer: Any = None
@@ -47,10 +47,10 @@ class ServerCommand(msgspec.Struct, eq=False):
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
-        words, mark = self.words, self.mark
+        words = self.words
         if self.again and self.writes:
-            words = (*words[:mark], f"?{words[mark]!s}", *words[mark + 1 :])
-        return pack(words)
+            words = (f"?{words[0]!s}", *words[1:])
+        return pack(words) if self.first is None else pack_behind(self.first, words)
 
 
 class Transport:
@@ -73,6 +73,9 @@ class Transport:
     def execute(self, requests: Sequence[ServerCommand]) -> list[Any]:
         """Send to all servers at once, and again where the answer was lost or the server wrong.
 
+        Args:
+            requests: none of them is done.
+
         Returns:
             The answer to each, errors as values.
         """
@@ -82,10 +85,12 @@ class Transport:
             if remaining := _left(remaining):
                 self._wait(remaining)
                 remaining = _left(requests)
-        return [
-            self._error_of(request) if isinstance(request.answer, Exception) else request.answer
-            for request in requests
-        ]
+        return [self.result_of(request) for request in requests]
+
+    def result_of(self, request: ServerCommand) -> Any:
+        """Return the answer to a command that was sent, an error as a value."""
+        answer = request.answer
+        return self._error_of(request) if isinstance(answer, Exception) else answer
 
     def _wait(self, requests: Sequence[ServerCommand]) -> None:
         """Wait a little, unless other servers have the slots now; give up what is hopeless."""
@@ -101,23 +106,23 @@ class Transport:
         """Send commands to the servers that have them, and take in what those answer."""
         groups: dict[Address, list[ServerCommand]] = {}
         try:
-            addresses = [self.nodes.owner(request.slot) for request in requests]
+            for request in requests:
+                if (address := self.nodes.owner(request.slot)) is not None:
+                    groups.setdefault(address, []).append(request)
+                else:
+                    text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
+                    request.answer = Refusal(text)
         except StoreError as error:  # the others would ask the sentinels again
             self.nodes.doubt()
             self._fail(requests, error)
             return
-        for request, address in zip(requests, addresses, strict=True):
-            if address is None:
-                text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
-                request.answer = Refusal(text)
-            else:
-                groups.setdefault(address, []).append(request)
         # What is asked about servers is asked first: nothing else is sent while answers are due.
-        reached = [self._connect(*each) for each in groups.items()]
+        reached = [self._connect(address, group) for address, group in groups.items()]
         exchanges = []
-        for connection, due in filter(None, reached):
+        for connection, due in [each for each in reached if each is not None]:
             try:
-                exchange = connection.begin(_packed(due), [request.label for request in due])
+                packed = b"".join([request.packed() for request in due])
+                exchange = connection.begin(packed, [request.label for request in due])
             except ConnectionLost as lost:
                 self._lose(connection, due, lost)
             else:
@@ -132,7 +137,7 @@ class Transport:
                 self._confirm(connection.address, due)
 
     def _connect(
-        self, address: Address, group: Sequence[ServerCommand]
+        self, address: Address, group: list[ServerCommand]
     ) -> tuple[RedisConnection, list[ServerCommand]] | None:
         """Return the connection to a server, and which commands go there now, if any.
 
@@ -143,20 +148,20 @@ class Transport:
         except StoreError as error:
             self._fail(group, error)
             return None
+        due = group
         writes = address in self._short and any(request.writes for request in group)
         if writes and (missing := self._missing(connection)):
             for request in group:
                 if request.writes and not request.again:
                     request.answer, request.done = missing, True
-        if not (due := [request for request in group if not request.done]):
-            return None
+            if not (due := [request for request in group if not request.done]):
+                return None
         wanted = self._settings.wait_replicas
         if wanted > 0 and any(request.writes for request in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            due.append(
-                ServerCommand(group[0].slot, ("WAIT", wanted, max(1, int(longest))), False, False)
-            )
+            wait = "WAIT", wanted, max(1, int(longest))
+            due = [*due, ServerCommand(group[0].slot, wait, writes=False, hurried=False)]
         return connection, due
 
     def _take(
@@ -167,8 +172,8 @@ class Transport:
         A slot that is moving (ASK) is asked for until it has moved: before that, the new server
         has no script executed, since never all keys of a script exist.
         """
-        for request, answer in zip(due, answers, strict=True):
-            request.answer = answer
+        for place, request in enumerate(due):
+            request.answer = answer = answers[place]
             if not isinstance(answer, Refusal):
                 request.done = True
                 self._since.pop(request.slot, None)
@@ -273,10 +278,6 @@ class Transport:
             f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
             "back, or ask for fewer"
         )
-
-
-def _packed(requests: Sequence[ServerCommand]) -> bytes:
-    return b"".join([request.packed() for request in requests])
 
 
 def _left(requests: Sequence[ServerCommand]) -> list[ServerCommand]:

@@ -10,14 +10,14 @@ import select
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 import msgspec
 from redis import exceptions as raised
 
 from bide.engines.redis.faults import Refusal, is_of_network
-from bide.engines.redis.layout import Arg
+from bide.engines.redis.layout import Arg, Word
 
 _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
 """What ends a connection; the third: what came was not said by Redis."""
@@ -40,12 +40,35 @@ class ConnectionLost(Exception):
     """The connection broke; its cause is what broke it, in the same words."""
 
 
+class PackedWords(NamedTuple):
+    """The first words of a command as they go to the server: many calls have the same."""
+
+    words: int
+    """How many they are."""
+    packed: bytes
+
+
 def pack(words: tuple[Arg, ...]) -> bytes:
     """Return a command as it goes to the server."""
-    if int in map(type, words):
-        # An interrupt while hiredis takes the text of a number would end the process.
-        words = tuple([str(word) if type(word) is int else word for word in words])
-    return hiredis.pack_command(words)  # type: ignore[no-any-return,arg-type]
+    # An interrupt while hiredis takes the text of a number would end the process.
+    texts = tuple([str(word) if type(word) is int else word for word in words])
+    return hiredis.pack_command(texts)  # type: ignore[no-any-return,arg-type]
+
+
+def pack_first(words: tuple[Word, ...]) -> PackedWords:
+    """Return the first words of a command, for `pack_behind`."""
+    return PackedWords(len(words), _pack(words))
+
+
+def pack_behind(first: PackedWords, words: tuple[Word, ...]) -> bytes:
+    """Return a command as it goes to the server, of its first words and the others."""
+    return b"*%d\r\n%b%b" % (first.words + len(words), first.packed, _pack(words))
+
+
+def _pack(words: tuple[Word, ...]) -> bytes:
+    """Return words as they go to the server, without their number."""
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return packed.partition(b"\n")[2]
 
 
 class Wire:
