@@ -195,6 +195,24 @@ def test_a_handler_may_settle_its_delivery_by_itself(shop: Shop) -> None:
     assert shop.effects == ["again", "again", "dead", "ok", "raises"]
 
 
+def test_an_async_handler_may_settle_its_delivery_by_itself(shop: Shop) -> None:
+    engine = shop.asynchronous()
+
+    @shop.app.handler("q", concurrency=1)
+    async def handle(body: str, delivery: bide.AsyncDelivery) -> None:
+        async with engine.begin() as connection:
+            await connection.execute(INSERT, {"id": body})
+            if body == "dead":
+                await delivery.bury("no", within=connection)
+            else:
+                await delivery.ack({"id": body}, within=connection)
+
+    shop.queue.put_many([bide.NewMessage(id, id=id) for id in ("dead", "ok")])
+    play(shop, lambda: shop.queue.counts().sizes.dead == shop.queue.counts().flow.acked == 1)
+    assert shop.effects == ["dead", "ok"]
+    assert shop.queue.result("ok") == {"id": "ok"}
+
+
 def test_what_settles_without_a_transaction_is_refused(shop: Shop) -> None:
     refusals = []
 
@@ -261,6 +279,22 @@ def test_a_transaction_that_stays_open_delays_no_neighbour(server: Shop) -> None
 
     assert server.effects == ["open"]
     assert sorted(handled) == sorted(["open", "long", *(f"n{number}" for number in range(4))])
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_above_read_committed_a_message_takes_effect_once(server: Shop, level: str) -> None:
+    """Their leases are long, so that none is extended; what cannot be serialized is retried."""
+    engine = server.engine.execution_options(isolation_level=level)
+    retry = bide.Backoff(attempts=1_000, first="1ms", ceiling="5ms")
+
+    @server.app.handler("q", within=engine.begin, lease="1h", retry=retry, concurrency=4)
+    def handle(body: str, within: sqlalchemy.Connection) -> None:
+        within.execute(INSERT, {"id": body})
+
+    ids = [f"m{number:02}" for number in range(40)]
+    server.queue.put_many([bide.NewMessage(id, id=id, attempts=1_000) for id in ids])
+    play(server, lambda: server.queue.counts().flow.acked == 40)
+    assert server.effects == ids
 
 
 @pytest.mark.process
