@@ -217,13 +217,13 @@ def test_the_watchdog_of_systemd_guards_also_during_a_reload(
 
     async def story() -> None:
         supervisor = Supervisor(["true"])
-        supervisor._tell(watchdog=True)  # it begins
+        supervisor._publish_health(feeds_watchdog=True)  # it begins
         process = supervisor.slots[0].process = supervisor._start(1)
         process.report = ProcessReport(ready=True)
-        supervisor._tell(watchdog=True)
+        supervisor._publish_health(feeds_watchdog=True)
         supervisor.reload()
         process.reported -= 60  # its event loop is blocked
-        supervisor._tell(watchdog=True)
+        supervisor._publish_health(feeds_watchdog=True)
         await process.over
 
     asyncio.run(story())

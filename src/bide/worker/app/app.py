@@ -96,12 +96,13 @@ class Job(msgspec.Struct):
                 f"{type(self).__name__} belongs to no queue yet; register it with @app.job(queue)"
             )
         due = self.due()
-        at, delay = (due, None) if isinstance(due, datetime) else (None, due)
+        at = due if isinstance(due, datetime) else None
+        delay = None if isinstance(due, datetime) else due
         options = dict(self.options())
         headers = {**options.pop("headers", {}), JOB: self._name}
         try:
             return NewMessage(self, delay=delay, at=at, id=self.key(), headers=headers, **options)
-        except TypeError as error:
+        except TypeError as error:  # an unexpected keyword argument
             raise InvalidArgument(f"options of {type(self).__name__}: {error}") from error
 
 
@@ -328,23 +329,30 @@ class App(Periodic):
             group_rate=group_rate,
         )
 
-        def register(kind: J) -> J:
-            if not isinstance(kind, type) or not issubclass(kind, Job):
-                raise InvalidArgument(f"{kind!r} is no subclass of bide.Job")
-            if kind.run is Job.run:
+        def register(job_class: J) -> J:
+            if not isinstance(job_class, type) or not issubclass(job_class, Job):
+                raise InvalidArgument(f"{job_class!r} is no subclass of bide.Job")
+            if job_class.run is Job.run:
                 raise InvalidArgument(
-                    f"{kind.__name__} has no method run, which does the work; write def run(self)"
+                    f"{job_class.__name__} has no method run, which does the work; write def "
+                    "run(self)"
                 )
-            known_as = check_name(name or kind.__name__, "name")
-            self._check_name(queue, known_as)
-            wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
+            job_name = check_name(name or job_class.__name__, "name")
+            self._check_is_new_in(queue, job_name)
+            overrides = job_class.still_wanted is not Job.still_wanted
             handler = make_handler(
-                kind.run, timeout, retry, wanted, body=kind, warn_after=warn_after
+                job_class.run,
+                timeout,
+                retry,
+                job_class.still_wanted if overrides else None,
+                body=job_class,
+                warn_after=warn_after,
             )
-            handler = replace(handler, takes=str(inspect.signature(kind)))
-            self._add(queue, known_as, handler, lease, concurrency, settings)
-            kind._name = known_as
-            return kind
+            # For lists: what a message carries is what the class takes, not what `run` does.
+            handler = replace(handler, takes=str(inspect.signature(job_class)))
+            self._add(queue, job_name, handler, lease, concurrency, settings)
+            job_class._name = job_name
+            return job_class
 
         return register
 
@@ -445,30 +453,30 @@ class App(Periodic):
             if inspect.isclass(function) or not callable(function):
                 raise InvalidArgument(f"{function!r} is no function; classes are for @app.job")
             check_is_no_generator(function)
-            known_as = check_name(name or _name_of_task(function), "name")
-            if known_as in self.tasks:
+            task_name = check_name(name or _name_of_task(function), "name")
+            if task_name in self.tasks:
                 raise InvalidArgument(
-                    f"a task is named {known_as!r} already; give this one another name="
+                    f"a task is named {task_name!r} already; give this one another name="
                 )
-            home = queue or known_as
-            backoff = checked_retry(retry) or Backoff()
-            made = Task(
+            queue_name = queue or task_name
+            task = Task(
                 self,
                 self._open_queues,
                 function,
-                known_as,
-                home,
-                backoff,
+                task_name,
+                queue_name,
+                retry=checked_retry(retry) or Backoff(),
                 joins=within is not None,
             )
-            self._check_name(home, known_as)
-            handler = made.handler(timeout, warn_after)
+            self._check_is_new_in(queue_name, task_name)
+            handler = task.handler(timeout, warn_after)
             if within is not None:
                 handler = in_transaction(handler, within)
-            self._add(home, known_as, handler, lease, concurrency, settings)
-            self._queue_handlers[home].tasks = True
-            self.tasks[known_as] = made
-            return made
+            self._add(queue_name, task_name, handler, lease, concurrency, settings)
+            # From now on bodies of messages in this queue may name tasks.
+            self._queue_handlers[queue_name].tasks = True
+            self.tasks[task_name] = task
+            return task
 
         return register if function is None else register(function)
 

@@ -14,17 +14,8 @@ def facts_of(app: App) -> Iterator[dict[str, Any]]:
     for queue, queue_handlers in app.queue_handlers.items():
         for name, handler in queue_handlers.handlers.items():
             source = app.sources.get(queue)
-            if source is not None:
-                kind = "source"
-            elif queue in app.schedules:
-                kind = "schedule"
-            elif name is None:
-                kind = "handler"
-            else:
-                task = app.tasks.get(name)
-                kind = "task" if task is not None and task.queue_name == queue else "job"
             facts: dict[str, Any] = {
-                "kind": kind,
+                "kind": _kind_of(app, queue, name),
                 "name": name or (handler.name if source is None else source.name),
                 "queue": queue if source is None else source.queue,
                 "takes": handler.takes,
@@ -35,5 +26,24 @@ def facts_of(app: App) -> Iterator[dict[str, Any]]:
                 "declared": queue_handlers.settings,
             }
             if handler.timeout is not None:
-                facts["timeout"] = round(handler.timeout * 1000)
+                facts["timeout"] = round(handler.timeout * 1000)  # milliseconds, as the lease
             yield facts
+
+
+def _kind_of(app: App, queue: str, name: str | None) -> str:
+    """Return what a handler was registered as.
+
+    Args:
+        app: the app that it is of.
+        queue: its queue.
+        name: the job or the task; `None` for what takes all messages of its queue.
+    """
+    if queue in app.sources:
+        return "source"
+    if queue in app.schedules:
+        return "schedule"
+    if name is None:
+        return "handler"
+    # A job of another queue may have the name of a task.
+    task = app.tasks.get(name)
+    return "task" if task is not None and task.queue_name == queue else "job"

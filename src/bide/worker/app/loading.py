@@ -32,6 +32,7 @@ OF_CELERY = "__bide_app__"
 """The attribute of a Celery app that makes the app which publishes its delayed tasks."""
 
 PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
+"""The folder of bide, as the paths of its files begin."""
 
 
 def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
@@ -85,20 +86,21 @@ def load_task(target: str) -> Task[..., Any]:
     named_object = _attribute(module, name)
     if isinstance(named_object, Task):
         return named_object
+    # By identity: a module may have two names for one app.
     apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
-    named = [app.tasks[name] for app in apps.values() if name in app.tasks]
-    if len(named) == 1:
-        return named[0]
-    if named:
+    tasks_of_name = [app.tasks[name] for app in apps.values() if name in app.tasks]
+    if len(tasks_of_name) == 1:
+        return tasks_of_name[0]
+    if tasks_of_name:
         raise InvalidArgument(
             f"several apps of {module_name} have a task {name!r}; write the name of its function"
         )
     if callable(named_object):
         raise InvalidArgument(f"{target} is no task; decorate it with @app.task")
-    tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
-    tasks = tasks or [key for app in apps.values() for key in app.tasks]
-    listed = ", ".join(f"{module_name}:{key}" for key in tasks)
-    hint = f"it has: {listed}" if tasks else "make one there with @app.task"
+    names = [key for key, value in vars(module).items() if isinstance(value, Task)]
+    names = names or [key for app in apps.values() for key in app.tasks]
+    listed = ", ".join(f"{module_name}:{key}" for key in names)
+    hint = f"it has: {listed}" if names else "make one there with @app.task"
     raise InvalidArgument(f"{module_name} has no task {name!r}; {hint}")
 
 
@@ -138,7 +140,11 @@ def _apps(module: ModuleType) -> list[str]:
 
 
 def _import(name: str) -> ModuleType:
-    """Import a module. Those of the current directory come first, as when a script there is run."""
+    """Import a module. Those of the current directory come first, as when a script there is run.
+
+    Raises:
+        InvalidArgument: there is no such module, or its import fails.
+    """
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -147,13 +153,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name == missing or name.startswith(missing + "."):
-            owner = sys.modules.get(name.rpartition(".")[0])
-            apps = [] if owner is None else _apps(owner)
-            fix = f"write {apps[0]}" if apps else "run this where your code is"
-            raise InvalidArgument(
-                f"there is no module {missing!r} in {Path.cwd()} or among the installed "
-                f"packages; {fix}"
-            ) from error
+            raise _no_module(name, missing) from error
         extra = EXTRAS.get(missing.partition(".")[0])
         fix = f"pip install 'bide[{extra}]'" if extra else "install the package that brings it"
         raise InvalidArgument(
@@ -164,18 +164,36 @@ def _import(name: str) -> ModuleType:
         where = _place(error.__traceback__)
         raise InvalidArgument(f"{name} cannot be imported{where}: {error}") from error
     except Exception as error:
-        here = error.__traceback__
-        traceback.print_exception(error.with_traceback(here and here.tb_next))
+        frames = error.__traceback__
+        # Without the first frame, which is this function.
+        traceback.print_exception(error.with_traceback(frames and frames.tb_next))
         what = f"{type(error).__name__}: {error}"
         raise InvalidArgument(f"{name} cannot be imported: {what}") from error
 
 
+def _no_module(name: str, missing: str) -> InvalidArgument:
+    """Return the error for a module that does not exist.
+
+    Args:
+        name: the module, such as `shop.app`.
+        missing: what of it does not exist: the module, or a package that it is in.
+    """
+    # `shop.app` may have been meant for the attribute `app` of a module `shop`, which is there.
+    package = sys.modules.get(name.rpartition(".")[0])
+    apps = [] if package is None else _apps(package)
+    fix = f"write {apps[0]}" if apps else "run this where your code is"
+    return InvalidArgument(
+        f"there is no module {missing!r} in {Path.cwd()} or among the installed packages; {fix}"
+    )
+
+
 def _place(trace: TracebackType | None) -> str:
-    """Return the file and line of the user's code that raised, if any."""
-    others = (PACKAGE, "<frozen importlib", importlib.__file__)
+    """Return " (FILE, line NUMBER)" of the user's code that raised; "" if there is none."""
+    not_of_user = (PACKAGE, "<frozen importlib", importlib.__file__)
     frames = [
-        frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(others)
+        frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(not_of_user)
     ]
     if not frames:
         return ""
-    return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"
+    innermost = frames[-1]
+    return f" ({os.path.relpath(innermost.filename)}, line {innermost.lineno})"

@@ -15,7 +15,8 @@ class OpenQueues:
         url: returns the store's URL, which `bide worker --url` may change; `None`: that of the
             environment, or of the framework's settings.
         clock: of the queues.
-        blocking, asynchronous: their classes; a kit has its own.
+        blocking, asynchronous: the classes of queues for threads and for event loops; a kit for a
+            framework has its own.
     """
 
     def __init__(
@@ -30,15 +31,16 @@ class OpenQueues:
         self._blocking = blocking
         self._asynchronous = asynchronous
         self._opened: dict[tuple[object, ...], Any] = {}
+        """The open queues, by class, name, URL and options."""
 
     def queue(self, name: str, url: str | None = None, **options: Any) -> Queue:
         """Return the one queue with these arguments."""
-        queue: Queue = self._of(self._blocking, name, url, options)
+        queue: Queue = self._open(self._blocking, name, url, options)
         return queue
 
     def async_queue(self, name: str, url: str | None = None, **options: Any) -> AsyncQueue:
         """Return the one queue with these arguments, for event loops."""
-        queue: AsyncQueue = self._of(self._asynchronous, name, url, options)
+        queue: AsyncQueue = self._open(self._asynchronous, name, url, options)
         return queue
 
     def close(self) -> None:
@@ -47,13 +49,18 @@ class OpenQueues:
             _, queue = self._opened.popitem()
             queue._close()
 
-    def _of(self, kind: type[Any], name: str, url: str | None, options: dict[str, Any]) -> Any:
+    def _open(
+        self, queue_class: type[Any], name: str, url: str | None, options: dict[str, Any]
+    ) -> Any:
+        """Return the queue of this class with these arguments; open it if there is none."""
         url = url or self._url()
-        key = (kind, name, url, *sorted(options.items())) if options else (kind, name, url)
-        known = self._opened.get(key)
-        if known is None:
-            made = kind(name, url, **{"clock": self._clock, **options})
-            known = self._opened.setdefault(key, made)
-            if known is not made:  # another thread was first
-                made._close()
-        return known
+        key: tuple[object, ...] = queue_class, name, url
+        if options:
+            key = *key, *sorted(options.items())
+        queue = self._opened.get(key)
+        if queue is None:
+            new_queue = queue_class(name, url, **{"clock": self._clock, **options})
+            queue = self._opened.setdefault(key, new_queue)
+            if queue is not new_queue:  # another thread was first
+                new_queue._close()
+        return queue

@@ -22,7 +22,7 @@ from bide.worker.periodic.tick import Missed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-TAKEN = "a schedule takes (tick: bide.Tick), the delivery, both, or nothing"
+SIGNATURES = "a schedule takes (tick: bide.Tick), the delivery, both, or nothing"
 PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
 """The delays between attempts to ask a source that fails."""
 
@@ -81,28 +81,30 @@ class Periodic(Registrations):
             ...     for id, due in [(42, after)]:
             ...         yield bide.NewMessage({"id": id}, at=due, id=f"order-{id}")
         """
-        ms = period(every)
-        ahead = milliseconds(window, "window")
-        if ahead < ms:
+        every_ms = period(every)
+        window_ms = milliseconds(window, "window")
+        if window_ms < every_ms:
             raise InvalidArgument(
                 f"window={window!r} is shorter than every={every!r}: messages due between two "
                 "requests would be put too late; make it longer, or ask more often"
             )
-        behind = ahead if back is None else milliseconds(back, "back")
-        kept = ms + 2 * ahead if keep is None else milliseconds(keep, "keep")
+        back_ms = window_ms if back is None else milliseconds(back, "back")
+        keep_ms = every_ms + 2 * window_ms if keep is None else milliseconds(keep, "keep")
+        # After the last attempt, or after an error that `retry` does not name, the source would
+        # never be asked again: so neither counts here.
         pauses = replace(checked_retry(retry) or PATIENT, attempts=MAX_ATTEMPTS, on=(Exception,))
 
         def register(function: F) -> F:
-            chosen, is_async = inspect_source(function, queue, name)
+            source_name, is_async = inspect_source(function, queue, name)
             source = Source(
                 queue=queue,
-                name=chosen,
+                name=source_name,
                 function=function,
                 is_async=is_async,
-                every=ms,
-                window=ahead,
-                back=behind,
-                keep=kept,
+                every=every_ms,
+                window=window_ms,
+                back=back_ms,
+                keep=keep_ms,
             )
             self._check_free(source.home, "give one source another name=")
             handler = Handler(
@@ -111,7 +113,7 @@ class Periodic(Registrations):
             self._queue_handlers[source.home] = QueueHandlers(
                 source.home,
                 lease_of(lease),
-                1,
+                1,  # of the windows of a source there is one at a time
                 {None: handler},
                 partial(SourceWindows, source),
                 fills=queue,
@@ -165,7 +167,7 @@ class Periodic(Registrations):
             ...     print("report of", tick.due)
         """
         rule = recurrence(cron, every, timezone)
-        late = milliseconds(grace, "grace")
+        grace_ms = milliseconds(grace, "grace")
         if missed not in get_args(Missed):
             raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')
 
@@ -174,14 +176,18 @@ class Periodic(Registrations):
                 function,
                 timeout,
                 retry,
-                signatures=TAKEN,
+                signatures=SIGNATURES,
                 optional=True,
                 given=attrgetter("given"),
             )
             self._check_free(check_queue(queue), "a schedule needs its own queue")
-            schedule = Schedule(queue, handler.name, rule, missed, late, handler.retry.attempts)
+            schedule = Schedule(queue, handler.name, rule, missed, grace_ms, handler.retry.attempts)
             self._queue_handlers[queue] = QueueHandlers(
-                queue, lease_of(lease), 1, {None: handler}, partial(ScheduleTicks, schedule)
+                queue,
+                lease_of(lease),
+                1,  # a process runs one tick at a time
+                {None: handler},
+                partial(ScheduleTicks, schedule),
             )
             self.schedules[queue] = schedule
             return function

@@ -20,7 +20,11 @@ from bide.worker.periodic.schedule import Schedule
 from bide.worker.periodic.source import Source
 
 ASYNC_CONCURRENCY = 64
+"""How many deliveries of a queue a process runs at a time by default, if its handler is async."""
+
 SYNC_CONCURRENCY = 16
+"""The same for a plain handler, of which each delivery takes a thread."""
+
 MOST = 10_000
 """The maximum number of deliveries of one queue that a process runs at a time."""
 
@@ -73,45 +77,59 @@ class Registrations:
         concurrency: int | None,
         settings: Mapping[str, int],
     ) -> None:
-        """Register a handler with the settings of its queue, which all its jobs must share."""
-        ms = lease_of(lease)
-        known = self._queue_handlers.get(check_queue(queue))
+        """Register a handler with the settings of its queue, which all its jobs must share.
+
+        Args:
+            queue: its queue.
+            job: the name of the job or the task; `None`: it handles all messages of the queue.
+            handler: the handler.
+            lease: of the queue's messages.
+            concurrency: how many deliveries of the queue a process runs; `None`: as usual.
+            settings: those that the queue is to have, by name as `Configure` takes them.
+
+        Raises:
+            InvalidArgument: one of them is not valid, or another job of the queue has another one.
+        """
+        lease_ms = lease_of(lease)
+        registered = self._queue_handlers.get(check_queue(queue))
         if concurrency is None:
             usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
             usual = max(usual, 2 * handler.batch)  # one gathers while another runs
-            concurrency = usual if known is None else known.concurrency
+            concurrency = usual if registered is None else registered.concurrency
         check_whole(concurrency, "concurrency", 1, MOST)
         if concurrency < handler.batch:
             raise InvalidArgument(
                 f"concurrency={concurrency} is less than batch={handler.batch}: a process would "
                 "never fill a batch"
             )
-        if known is None:
+        if registered is None:
             joining = JoiningQueue(queue, self._open_queues)
-            known = QueueHandlers(queue, ms, concurrency, joining=joining)
-            self._queue_handlers[queue] = known
-        elif (known.lease, known.concurrency) != (ms, concurrency):
+            registered = QueueHandlers(queue, lease_ms, concurrency, joining=joining)
+            self._queue_handlers[queue] = registered
+        elif (registered.lease, registered.concurrency) != (lease_ms, concurrency):
             raise InvalidArgument(
-                f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
-                f"{known.concurrency} already; give all its jobs the same"
+                f"queue {queue!r} has a lease of {registered.lease} ms and a concurrency of "
+                f"{registered.concurrency} already; give all its jobs the same"
             )
         for name, value in settings.items():
-            if known.settings.setdefault(name, value) != value:
+            declared = registered.settings.setdefault(name, value)
+            if declared != value:
                 raise InvalidArgument(
-                    f"queue {queue!r} has {settings_text({name: known.settings[name]})} already; "
+                    f"queue {queue!r} has {settings_text({name: declared})} already; "
                     "declare each setting of a queue once"
                 )
-        known.handlers[job] = handler
+        registered.handlers[job] = handler
 
-    def _check_name(self, queue: str, name: str) -> None:
+    def _check_is_new_in(self, queue: str, name: str) -> None:
         """Check that a queue may have a task or a job of this name.
 
         Raises:
             InvalidArgument: it has one, or a plain handler.
         """
         others = self._queue_handlers[queue].handlers if queue in self._queue_handlers else {}
-        if None in others or name in others:
-            what = "has a plain handler" if None in others else f"knows {name!r}"
+        has_plain_handler = None in others  # it is the one without a name
+        if has_plain_handler or name in others:
+            what = "has a plain handler" if has_plain_handler else f"knows {name!r}"
             raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
 
     def _check_free(self, queue: str, fix: str) -> None:
@@ -121,5 +139,5 @@ class Registrations:
             InvalidArgument: it has one.
         """
         if queue in self._queue_handlers:
-            known = next(iter(self._queue_handlers[queue].handlers.values())).name
-            raise InvalidArgument(f"queue {queue!r} is handled by {known} already; {fix}")
+            first = next(iter(self._queue_handlers[queue].handlers.values()))
+            raise InvalidArgument(f"queue {queue!r} is handled by {first.name} already; {fix}")

@@ -38,6 +38,16 @@ class Task(Generic[P, R]):
     Its arguments travel as `{"task": name, "args": {parameter: value}}`: each value has the type
     that its parameter is annotated with, as bodies of handlers have.
 
+    Args:
+        app: the app that it belongs to.
+        open_queues: opens the queue of its messages.
+        function: is called.
+        name: names the task in messages.
+        queue: of its messages.
+        retry: the delays after errors, and the number of attempts.
+        joins: whether the worker opens a transaction for each call, which a parameter named
+            `within` takes.
+
     Example:
         >>> import bide
         >>> app = bide.App("memory://shop")
@@ -74,7 +84,8 @@ class Task(Generic[P, R]):
         """The delays after errors, and the number of attempts."""
         self._open_queues = open_queues
         self._function = function
-        self._soon = self.later()
+        self._at_once = self.later()
+        """What `put` and `message` use: calls that are due at once, with the usual options."""
         # Not what its `__dict__` has: an attribute such as `retry` would replace that of the task.
         update_wrapper(self, function, updated=())
 
@@ -146,8 +157,8 @@ class Task(Generic[P, R]):
             "headers": headers,
             "latest": latest,
         }
-        how = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
-        return Later(self, options, how)
+        put_options = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
+        return Later(self, options, put_options)
 
     def put(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Put a message that calls the function with these arguments, due at once.
@@ -159,11 +170,11 @@ class Task(Generic[P, R]):
             InvalidArgument: the function cannot be called with them.
             StoreError: the store failed.
         """
-        return self._soon.put(*args, **kwargs)
+        return self._at_once.put(*args, **kwargs)
 
     async def aput(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Async form of `put`."""
-        return await self._soon.aput(*args, **kwargs)
+        return await self._at_once.aput(*args, **kwargs)
 
     def put_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """Put many calls with one commit, each a tuple of arguments or a mapping by name.
@@ -176,15 +187,15 @@ class Task(Generic[P, R]):
             >>> [outcome.done for outcome in greet.put_many([("Ann",), {"name": "Bob"}])]
             [True, True]
         """
-        return self._soon.put_many(calls)
+        return self._at_once.put_many(calls)
 
     async def aput_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """Async form of `put_many`."""
-        return await self._soon.aput_many(calls)
+        return await self._at_once.aput_many(calls)
 
     def message(self, /, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
         """Return the message of a call, for `Queue.put_many` and sources."""
-        return self._soon.message(*args, **kwargs)
+        return self._at_once.message(*args, **kwargs)
 
     # What is done with calls that were put: the same as on the queue.
 
@@ -303,11 +314,15 @@ class Task(Generic[P, R]):
 class Later(Generic[P]):
     """When and how a task is called; `put` says with which arguments. Made by `Task.later`."""
 
-    def __init__(self, task: Task[P, Any], options: dict[str, Any], how: dict[str, Any]) -> None:
+    def __init__(
+        self, task: Task[P, Any], options: dict[str, Any], put_options: dict[str, Any]
+    ) -> None:
         self._task = task
         self._options = options
-        self._how = how
-        self._both = options | how
+        """Those of the message."""
+        self._put_options = put_options
+        """Those of the put, which a message does not have."""
+        self._all_options = options | put_options
 
     def __repr__(self) -> str:
         changed = {name: value for name, value in self._options.items() if value is not None}
@@ -315,23 +330,23 @@ class Later(Generic[P]):
 
     def put(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Put the call with these arguments; see `Task.put`."""
-        return self._task.queue.put(self._body(args, kwargs), **self._both)
+        return self._task.queue.put(self._body(args, kwargs), **self._all_options)
 
     async def aput(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Async form of `put`."""
         body = self._body(args, kwargs)
-        outcome: Outcome = await self._task.async_queue.put(body, **self._both)
+        outcome: Outcome = await self._task.async_queue.put(body, **self._all_options)
         return outcome
 
     def put_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """Put many calls with one commit; see `Task.put_many`. Each gets an id of its own."""
-        return self._task.queue.put_many(self._messages(calls), **self._how_many())
+        return self._task.queue.put_many(self._messages(calls), **self._put_many_options())
 
     async def aput_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """Async form of `put_many`."""
         messages = self._messages(calls)
         outcomes: list[Outcome] = await self._task.async_queue.put_many(
-            messages, **self._how_many()
+            messages, **self._put_many_options()
         )
         return outcomes
 
@@ -344,9 +359,19 @@ class Later(Generic[P]):
         return NewMessage(self._body(args, kwargs), **self._options)
 
     def _body(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body of a call.
+
+        Raises:
+            InvalidArgument: the function cannot be called with these arguments.
+        """
         return {"task": self._task.name, "args": self._task.parameters.bind(args, kwargs)}
 
     def _messages(self, calls: Iterable[Call]) -> list[NewMessage]:
+        """Return a message for each call.
+
+        Raises:
+            InvalidArgument: these options have an id, or a call is not valid.
+        """
         if self._options["id"] is not None:
             raise InvalidArgument(
                 f"id={self._options['id']!r} is for one call, and put_many puts several; leave it "
@@ -365,8 +390,13 @@ class Later(Generic[P]):
                 )
         return messages
 
-    def _how_many(self) -> dict[str, Any]:
-        how = dict(self._how)
-        if how.pop("if_version") is not None or how["on_conflict"] == "raise":
+    def _put_many_options(self) -> dict[str, Any]:
+        """Return the options of a put of many calls.
+
+        Raises:
+            InvalidArgument: one of them is for a single call.
+        """
+        options = dict(self._put_options)
+        if options.pop("if_version") is not None or options["on_conflict"] == "raise":
             raise InvalidArgument('if_version= and on_conflict="raise" are for one call')
-        return how
+        return options

@@ -44,13 +44,13 @@ class Links(ABC):
 
     async def keep(self) -> None:
         """Begin, and repair the chain whenever it is broken, at once after a loss."""
-        loop, lost = asyncio.get_running_loop(), asyncio.Event()
-        with listening(lambda: loop.call_soon_threadsafe(lost.set)):
+        loop, loss = asyncio.get_running_loop(), asyncio.Event()
+        with listening(lambda: loop.call_soon_threadsafe(loss.set)):
             await self.begin()
             while True:
-                await first_of(sleep(self.store_client.clock, POLL), lost.wait())
-                refill = lost.is_set()
-                lost.clear()
+                await first_of(sleep(self.store_client.clock, POLL), loss.wait())
+                refill = loss.is_set()
+                loss.clear()
                 await self.ensure(refill=refill)
 
     async def begin(self) -> None:
@@ -68,16 +68,17 @@ class Links(ABC):
 
     async def now(self) -> int:
         """Return the store's time."""
-        return (
-            await self.store_client.patiently(Forecasted, ForecastCommand(self.queue, 1, 1))
-        ).start
+        # A forecast is a read that has it; its buckets of 1 ms do not round it.
+        command = ForecastCommand(self.queue, 1, 1)
+        return (await self.store_client.patiently(Forecasted, command)).start
 
     async def alive(self) -> list[Message]:
         """Return all links that wait or are leased."""
         return await arun_steps(alive(self.queue), partial(self.store_client.patiently, Page))
 
     async def later(self, moment: int) -> bool:
-        """Tell whether a link of a later time exists."""
+        """Tell whether a link of a later time waits or is leased."""
+        # An id that is no time is of a message that a user has put there: it is no link.
         return any((moment_of(link.id) or 0) > moment for link in await self.alive())
 
     async def put(
@@ -101,8 +102,9 @@ class Links(ABC):
             due = max(moment, earliest)
             item = Item(id_of(moment), body(moment), at=due, attempts=attempts)
             reply = await self.store_client.patiently(Outcomes, Put(self.queue, [item]))
-            # Another process may have put it.
-            if reply.outcomes[0].done or reply.outcomes[0].state in ("delayed", "ready", "leased"):
+            outcome = reply.outcomes[0]
+            # Another process may have put it. If it is acked or dead, its time is over.
+            if outcome.done or outcome.state in ("delayed", "ready", "leased"):
                 return item.id
             moment = following(moment)
 
@@ -114,7 +116,7 @@ class Links(ABC):
 
 
 def alive(queue: str) -> Steps[list[Message]]:
-    """Return all links of a queue that wait or are leased."""
+    """Return all links of a queue that wait or are leased, in no order."""
     links: dict[str, Message] = {}
     # "next" twice: a link that is released between the two scans would be in neither.
     for state in ("next", "leased", "next"):

@@ -26,16 +26,16 @@ def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
         InvalidArgument: cronsim or the time zone is not here, or a newer bide put the tick.
     """
     links = yield from alive(queue)
-    ticks = [(link, tick) for link in links if (tick := read(link)) is not None]
+    ticks = [(tick, link) for link in links if (tick := read(link)) is not None]
     if not ticks:
         return None
-    ticks.sort(key=lambda pair: pair[1].due)
-    head, tick = ticks[-1]
-    rule = parse(tick.spec)
+    ticks.sort(key=lambda tick_and_link: tick_and_link[0].due)
+    last_tick, last_link = ticks[-1]  # those before it have started: each has put the next
+    rule = parse(last_tick.spec)
     counts: Counts = yield Count(queue)
-    links = [link for link, _ in ticks]
-    facts = schedule_facts(queue, rule, tick.due, count, links, counts.sizes.dead)
-    return facts | {"state": head.state}
+    sorted_links = [link for _, link in ticks]
+    facts = schedule_facts(queue, rule, last_tick.due, count, sorted_links, counts.sizes.dead)
+    return facts | {"state": last_link.state}
 
 
 def schedule_facts(
@@ -51,9 +51,9 @@ def schedule_facts(
     Args:
         queue: the queue of its ticks.
         rule: when it ticks.
-        first: its next tick.
+        first: its next tick, in Unix milliseconds.
         count: how many ticks to name, from that one on.
-        links: its ticks in the store, by their time.
+        links: its ticks in the store, in the order of their times.
         dead: how many are dead letters.
     """
     ticks = [first]
@@ -78,18 +78,21 @@ def source_progress(home: str) -> Steps[dict[str, Any] | None]:
 
     Returns `None` if the queue belongs to no source, or no worker with it has run.
     """
-    if (named := source_of(home)) is None:
+    if (source := source_of(home)) is None:
         return None
+    queue, name = source
     links = yield from alive(home)
-    page: Page = yield Scan(home, "dead", limit=1)
-    first = sorted(links, key=lambda link: link.state != "leased") or page.messages
-    if not first:
+    dead: Page = yield Scan(home, "dead", limit=1)
+    # A leased window first: it is the one that is being read. A dead one counts if there is no
+    # other: it was buried by hand, and a worker will revive it.
+    windows = sorted(links, key=lambda link: link.state != "leased") or dead.messages
+    if not windows:
         return None
-    window = first[0]
+    window = windows[0]
     body = read_window(window)
     facts: dict[str, Any] = {
-        "queue": named[0],
-        "name": named[1],
+        "queue": queue,
+        "name": name,
         "state": window.state,
         "next": window.due,
         "every": body.every,
@@ -98,5 +101,5 @@ def source_progress(home: str) -> Steps[dict[str, Any] | None]:
         "attempt": window.attempt,
     }
     last = None if body.last is None else msgspec.structs.asdict(body.last)
-    more = {"last": last, "holder": window.holder, "error": window.error}
-    return facts | {name: fact for name, fact in more.items() if fact is not None}
+    optional = {"last": last, "holder": window.holder, "error": window.error}
+    return facts | {fact: value for fact, value in optional.items() if value is not None}

@@ -81,8 +81,8 @@ class Cron:
             raise self._refusal(
                 f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, weekday"
             )
-        self._passing = fields[0].startswith("*") or fields[1].startswith("*")
-        try:
+        self._follows_elapsed_time = fields[0].startswith("*") or fields[1].startswith("*")
+        try:  # the library finds some mistakes only when it looks for a time
             next(self._simulator(self._fields, datetime(2000, 1, 1, tzinfo=UTC)))
         except CronSimError as error:
             raise self._refusal(str(error).lower()) from None
@@ -93,18 +93,18 @@ class Cron:
         """Return the first of these times that is later than `moment`."""
         local = datetime.fromtimestamp(moment // 1000, self.zone)
         # In an hour that is repeated, the library may go back.
-        times = (time for time in self._times(local) if time.timestamp() * 1000 > moment)
-        return round(next(times).timestamp() * 1000)
+        later_times = (time for time in self._times(local) if time.timestamp() * 1000 > moment)
+        return round(next(later_times).timestamp() * 1000)
 
     def _times(self, start: datetime) -> Iterator[datetime]:
-        """Yield the times after a local time."""
-        if not self._passing:
+        """Return the times after a local time, without end."""
+        if not self._follows_elapsed_time:
             times: Iterator[datetime] = self._simulator(self._fields, start)
             return times
         # The times under each offset of the next year; one counts if the zone has that offset then.
         # No zone keeps an offset for less than four weeks.
-        local = (start + timedelta(weeks=number) for number in range(0, 54, 4))
-        offsets = {time.utcoffset() or timedelta() for time in local}
+        samples = (start + timedelta(weeks=number) for number in range(0, 54, 4))
+        offsets = {sample.utcoffset() or timedelta() for sample in samples}
         starts = [start.astimezone(timezone(offset)) for offset in offsets]
         times = merge(*(self._simulator(self._fields, local_start) for local_start in starts))
         return (
@@ -112,6 +112,7 @@ class Cron:
         )
 
     def _refusal(self, why: str) -> InvalidArgument:
+        """Return the error for an expression that is not valid."""
         return InvalidArgument(
             f"cron={self.text!r} is not valid: {why}; write five fields, as in "
             "'0 9 * * MON-FRI': nine o'clock on weekdays"
@@ -123,12 +124,23 @@ Recurrence = Every | Cron
 
 
 def latest(rule: Recurrence, moment: int, floor: int) -> int:
-    """Return the last time of a recurrence up to `moment`; `floor` if there is none after it."""
-    last, end = floor, moment  # the one looked for is `last`, or between them
+    """Return the last time of a recurrence up to `moment`; `floor` if there is none after it.
+
+    A recurrence can only be asked for the next time. So this halves the range in which the last
+    one is, instead of going through all of them, of which there may be millions.
+
+    Args:
+        rule: the recurrence.
+        moment: in Unix milliseconds.
+        floor: the start of the range, in Unix milliseconds.
+    """
+    # What is looked for is `last` itself, or later than `last` and not later than `end`.
+    last, end = floor, moment
     while last < end:
         middle = (last + end) // 2
-        if (at := rule.after(middle)) <= moment:
-            last = at
+        next_time = rule.after(middle)
+        if next_time <= moment:
+            last = next_time
         else:
             end = middle
     return last
@@ -170,12 +182,12 @@ def parse(spec: str) -> Recurrence:
     Raises:
         InvalidArgument: it is not a spec.
     """
-    kind, _, rest = spec.partition(" ")
-    what, _, zone = rest.rpartition(" ")
-    if kind == "cron":
-        return Cron(what, zone_of(zone))
-    if kind == "every" and what.isdecimal() and int(what) >= SHORTEST:
-        return Every(int(what), zone_of(zone))
+    keyword, _, rest = spec.partition(" ")
+    value, _, zone = rest.rpartition(" ")
+    if keyword == "cron":
+        return Cron(value, zone_of(zone))
+    if keyword == "every" and value.isdecimal() and int(value) >= SHORTEST:
+        return Every(int(value), zone_of(zone))
     raise InvalidArgument(f"{spec!r} is not a schedule")
 
 

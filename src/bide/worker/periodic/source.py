@@ -47,13 +47,16 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class WindowBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of a waiting window: the progress of its source."""
+    """The body of a waiting window: the progress of its source. Times are in milliseconds."""
 
     after: int | None = None
     """When the source was asked last, or how far back it is asked first; `None`: unreadable."""
     every: int = 0
+    """How often the source is asked: for those that read its progress, as `window` is."""
     window: int = 0
+    """How far ahead it is asked."""
     last: Asked | None = None
+    """The result of the last window; `None`: there was none."""
     put: int = 0
     """How many messages the source has put so far."""
 
@@ -63,13 +66,18 @@ class Source:
     """One source of an app. Times are in milliseconds."""
 
     queue: str
+    """The queue that it fills."""
     name: str
     function: Callable[..., Any]
     is_async: bool
     every: int
+    """How often it is asked."""
     window: int
+    """How far ahead it is asked."""
     back: int
+    """How far back the first window reaches."""
     keep: int
+    """How long the queue remembers acked messages at least."""
 
     @property
     def home(self) -> str:
@@ -77,7 +85,7 @@ class Source:
         return home_of(self.queue, self.name)
 
     def after(self, moment: int) -> int:
-        """Return the next time to ask."""
+        """Return the next time to ask after a moment, both in Unix milliseconds."""
         return (moment // self.every + 1) * self.every
 
     def run(self, handling: Handling) -> Any:
@@ -106,6 +114,7 @@ class Window:
         for batch in _batches(self._call()):
             if handling.gone:  # another process asks for this window
                 return
+            # Without patience: if the store is away, the attempt fails, and the thread is free.
             run_steps(self._put(batch), self.store_client.lane.call)
 
     async def ask_async(self, handling: Handling) -> None:
@@ -117,9 +126,16 @@ class Window:
             await arun_steps(self._put(batch), partial(self.store_client.once, Outcomes))
 
     def _call(self) -> Any:
+        """Call the user's function; return what it returns."""
         return self.source.function(to_datetime(self.after), to_datetime(self.before))
 
     def _put(self, batch: list[Any]) -> Steps[None]:
+        """Put a batch of what the source has returned, and count it.
+
+        Raises:
+            TypeError: something in it is no `NewMessage`.
+            ValueError: a message has no id.
+        """
         for message in batch:
             if not isinstance(message, NewMessage):
                 raise TypeError(
@@ -139,11 +155,16 @@ class Window:
 
 
 def _batches(messages: Any) -> Iterator[list[Any]]:
+    """Yield what a source has returned in lists of up to `BATCH`.
+
+    Raises:
+        TypeError: it is not iterable.
+    """
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
-        kind = "None" if messages is None else f"a {type(messages).__name__}"
+        result = "None" if messages is None else f"a {type(messages).__name__}"
         raise TypeError(
             f"a source returns an iterable of bide.NewMessage objects, or yields them; this one "
-            f"returned {kind}"
+            f"returned {result}"
         )
     iterator = iter(messages)
     while batch := list(islice(iterator, BATCH)):
@@ -151,6 +172,7 @@ def _batches(messages: Any) -> Iterator[list[Any]]:
 
 
 async def _async_batches(messages: Any) -> AsyncIterator[list[Any]]:
+    """Yield the same of an async source, which may return a plain iterable, too."""
     if not isinstance(messages, AsyncIterable):
         for batch in _batches(messages):
             yield batch
@@ -182,15 +204,16 @@ def source_of(home: str) -> tuple[str, str] | None:
         >>> source_of("bide:source:orders:unpaid"), source_of("orders")
         (('orders', 'unpaid'), None)
     """
-    namespace, slash, rest = home.rpartition("/")
-    queue, colon, name = rest.removeprefix(InternalQueue.SOURCE.value).rpartition(":")
-    if not InternalQueue.SOURCE.matches(home) or not colon:
+    if not InternalQueue.SOURCE.matches(home):
         return None
-    return f"{namespace}{slash}{queue}", name
+    namespace, slash, queue_of_windows = home.rpartition("/")
+    queue_and_name = queue_of_windows.removeprefix(InternalQueue.SOURCE.value)
+    queue, colon, name = queue_and_name.rpartition(":")  # the name of a source has no colon
+    return (f"{namespace}{slash}{queue}", name) if colon else None
 
 
 def read_window(message: Message) -> WindowBody:
-    """Return the progress of a source; none if the window was put by hand."""
+    """Return the progress of a source; an empty one if a user has put the window."""
     try:
         return msgspec.json.decode(message.data, type=WindowBody)
     except msgspec.MsgspecError:
@@ -204,21 +227,22 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
         InvalidArgument: it does not take (after, before), or its name is not valid.
     """
     check_takes(function, 2, "(after, before), the start and end of a window")
-    chosen = getattr(function, "__name__", "") if name is None else name
-    if not isinstance(chosen, str) or not _NAME.fullmatch(chosen):
+    source_name = getattr(function, "__name__", "") if name is None else name
+    if not isinstance(source_name, str) or not _NAME.fullmatch(source_name):
         raise InvalidArgument(
-            f"name={chosen!r} cannot be the name of a source: letters, digits and _ . -; give it "
-            "one with name="
+            f"name={source_name!r} cannot be the name of a source: letters, digits and _ . -; give "
+            "it one with name="
         )
-    check_queue(home_of(check_queue(queue), chosen))
+    check_queue(home_of(check_queue(queue), source_name))
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-    return chosen, is_async
+    return source_name, is_async
 
 
 DEADLY = 3
 """The attempt from which a window whose process died is asked for with a delay."""
 
 SLACK = 1_000
+"""How many milliseconds too late the next window may be: moving it for less does not pay."""
 
 FIRST = 60_000
 """The id of a first window is a multiple of so many milliseconds."""
@@ -244,45 +268,70 @@ class SourceWindows(Links):
 
     async def ensure(self, *, refill: bool = False) -> None:
         """Put the first window if there is none, and move the next one forward if it must be."""
-        source, now = self._source, await self.now()
-        latest = now + source.every
-        alive = await self.alive()
-        for link in alive:
-            if refill and link.state != "leased":
-                due, body = now, self._first(now, read_window(link).put)
-            elif link.state == "delayed" and not link.attempt and link.due > latest + SLACK:
-                due, body = latest, link.data  # a set clock or a new period left it too far away
-            else:
-                continue
-            item = Item(link.id, body, at=due, attempts=MAX_ATTEMPTS)
-            await self.store_client.patiently(Outcomes, Put(self.queue, [item], "replace"))
-        if alive:
+        now = await self.now()
+        windows = await self.alive()
+        for window in windows:
+            await self._move_forward(window, now, refill=refill)
+        if not windows:
+            await self._begin_again(now)
+
+    async def _move_forward(self, window: Message, now: int, *, refill: bool) -> None:
+        """Let a window be asked for sooner if the store has lost changes, or it is too far away."""
+        latest = now + self._source.every
+        if refill and window.state != "leased":
+            # What was lost may be due long ago, or far from now: ask as in a new store.
+            due, body = now, self._first(now, read_window(window).put)
+        elif window.state == "delayed" and not window.attempt and window.due > latest + SLACK:
+            due, body = latest, window.data  # a set clock or a new period left it too far away
+        else:
             return
+        item = Item(window.id, body, at=due, attempts=MAX_ATTEMPTS)
+        await self.store_client.patiently(Outcomes, Put(self.queue, [item], "replace"))
+
+    async def _begin_again(self, now: int) -> None:
+        """Revive the last dead window, or put the first one if there is none."""
         page = await self.store_client.patiently(Page, Scan(self.queue, "dead"))
         if page.messages:  # a source never ends: a window that a user has buried is revived
             last = page.messages[-1].id
             await self.store_client.patiently(Outcomes, Revive(self.queue, [last]))
             return
-        # Processes that begin together put the same one. If that is acked, the queue was emptied.
-        first, body = now - now % FIRST, self._first(now, 0)
-        await self.put(first, lambda moment: max(moment + 1, now), lambda _: body, earliest=now)
+        body = self._first(now, 0)
+        # Processes that begin together put the same one. If that is acked, the queue was emptied:
+        # then the next window is the one of this moment.
+        await self.put(
+            now - now % FIRST, lambda moment: max(moment + 1, now), lambda _: body, earliest=now
+        )
 
     async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        """Open a window, ask for it, and put the next one."""
-        source, store_client = self._source, self.store_client
-        moment = moment_of(handling.id) or 0
-        if await self.later(moment):
+        """Open a window, ask for it, and put the next one.
+
+        Args:
+            handling: the claimed window.
+            go_on: asks the source.
+
+        Raises:
+            Discard: the window was asked for before.
+            Retry: the source must be asked again.
+        """
+        source, clock = self._source, self.store_client.clock
+        window_time = moment_of(handling.id) or 0
+        if await self.later(window_time):
             raise Discard("this window has been asked for")
         failures = handling.message.failures
+        # The source itself may have killed the process: it must not kill all of them in a row.
         if failures and failures[-1].lapsed and handling.attempt >= DEADLY:
             raise Retry("the process died again while it asked")
         progress = read_window(handling.message)
-        asked = handling.claimed
-        after = asked - source.back if progress.after is None else min(progress.after, asked)
+        asked_at = handling.claimed
+        # A window that cannot be read reaches as far back as the first one. If the store's clock
+        # was set back, the last request was later than now.
+        after = asked_at - source.back if progress.after is None else progress.after
+        after = min(after, asked_at)
+        # Before the put: what is acked meanwhile must be remembered.
         await self.remember(source.queue, source.keep)
-        window = Window(source, store_client, max(0, after), asked + source.window)
+        window = Window(source, self.store_client, max(0, after), asked_at + source.window)
         handling.given = window
-        began = store_client.clock.monotonic()
+        began = clock.monotonic()
         try:
             await go_on()
         except (Discard, Bury) as signal:  # these would end the chain
@@ -290,9 +339,10 @@ class SourceWindows(Links):
             raise Retry(
                 reason=f"it raised {what}, but a source is asked until it answers"
             ) from None
-        if handling.gone:  # another process has it
+        if handling.gone:  # the lease is over: another process asks for this window
             return
-        ended = asked + round((store_client.clock.monotonic() - began) * 1000)
+        # By the store's clock, as all times of the chain.
+        ended_at = asked_at + round((clock.monotonic() - began) * 1000)
         _log.info(
             "source %s of %s: found %d, put %d, for %s to %s",
             source.name,
@@ -302,14 +352,20 @@ class SourceWindows(Links):
             id_of(window.after),
             id_of(window.before),
         )
-        done = Asked(window.after, window.before, ended, window.found, window.put)
-        body = self._body(asked, done, progress.put + window.put)
-        await self.put(source.after(max(moment, ended)), source.after, lambda _: body)
+        result = Asked(window.after, window.before, ended_at, window.found, window.put)
+        body = self._body(asked_at, result, progress.put + window.put)
+        await self.put(source.after(max(window_time, ended_at)), source.after, lambda _: body)
 
     def _first(self, now: int, put: int) -> bytes:
-        """Return the body of a window for all messages due since `back` ago, as in a new store."""
+        """Return the body of a window for all messages due since `back` ago, as in a new store.
+
+        Args:
+            now: the store's time.
+            put: how many messages the source has put so far.
+        """
         return self._body(now - self._source.back, None, put)
 
     def _body(self, after: int, last: Asked | None, put: int) -> bytes:
+        """Return the body of a window; see `WindowBody`."""
         source = self._source
         return msgspec.json.encode(WindowBody(after, source.every, source.window, last, put))

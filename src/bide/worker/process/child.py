@@ -68,7 +68,7 @@ def main(text: str, pipe: int) -> int:
     configure(as_json=orders.log_json, level=orders.log_level)
     report = ProcessReport()
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        code = 1
+        code = 1  # of an exception that is raised below: Python ends with 1 then
         try:
             # Outside of the event loop: a module may use a store or Django's models at its import.
             url = os.environ["BIDE_URL"] if orders.given_url else None
@@ -81,19 +81,22 @@ def main(text: str, pipe: int) -> int:
             sys.stderr.write(f"error: {error}\n")
             code = WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
         except Exception as error:
-            if report.ready:
+            if report.ready:  # a death, after which the supervisor starts another process
                 raise
             traceback.print_exc()
             what = f"{type(error).__name__}: {error}".removesuffix(": ")
             sys.stderr.write(f"error: {orders.target} could not begin its work: {what}\n")
             code = FAILED
         finally:
-            _let_go(loop.get_loop(), code)
+            _force_end(loop.get_loop(), code)
     return code
 
 
-def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
-    """End the process even if tasks or threads of handlers do not end."""
+def _force_end(loop: asyncio.AbstractEventLoop, code: int) -> None:
+    """End the process in `LINGER` seconds even if tasks or threads of handlers do not end.
+
+    The event loop waits for its tasks when it closes, and Python for threads that are no daemons.
+    """
 
     def leave() -> None:
         _log.error("a handler, or what it started, does not end; the process ends anyway")
@@ -102,13 +105,15 @@ def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
                 flush()
         os._exit(code)
 
-    main = threading.main_thread()
-    threads = [
-        thread for thread in threading.enumerate() if thread is not main and not thread.daemon
+    main_thread = threading.main_thread()
+    awaited_threads = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not main_thread and not thread.daemon
     ]
-    if asyncio.all_tasks(loop) or threads:
+    if asyncio.all_tasks(loop) or awaited_threads:
         timer = threading.Timer(LINGER, leave)
-        timer.daemon = True
+        timer.daemon = True  # it must not keep a process that ends by itself
         timer.start()
 
 
@@ -119,10 +124,18 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _work(app: App, orders: Orders, pipe: int, report: ProcessReport) -> None:
+    """Run an app until the supervisor stops it, and report to the supervisor.
+
+    Args:
+        app: the app.
+        orders: of the supervisor.
+        pipe: the descriptor of the socket to it.
+        report: is filled in; its `ready` tells the caller how far it came.
+    """
     loop = asyncio.get_running_loop()
     _check_store(app, orders.processes)
     report.store = app._url
-    task: Any = asyncio.current_task()
+    own_task: Any = asyncio.current_task()
 
     def ready() -> None:
         report.ready = True
@@ -137,7 +150,7 @@ async def _work(app: App, orders: Orders, pipe: int, report: ProcessReport) -> N
         if report.ready:
             runner.stop(hurry=hurry)
         else:  # nothing runs yet, and a lifespan may wait for ever
-            task.cancel()
+            own_task.cancel()
 
     runner = Runner(app, orders.queues, grace=orders.grace, ready=ready, supervised=True)
     # SIGTERM may come twice: systemd sends it to the supervisor and to each process. So the second
@@ -146,17 +159,17 @@ async def _work(app: App, orders: Orders, pipe: int, report: ProcessReport) -> N
     loop.add_signal_handler(signal.SIGINT, lambda: stop(hurry=True))
     _leave_signals_on_fork()
     async with reporting(pipe, figures, stop) as send:
-        beside = [
-            background("bide-delays", partial(_delays, app, orders.grace)),
-            background("bide-outbox", partial(_forwards, app)),
+        services = [
+            background("bide-delays", partial(_publish_delayed, app, orders.grace)),
+            background("bide-outbox", partial(_forward_outbox, app)),
         ]
         try:
             await runner.run()
         finally:
-            await cancel(beside)
+            await cancel(services)
 
 
-async def _delays(app: App, grace: float) -> None:
+async def _publish_delayed(app: App, grace: float) -> None:
     """Take in the delayed messages of RabbitMQ, and publish them, if that was asked for."""
     addresses = intakes(os.environ.get("BIDE_RABBITMQ", "").split())
     if not addresses:
@@ -167,7 +180,7 @@ async def _delays(app: App, grace: float) -> None:
         await Pusher(lane, app.clock, intakes=addresses).run(grace)
 
 
-async def _forwards(app: App) -> None:
+async def _forward_outbox(app: App) -> None:
     """Forward from the outbox of a database, if that was asked for; one process at a time does."""
     database = os.environ.get("BIDE_OUTBOX")
     if not database:
@@ -176,17 +189,19 @@ async def _forwards(app: App) -> None:
 
     async with _store_of(app) as lane:
         forwarder = Forwarder(lambda: table_of(database), lane)
-        running = asyncio.create_task(asyncio.to_thread(forwarder.run))
+        forwarding = asyncio.create_task(asyncio.to_thread(forwarder.run))
         try:
-            await asyncio.shield(running)
+            await asyncio.shield(forwarding)
         except asyncio.CancelledError:
+            # A thread cannot be cancelled: it stops between two batches, before the lane is closed.
             forwarder.stop()
-            await running
+            await forwarding
             raise
 
 
 @asynccontextmanager
 async def _store_of(app: App) -> AsyncIterator[Lane]:
+    """Open a lane to the store of an app for the length of the block."""
     lane = open_lane(app._url, app.clock)
     try:
         yield lane
@@ -196,22 +211,27 @@ async def _store_of(app: App) -> AsyncIterator[Lane]:
 
 def _leave_signals_on_fork() -> None:
     """Let signals end the processes that handlers fork; else they would stop the worker instead."""
-    both = signal.SIGTERM, signal.SIGINT
+    stop_signals = signal.SIGTERM, signal.SIGINT
 
     def in_child() -> None:
         signal.set_wakeup_fd(-1)  # the worker's loop reads from it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals)
 
     os.register_at_fork(  # blocked meanwhile: one may come before the child is ready for it
-        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, both),
-        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, both),
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals),
         after_in_child=in_child,
     )
 
 
 def _check_store(app: App, processes: int) -> None:
+    """Warn of a store that only this process sees.
+
+    Raises:
+        InvalidArgument: several processes are to share it.
+    """
     if not lives_alone(app._url):
         return
     if processes > 1:

@@ -20,7 +20,7 @@ def update_health_file(path: Path, trouble: str | None) -> None:
             path.touch()
         else:
             path.unlink(missing_ok=True)
-    except OSError as error:  # a probe sees its age; work continues
+    except OSError as error:  # a probe sees that the file grows old; work continues
         _log.error("the health file cannot be written: %s", error)
 
 
@@ -45,11 +45,11 @@ async def serve_health(
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             # Where it is suppressed, the client has gone, or sent no HTTP.
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(5):  # seconds for the request
                 await reader.readuntil(b"\r\n\r\n")
-            wrong = trouble()
-            status = "200 OK" if wrong is None else "503 Service Unavailable"
-            body = "".join(f"{line}\n" for line in (wrong or "well", *notices()))
+            reason = trouble()
+            status = "200 OK" if reason is None else "503 Service Unavailable"
+            body = "".join(f"{line}\n" for line in (reason or "well", *notices()))
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
             head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
             writer.write((head + body).encode())
@@ -69,14 +69,18 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
     arrive is no error.
     """
     address = environment.get("NOTIFY_SOCKET", "")
-    if address.startswith(("/", "@")):
-        name = "\0" + address[1:] if address[0] == "@" else address
-        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        with channel, suppress(OSError):
-            channel.sendto(state.encode(), name)
+    if not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):  # an abstract socket, whose name begins with a zero byte
+        address = "\0" + address[1:]
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    with channel, suppress(OSError):
+        channel.sendto(state.encode(), address)
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return the seconds between two "WATCHDOG=1" for systemd, if it expects them."""
+    """Return the seconds between two "WATCHDOG=1" for systemd; `None` if it expects none."""
     text = environment.get("WATCHDOG_USEC", "")
-    return int(text) / 2_000_000 if text.isdigit() and int(text) else None
+    microseconds = int(text) if text.isdigit() else 0
+    # Half of the time after which it takes the service for dead, as systemd recommends.
+    return microseconds / 1_000_000 / 2 if microseconds else None

@@ -44,11 +44,17 @@ class InProcessWorker:
     def __init__(
         self, app: Registrations, queues: Iterable[str] = (), *, grace: float = 30.0
     ) -> None:
-        self._make = partial(Runner, app, list(queues), grace=grace, ready=self._began)
-        self._runner = self._make()
-        self._failed = ""
+        self._make_runner = partial(Runner, app, list(queues), grace=grace, ready=self._began)
+        self._runner = self._make_runner()  # raises if there is no handler
+        """What runs the handlers: another one after each failure."""
+        self._failure = ""
+        """Why the last runner failed, in words that strangers may read; "" once one claims."""
         self._task: asyncio.Task[None] | None = None
-        self._idle = self._leaving = False
+        """Runs one runner after the other; `None` before the block."""
+        self._is_idle = False
+        """Whether it claims nothing, since a test has put another store in place of all."""
+        self._is_leaving = False
+        """Whether the block is at its end."""
         self._ready = asyncio.Event()
 
     def trouble(self) -> str | None:
@@ -57,11 +63,11 @@ class InProcessWorker:
         The text is for a health check that strangers may read: it names no address. The log has
         the details.
         """
-        if self._idle:
+        if self._is_idle:
             return None
         if self._task is None or self._task.done():
             return "the worker does not run"
-        return self._failed or self._runner.trouble()
+        return self._failure or self._runner.trouble()
 
     async def ready(self) -> None:
         """Wait until messages are claimed for the first time."""
@@ -70,12 +76,13 @@ class InProcessWorker:
     async def __aenter__(self) -> Self:
         if asyncio._get_running_loop() is None:
             raise no_event_loop("app.running()")
-        if self._task is not None or self._idle:
+        if self._task is not None or self._is_idle:
             raise WrongContext("this worker has run already; call app.running() for another one")
         if stand_in() is not None:
-            self._idle = True
+            self._is_idle = True
             return self
         number = next(_numbers)
+        # The first one has the usual name of a worker of this process.
         holder = own_name() + (f":{number}" if number > 1 else "")
         self._task = asyncio.create_task(self._keep(holder))
         return self
@@ -83,7 +90,7 @@ class InProcessWorker:
     async def __aexit__(self, *error: object) -> None:
         if self._task is None:
             return
-        self._leaving = True
+        self._is_leaving = True
         if self._runner.at_work:
             self._runner.stop()
         else:
@@ -91,21 +98,23 @@ class InProcessWorker:
         try:
             await asyncio.wait([self._task])
         finally:
-            self._task.cancel()
+            self._task.cancel()  # if this was cancelled while it waited
 
     async def _keep(self, holder: str) -> None:
-        failures = 0
+        """Run until the end of the block; after a failure begin again with another runner."""
+        failures = 0  # in a row
         while True:
-            self._runner = self._make(holder=holder)
+            self._runner = self._make_runner(holder=holder)
             try:
                 return await self._runner.run()
             except Exception as error:  # noqa: BLE001  (it is logged, and shown by `trouble`)
-                if self._leaving:  # as when a lifespan cannot be left
+                if self._is_leaving:  # as when a lifespan cannot be left
                     _log.error("the worker has failed at its end: %s", error, exc_info=error)
                     return
-                failures = failures + 1 if self._failed else 1
+                # One that has claimed messages has ended the row: see `_began`.
+                failures = failures + 1 if self._failure else 1
                 seconds = AGAIN.delay(failures, random.random()) / 1000
-                self._failed = f"the worker has failed ({type(error).__name__}), and begins again"
+                self._failure = f"the worker has failed ({type(error).__name__}), and begins again"
                 _log.error(
                     "the worker has failed: %s; it begins again in %.1f s",
                     error,
@@ -115,5 +124,6 @@ class InProcessWorker:
                 await sleep(self._runner.app.clock, seconds)
 
     def _began(self) -> None:
-        self._failed = ""
+        """Note that messages are claimed."""
+        self._failure = ""
         self._ready.set()

@@ -17,13 +17,19 @@ class Orphans:
 
     def __init__(self) -> None:
         self._dead: set[int] = set()
-        self._looked = float("-inf")
+        """The ids of those that were dead at the last look."""
+        self._looked_at = float("-inf")
+        """When it last looked, by the monotonic clock."""
 
     def reap(self, now: float) -> None:
-        """Reap those that were dead at the last look already; `now` is the monotonic clock."""
-        if now - self._looked < PAUSE:
+        """Reap those that were dead at the last look already.
+
+        Args:
+            now: the time of the monotonic clock, in seconds.
+        """
+        if now - self._looked_at < PAUSE:
             return
-        self._looked = now
+        self._looked_at = now
         dead = _dead_children()
         for pid in dead & self._dead:
             try:
@@ -34,12 +40,16 @@ class Orphans:
 
 
 def _dead_children() -> set[int]:
-    own, dead = str(os.getpid()), set[int]()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    """Return the ids of children that are dead and were not waited for ("zombies")."""
+    own_pid = str(os.getpid())
+    dead: set[int] = set()
+    for stat_file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it is gone
+            # "PID (NAME) STATE PARENT ...": the name may have spaces and parentheses in it.
+            _, _, behind_name = stat_file.read_text().rpartition(")")
+        except OSError:  # the process is gone
             continue
-        if state == "Z" and parent == own:
-            dead.add(int(stat.parent.name))
+        state, parent_pid, *_ = behind_name.split()
+        if state == "Z" and parent_pid == own_pid:
+            dead.add(int(stat_file.parent.name))
     return dead

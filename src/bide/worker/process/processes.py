@@ -76,13 +76,13 @@ async def reporting(
             send()
             await asyncio.sleep(BEAT)
 
-    async def wait() -> None:
-        with suppress(OSError):  # it was killed
+    async def stop_when_orphaned() -> None:
+        with suppress(OSError):  # the supervisor was killed
             await reader.read()  # it sends nothing: this ends when it has died
         _log.error("the supervisor has died; stopping")
         stop()
 
-    tasks = [background("bide-report", beat), background("bide-orphan", wait)]
+    tasks = [background("bide-report", beat), background("bide-orphan", stop_when_orphaned)]
     try:
         yield send
     finally:
@@ -98,7 +98,8 @@ async def receive(pipe: socket.socket) -> AsyncIterator[ProcessReport]:
     """Receive the reports of a process until it ends. Runs in the supervisor."""
     reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
     with closing(writer), suppress(ConnectionResetError):  # it was killed
-        while (line := await reader.readline()).endswith(b"\n"):  # not killed while it wrote
+        # A line without an end is the last one of a process that was killed while it wrote.
+        while (line := await reader.readline()).endswith(b"\n"):
             yield _decode(line)
 
 
@@ -132,6 +133,7 @@ class Process:
     end_requests: int = 0
     """How many times it was asked to end."""
     _child: asyncio.subprocess.Process | None = None
+    """The process of the system; `None` before it was started, and if it could not be."""
 
     def __post_init__(self) -> None:
         self.began = self.reported = time.monotonic()
@@ -162,17 +164,17 @@ class Process:
         code = self.over.result()
         if code >= 0:
             return f"exit code {code}"
-        named = next(
-            (member.name for member in signal.Signals if member == -code), f"signal {-code}"
-        )
-        return f"killed by {named}"  # a real-time signal has no name
+        number = -code  # as asyncio reports the end by a signal
+        names = [member.name for member in signal.Signals if member == number]
+        return f"killed by {names[0] if names else f'signal {number}'}"  # some have no name
 
     async def _live(self) -> int:
-        ours: socket.socket | None = None
+        """Start the process, receive its reports, and wait for its end; return its exit code."""
+        own_end: socket.socket | None = None
         try:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                descriptors = theirs.fileno(), *self.pass_fds
+            own_end, child_end = socket.socketpair()
+            with child_end:  # the child has a copy: if it dies, reading from the other end ends
+                descriptors = child_end.fileno(), *self.pass_fds
                 self._child = child = await asyncio.create_subprocess_exec(
                     *self.command,
                     *map(str, descriptors),
@@ -180,14 +182,14 @@ class Process:
                     process_group=0,  # so that only the supervisor gets Ctrl-C
                 )
         except OSError as error:  # no memory for another process, no descriptor left
-            if ours is not None:
-                ours.close()
+            if own_end is not None:
+                own_end.close()
             _log.error("process %d cannot be started: %s", self.number, error)
             return FAILED
-        if self.end_requests:
+        if self.end_requests:  # they came while it was started, and had no process to signal
             with suppress(ProcessLookupError):  # it has ended by itself
                 child.terminate()
-        receiving = asyncio.create_task(self._listen(ours))
+        receiving = asyncio.create_task(self._listen(own_end))
         try:
             code = await child.wait()
             await asyncio.wait([receiving], timeout=LAST_REPORT)
@@ -196,6 +198,7 @@ class Process:
             receiving.cancel()
 
     async def _listen(self, pipe: socket.socket) -> None:
+        """Keep the last report of the process until it ends."""
         try:
             async for self.report in receive(pipe):
                 self.reported = time.monotonic()
@@ -204,6 +207,7 @@ class Process:
             self._kill(f"sends what is no report ({error!r})")
 
     def _kill(self, why: str) -> None:
+        """Kill the process if it has not ended; `why` goes into the log."""
         child = self._child
         if child is not None and child.returncode is None:
             _log.error("process %d %s; it is killed", child.pid, why)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
+"""Names of folders that have no code of the user's in them."""
 
 
 class Sources:
@@ -12,17 +13,19 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen = dict(self._look())
+        self._times = dict(self._look())
+        """When each file was changed last, in nanoseconds, as of the last look."""
 
     def changed(self) -> list[Path]:
         """Return the files that were changed, added or removed since the last call."""
         now = dict(self._look())
-        before, self._seen = self._seen, now
+        before, self._times = self._times, now
         return sorted(path for path in before | now if before.get(path) != now.get(path))
 
     def _look(self) -> Iterator[tuple[Path, int]]:
+        """Yield each file, and when it was changed last, in nanoseconds."""
         for folder, folders, files in os.walk(self._folder):
-            folders[:] = [
+            folders[:] = [  # `os.walk` goes into those that are left in its list
                 name
                 for name in folders
                 if name not in LEFT_OUT

@@ -11,7 +11,7 @@ from bide.consuming.consumer import Consumer
 from bide.consuming.declared_settings import apply_declared
 from bide.consuming.graceful_stop import stop
 from bide.consuming.isolation import CrashIsolation
-from bide.consuming.queue_handlers import chained
+from bide.consuming.queue_handlers import Chain, chained
 from bide.consuming.run import traced
 from bide.consuming.store_client import StoreClient
 from bide.engines.registry import absolute, file_of, mask
@@ -31,7 +31,8 @@ from bide.worker.app.lifespan import entered
 from bide.worker.app.registrations import Registrations
 
 LIMIT = 0.5
-"""Seconds that a handler may block the event loop before a warning names it."""
+"""Seconds that a handler may block the event loop before a warning names it, and between two
+checks whether it is blocked."""
 
 
 class LoopWatch:
@@ -43,25 +44,28 @@ class LoopWatch:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._over = threading.Event()
+        """The id of the thread that runs the event loop."""
+        self._end = threading.Event()
+        """Set when the thread is to end."""
         self._thread = Background("bide-watch", self._run)
         self._thread.ensure()
 
     def close(self) -> None:
         """End the thread."""
-        self._over.set()
+        self._end.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(LIMIT) and not self._loop.is_closed():
-            asked, answered, warned = time.monotonic(), threading.Event(), False
-            self._loop.call_soon_threadsafe(answered.set)
-            while not answered.wait(LIMIT) and not self._over.is_set():
-                if not warned:  # once for each time that it is blocked
-                    self._warn(time.monotonic() - asked)
-                warned = True
+        while not self._end.wait(LIMIT) and not self._loop.is_closed():
+            asked_at, answer, has_warned = time.monotonic(), threading.Event(), False
+            self._loop.call_soon_threadsafe(answer.set)
+            while not answer.wait(LIMIT) and not self._end.is_set():
+                if not has_warned:  # once for each time that it is blocked
+                    self._warn(time.monotonic() - asked_at)
+                has_warned = True
 
     def _warn(self, seconds: float) -> None:
+        """Log which task blocks the event loop, for how many seconds so far, and where."""
         task = asyncio.current_task(self._loop)
         name = "something" if task is None else task.get_name()
         frame = sys._current_frames()[self._loop_thread]
@@ -106,11 +110,14 @@ class Runner:
         self._queues = chosen(self.app, list(self.queues))
         self._holder = self.holder or own_name()
         self._client: StoreClient | None = None
+        """`None` before `run`."""
         self.at_work = False
         """Whether it claims messages."""
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
+        """Set when messages whose handlers run are to be released at once."""
         self.consumers: dict[str, Consumer] = {}
+        """By queue."""
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done so far on each queue."""
@@ -148,33 +155,46 @@ class Runner:
             StoreError: the store cannot be opened. A store that does not answer is waited for.
         """
         path = file_of(self.app._url)
-        new = path is not None and not path.exists()
+        is_new = path is not None and not path.exists()
         lane = self.lane or open_lane(self.app._url, self.app.clock)
         self._client = client = StoreClient(lane, self.app.clock)
         try:
             await self._first_contact(client)
             async with entered(self.app.lifespan, self.app):
-                await self._work(client, new)
+                await self._work(client, is_new=is_new)
         finally:
             if self.lane is None:
                 await asyncio.to_thread(close_lane, lane)
 
     async def _first_contact(self, client: StoreClient) -> None:
-        """Open the store, so that errors in its URL or rights show at the start."""
+        """Open the store, so that errors in its URL or rights show at the start.
+
+        A server that does not answer is waited for.
+
+        Raises:
+            StoreError: the store cannot be opened.
+        """
         try:
+            # The cheapest command: few queues, if any, have names that begin so.
             await client.lane.acall(Queues("-"))
         except StoreBusy as error:  # it exists, and commands wait for it
             _log.warning("%s", error)
         except StoreUnavailable:
-            if file_of(self.app._url) is not None:  # a wrong path or a missing right
+            if file_of(self.app._url) is not None:  # waiting does not mend a path or a right
                 raise
             await client.patiently(Names, Queues("-"))
 
-    async def _work(self, store_client: StoreClient, new: bool) -> None:
+    async def _work(self, store_client: StoreClient, *, is_new: bool) -> None:
+        """Handle messages until `stop` is called, or a part of it has failed.
+
+        Args:
+            store_client: executes commands on the store.
+            is_new: whether the store was made by this start, for the log.
+        """
         holder = self._holder
         watch = LoopWatch()
-        crash_isolation = CrashIsolation()
-        began, gaps = self.app.clock.now(), dict[str, list[Span]]()
+        began = self.app.clock.now()
+        gaps: dict[str, list[Span]] = {}  # by queue: when no worker ran before this one began
 
         def report() -> Report:
             busy = {queue: consumer.busy() for queue, consumer in self.consumers.items()}
@@ -183,46 +203,60 @@ class Runner:
             )
 
         heartbeat = Heartbeat(store_client.lane, store_client.clock, holder, report, self.tallies)
-        beside: list[asyncio.Task[None]] = []
+        chores: list[asyncio.Task[None]] = []  # of the process; each consumer has its own, too
         try:
             handled = [self.app.queue_handlers[queue] for queue in self._queues]
             await apply_declared(store_client, handled, holder)
-            for queue in self._queues:
-                queue_handlers = self.app.queue_handlers[queue]
-                around, chain = chained(queue_handlers, store_client, self.app.around)
-                if chain is not None:
-                    beside.append(asyncio.create_task(chain.keep()))
-                self.consumers[queue] = Consumer(
-                    queue_handlers,
-                    traced(around),
-                    self.app.state,
-                    store_client,
-                    holder,
-                    crash_isolation,
-                )
+            chains = self._make_consumers(store_client)
+            chores += [asyncio.create_task(chain.keep()) for chain in chains]
             consumers = list(self.consumers.values())
+            # Other processes read the heartbeat, so a store of this process alone needs none.
             if store_client.lane.capabilities.shared:
                 gaps |= await read_gaps(store_client.lane, self._queues, began)
                 for queue, consumer in self.consumers.items():
                     consumer.late_causes.unserved = gaps[queue]
-                beside.append(background("bide-heartbeat", heartbeat.keep))
+                chores.append(background("bide-heartbeat", heartbeat.keep))
             for consumer in consumers:
                 consumer.open()
-            where = mask(absolute(self.app._url)) + (" (a new store)" if new else "")
+            where = mask(absolute(self.app._url)) + (" (a new store)" if is_new else "")
             _log.info("at work on %s, at %s", ", ".join(self._queues), where)
             self.at_work = True
             self.ready()
+            # A task ends by itself only if it fails: then this worker stops, too.
             tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]
-            await first_of(self._stopping.wait(), *tasks, *beside)
+            await first_of(self._stopping.wait(), *tasks, *chores)
             if running := sum(len(consumer.running) for consumer in consumers):
                 _log.info("stopping; %d running, with %g s to finish", running, self.grace)
-            await stop(consumers, store_client.clock, self.grace, self._hurrying, beside)
+            await stop(consumers, store_client.clock, self.grace, self._hurrying, chores)
         finally:
             self.at_work = False
             watch.close()
-            await cancel(beside)
+            await cancel(chores)
             for consumer in self.consumers.values():
                 await consumer.close()
+
+    def _make_consumers(self, store_client: StoreClient) -> list[Chain]:
+        """Make the consumer of each queue; return the chains of schedules and sources.
+
+        Consumers share the isolation of messages that may have killed a process: such a message
+        runs alone in the process, not only in its queue.
+        """
+        crash_isolation = CrashIsolation()
+        chains: list[Chain] = []
+        for queue in self._queues:
+            queue_handlers = self.app.queue_handlers[queue]
+            middleware, chain = chained(queue_handlers, store_client, self.app.around)
+            if chain is not None:
+                chains.append(chain)
+            self.consumers[queue] = Consumer(
+                queue_handlers,
+                traced(middleware),
+                self.app.state,
+                store_client,
+                holder=self._holder,
+                crash_isolation=crash_isolation,
+            )
+        return chains
 
 
 def chosen(app: Registrations, queues: list[str]) -> list[str]:
@@ -234,9 +268,10 @@ def chosen(app: Registrations, queues: list[str]) -> list[str]:
     handlers = app.queue_handlers
     if not handlers:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
-    filled = {queue_handlers.fills for queue_handlers in handlers.values()}
+    # A queue that a source fills may be named for the source, without a handler of its own.
+    filled_queues = {queue_handlers.fills for queue_handlers in handlers.values()}
     for queue in queues:
-        if queue not in handlers and queue not in filled:
+        if queue not in handlers and queue not in filled_queues:
             known = ", ".join(handlers)
             raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
     return [

@@ -44,6 +44,9 @@ def raise_descriptor_limit() -> None:
 SILENT = 10.0
 """Seconds without a report after which the event loop of a process counts as blocked."""
 
+RELOAD_POLL = 0.5
+"""Seconds between two looks whether the code has changed."""
+
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
 
@@ -77,6 +80,7 @@ class ProcessSlot:
     """The place of one process. Times are those of `time.monotonic`."""
 
     number: int
+    """From 1, for the log."""
     process: Process | None = None
     """The process at work. One that was replaced may still finish its deliveries."""
     fresh: Process | None = None
@@ -101,7 +105,7 @@ class ProcessSlot:
             lived: for how many seconds it ran.
         """
         self.deaths = 0 if lived >= STEADY else self.deaths + 1
-        return PAUSES.delay(self.deaths, 0.5) / 1000
+        return PAUSES.delay(self.deaths, 0.5) / 1000  # the chance is for a jitter, which is 0
 
 
 @dataclass(eq=False)
@@ -137,17 +141,19 @@ class Supervisor:
         if file is not None and not (folder := file.absolute().parent).is_dir():
             raise InvalidArgument(f"there is no folder {folder} for {file.name}")
         self.slots = [ProcessSlot(number + 1) for number in range(self.processes)]
-        self._code = 0
+        self._exit_code = 0
         self.totals = Totals()
         """What the processes have done."""
         self._stopping = False
         self._processes = self.totals.living
+        """All that have not ended: those at work, those that replace them, those that finish."""
         self._news = asyncio.Event()
         """Set when the state of a process has changed, or what is wanted of it."""
-        self._began = time.monotonic()
-        self._begun = False
+        self._began_at = time.monotonic()
+        self._has_been_ready = False
         """Whether any process was ready so far."""
         self._notified_ready = False
+        """Whether systemd was told that all are ready, since the last reload."""
         self._guarded = False
         """Whether the watchdog of systemd guards the processes: since all were ready, and also
         during a reload, which may hang."""
@@ -165,17 +171,14 @@ class Supervisor:
         """
         raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, self.stop)
         hang_up = self._hang_up if _ends_with_terminal() else self.reload
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-        beside = [background("bide-stop-requests", self._hear_requests)]
+        chores = [background("bide-stop-requests", self._hear_requests)]
         if self.folder is not None:
             watch = partial(self._watch, Sources(self.folder))
-            beside.append(background("bide-reload", watch))
-        watchdog = watchdog_seconds()
-        pause = BEAT if watchdog is None else min(BEAT, watchdog)
-        orphans = Orphans() if os.getpid() == 1 else None
+            chores.append(background("bide-reload", watch))
         with ExitStack() as opened:
             opened.callback(self.totals.close)
             try:
@@ -186,31 +189,39 @@ class Supervisor:
                     registry = registry_of(self.totals.counts, more=self.totals.metrics)
                     host, port = self.metrics
                     opened.enter_context(MetricsServer(registry, port, host))
-                while self._processes or not self._stopping:
-                    self._news.clear()
-                    self._begun = self._begun or any(
-                        process.report.ready for process in self._processes
-                    )
-                    for slot in self.slots:
-                        self._tend(slot)
-                    if orphans is not None:
-                        orphans.reap(time.monotonic())
-                    self._tell(watchdog is not None)
-                    await first_of(self._news.wait(), asyncio.sleep(pause))
+                await self._tend_until_stopped()
             finally:
-                await cancel(beside)
+                await cancel(chores)
                 if self.health_file is not None:
                     update_health_file(self.health_file, "it has ended")
-        return self._code
+        return self._exit_code
+
+    async def _tend_until_stopped(self) -> None:
+        """Tend the processes once a beat, and at any news, until the last one has ended."""
+        watchdog = watchdog_seconds()
+        pause = BEAT if watchdog is None else min(BEAT, watchdog)
+        # Only the first process of a system or a container gets the orphans of others.
+        orphans = Orphans() if os.getpid() == 1 else None
+        while self._processes or not self._stopping:
+            self._news.clear()
+            if any(process.report.ready for process in self._processes):
+                self._has_been_ready = True
+            for slot in self.slots:
+                self._tend(slot)
+            if orphans is not None:
+                orphans.reap(time.monotonic())
+            self._publish_health(feeds_watchdog=watchdog is not None)
+            await first_of(self._news.wait(), asyncio.sleep(pause))
 
     def stop(self) -> None:
         """Let the processes finish within the grace; a second call releases their messages."""
-        again, self._stopping = self._stopping, True
-        if not again:
+        is_second, self._stopping = self._stopping, True
+        if not is_second:
             notify("STOPPING=1")
             self.stopped()
         for process in self._processes:
-            if again or not process.end_requests:
+            # A process that was replaced has been asked already: another request would hurry it.
+            if is_second or not process.end_requests:
                 self._end(process)
         self._news.set()
 
@@ -250,49 +261,59 @@ class Supervisor:
 
     def notices(self) -> list[str]:
         """Return what an operator should look at although messages are handled."""
-        lost = [
+        lost_notifications = [
             f"process {slot.number}: notifications are lost, so claims poll the store"
             for slot in self.slots
             if slot.process is not None and slot.process.report.notifications_lost
         ]
-        restarts = self.totals.threads()
-        return lost + [f"restarts of {name}: {count}" for name, count in restarts.items()]
+        restarts = [f"restarts of {name}: {count}" for name, count in self.totals.threads().items()]
+        return lost_notifications + restarts
 
     # The life of processes.
 
     def _tend(self, slot: ProcessSlot) -> None:
         """Do what a slot needs now: note a death, start a process, or replace the one at work."""
+        if slot.process is not None and slot.process.over.done():
+            dead, slot.process = slot.process, None
+            self._died(slot, dead)
+        if slot.fresh is not None:
+            self._tend_fresh(slot, slot.fresh)
+        if not self._stopping and slot.fresh is None:
+            self._fill(slot)
+
+    def _tend_fresh(self, slot: ProcessSlot, fresh: Process) -> None:
+        """Put a fresh process to work once it is ready, note its death, or warn that it is slow."""
         now = time.monotonic()
-        process, fresh = slot.process, slot.fresh
-        if process is not None and process.over.done():
-            slot.process = None
-            self._died(slot, process)
-        if fresh is not None and fresh.over.done():
+        if fresh.over.done():
             slot.fresh = None
             if not fresh.end_requests:
                 self._failed(fresh)
-        elif fresh is not None and fresh.ready and not fresh.end_requests:
+        elif fresh.ready and not fresh.end_requests:
+            replaced = slot.process
             slot.process, slot.fresh = fresh, None
-            if process is not None:
-                self._end(process)
+            if replaced is not None:
+                self._end(replaced)
                 if self.folder is not None:  # who edits code does not want to wait for the grace
-                    self._end(process)
-        elif fresh is not None and now >= slot.warn_at:
+                    self._end(replaced)
+        elif now >= slot.warn_at:
             slot.warn_at = now + SLOW
             lived = now - fresh.began
             _log.warning("the new process %d is not ready after %.0f s", slot.number, lived)
-        if self._stopping or slot.fresh is not None:
-            return
+
+    def _fill(self, slot: ProcessSlot) -> None:
+        """Start the process of an empty slot, or one that will replace the process at work."""
+        now = time.monotonic()
         if slot.process is None:
-            first = slot.number == 1 or self._begun or now >= self._began + FIRST
-            if first and now >= slot.start_at:
+            may_start = slot.number == 1 or self._has_been_ready or now >= self._began_at + FIRST
+            if may_start and now >= slot.start_at:
                 slot.process, slot.wanted = self._start(slot.number), False
             return
         if slot.process.report.stuck and now >= slot.again and not slot.wanted:
             _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
             slot.again, slot.wanted = now + AGAIN, True
+        # One after the other: no process starts while another one starts, or finishes its work.
         at_work = [any_slot.process for any_slot in self.slots]
-        if slot.wanted and all(child in at_work for child in self._processes):
+        if slot.wanted and all(process in at_work for process in self._processes):
             slot.wanted, slot.warn_at = False, now + SLOW
             slot.fresh = self._start(slot.number)
 
@@ -301,11 +322,12 @@ class Supervisor:
         if self._stopping:
             return
         code, lived = process.over.result(), time.monotonic() - process.began
-        began = self._begun or process.report.ready
-        if code >= 0 and not began and self.folder is None:
-            if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
+        has_been_ready = self._has_been_ready or process.report.ready
+        is_killed = code < 0  # by a signal, as for want of memory: then a restart may help
+        if not is_killed and not has_been_ready and self.folder is None:
+            if code not in (WRONG_USAGE, FAILED):  # of those the process has printed the cause
                 _log.error("a process has ended (%s) before it was ready", process.cause())
-            self._code = code or FAILED
+            self._exit_code = code or FAILED
             self.stop()
             return
         pause = slot.pause(lived)
@@ -332,12 +354,14 @@ class Supervisor:
         )
 
     def _start(self, number: int) -> Process:
+        """Start a process for the slot of this number."""
         process = Process(number, self.command, self.pass_fds, self._news.set)
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
         return process
 
     def _ended(self, process: Process) -> None:
+        """Keep the figures of a process that has ended, and have its slot tended."""
         self.totals.ended(process)
         self._news.set()
 
@@ -355,31 +379,33 @@ class Supervisor:
         host = socket.gethostname()
         while True:
             await asyncio.sleep(POLL)
-            named = {
+            processes = {  # by the name under which each claims
                 f"{host}:{process.pid}": process
                 for process in self._processes
                 if process.pid is not None
             }
-            if not named or (lane := self.totals.lane()) is None:
+            if not processes or (lane := self.totals.lane()) is None:
                 continue
             try:
                 async with asyncio.timeout(PATIENCE):
-                    taken = await arun_steps(take_requests(list(named)), lane.acall)
+                    requests = await arun_steps(take_requests(list(processes)), lane.acall)
             except (BideError, TimeoutError) as error:  # the processes report a store that is away
                 _log.debug("requests to replace processes cannot be looked for: %s", error)
                 continue
-            for holder, actor in taken.items():
-                by = printable(actor, MAX_ACTOR)
-                for slot in self.slots:
-                    if slot.process is named[holder]:
-                        _log.warning("process %d is replaced: %s asked for it", slot.number, by)
-                        slot.wanted = True
-                        self._news.set()
-                        break
-                else:  # it is ending already: now it must end at once
-                    self._end(named[holder])
+            for holder, actor in requests.items():
+                self._replace(processes[holder], printable(actor, MAX_ACTOR))
 
-    def _tell(self, watchdog: bool) -> None:
+    def _replace(self, process: Process, actor: str) -> None:
+        """Have a process replaced, as an operator asks; one that ends already must end at once."""
+        for slot in self.slots:
+            if slot.process is process:
+                _log.warning("process %d is replaced: %s asked for it", slot.number, actor)
+                slot.wanted = True
+                self._news.set()
+                return
+        self._end(process)
+
+    def _publish_health(self, *, feeds_watchdog: bool) -> None:
         """Keep the health file up to date, tell systemd once all are ready, feed its watchdog."""
         trouble = self.trouble()
         if self.health_file is not None:
@@ -391,13 +417,14 @@ class Supervisor:
         if not self._notified_ready and not reloading and self.totals.ready == len(self.slots):
             self._notified_ready = self._guarded = True
             notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
-        if watchdog and (trouble is None or not self._guarded):
+        # Until all are ready, a trouble is the start, which has a timeout of its own in systemd.
+        if feeds_watchdog and (trouble is None or not self._guarded):
             notify("WATCHDOG=1")
 
     async def _watch(self, sources: Sources) -> None:
         """Reload whenever a file has changed."""
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(RELOAD_POLL)
             if changed := await asyncio.to_thread(sources.changed):
                 _log.info("%s changed", ", ".join(path.name for path in changed))
                 self.reload()
@@ -407,9 +434,11 @@ def _ends_with_terminal() -> bool:
     """Tell whether SIGHUP means that the terminal was closed: if one is used, except by nohup."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return False
-    return any(os.isatty(number) for number in (0, 1, 2))
+    standard_streams = 0, 1, 2
+    return any(os.isatty(descriptor) for descriptor in standard_streams)
 
 
 def _stuck(process: Process) -> str:
+    """Return why a stuck process is replaced, in words."""
     queues = ", ".join(process.report.stuck)
     return f"all places of {queues} are taken by handlers that do not return"

@@ -24,30 +24,37 @@ class Totals:
 
     def __init__(self) -> None:
         self.living: list[Process] = []
+        """The processes that have not ended."""
         self._lock = threading.Lock()
-        self._gone: dict[str, Tally] = {}
-        self._gone_threads: Counter[str] = Counter()
+        self._ended_tallies: dict[str, Tally] = {}
+        """What processes that have ended have done, by queue."""
+        self._ended_threads: Counter[str] = Counter()
+        """How often threads and tasks of processes that have ended were restarted, by name."""
         self._lane: Lane | None = None
+        """Opened when it is first needed."""
         self.ready = 0
+        """How many processes claim messages."""
         self.restarts = 0
+        """How many processes were started in place of one that had died."""
 
     def ended(self, process: Process) -> None:
         """Keep the figures of a process that has ended."""
         last = {queue: tally.ceased() for queue, tally in process.report.tallies.items()}
         with self._lock:
             self.living.remove(process)
-            self._gone = total([self._gone, last])
-            self._gone_threads.update(process.report.threads)
+            self._ended_tallies = total([self._ended_tallies, last])
+            self._ended_threads.update(process.report.threads)
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
         with self._lock:
-            return total([self._gone, *[process.report.tallies for process in self.living]])
+            living = [process.report.tallies for process in self.living]
+            return total([self._ended_tallies, *living])
 
     def threads(self) -> Counter[str]:
         """Return how often threads and tasks died and were restarted, here and in the processes."""
         with self._lock:
-            restarts = self._gone_threads + deaths
+            restarts = self._ended_threads + deaths
             for process in self.living:
                 restarts.update(process.report.threads)
             return restarts
@@ -55,11 +62,10 @@ class Totals:
     def lane(self) -> Lane | None:
         """Return the lane to the store of the processes; `None` before the first report."""
         with self._lock:
-            url = next(
-                (process.report.store for process in self.living if process.report.store), ""
-            )
-            if self._lane is None and url:
-                self._lane = open_lane(url)
+            # The supervisor never imports the app, so a process has to tell which store it is.
+            urls = [process.report.store for process in self.living if process.report.store]
+            if self._lane is None and urls:
+                self._lane = open_lane(urls[0])
             return self._lane
 
     def counts(self) -> dict[str, Counts]:
