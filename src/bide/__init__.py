@@ -10,10 +10,11 @@ from bide.model import errors as _errors
 from bide.model.ended import End, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
+from bide.model.progress import Progress
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undoable, Undone
 from bide.queue.delivery import AsyncDelivery, Delivery
-from bide.queue.results import Audit, Forecast, Imported
+from bide.queue.results import Audit, Cancelled, Forecast, Imported
 from bide.queue.sync import Queue
 
 # The rest is imported when a program asks for it: a program that only puts needs no worker.
@@ -84,6 +85,7 @@ __all__ = [
     "Audit",
     "Backoff",
     "Bury",
+    "Cancelled",
     "Counts",
     "Delivery",
     "Discard",
@@ -101,6 +103,7 @@ __all__ = [
     "NewMessage",
     "NotAcked",
     "Outcome",
+    "Progress",
     "Queue",
     "Retry",
     "SearchPage",

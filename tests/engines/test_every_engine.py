@@ -17,8 +17,16 @@ from bide.engines import bounded_dict
 from bide.engines.postgres.constants import CONSTANTS as POSTGRES
 from bide.engines.postgres.schema import function_texts
 from bide.engines.registry import opener
-from bide.engines.rules import unheld
-from bide.engines.rules.change import Change, Facts, delayed, ended, expired, leased, ready
+from bide.engines.rules.change import (
+    Change,
+    Facts,
+    delayed,
+    ended,
+    expired,
+    finished,
+    leased,
+    ready,
+)
 from bide.engines.rules.decide import BY_ID, BY_LEASE, Decision, decide, decide_new, decide_put
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.constants import CONSTANTS as SQLITE
@@ -215,7 +223,9 @@ def records() -> Iterator[Record]:
             held = leased(due, "w1", TOKEN, NOW - 5, until)
             for at in (NOW, NOW + LATER):
                 item = Item("a", b"2", at=at, latest=LATER)
-                yield replace(held, successor=item.follow(None, NOW) if successor else None)
+                following = item.follow(None, NOW) if successor else None
+                yield replace(held, successor=following)
+                yield replace(held, successor=following, stopping="ann")
         for state in ("dead", "acked", "expired"):
             yield ended(due, state, NOW - 1)
 
@@ -234,6 +244,7 @@ def named_commands() -> Iterator[tuple[Any, str | cmd.Lease]]:
     yield cmd.BuryCommand("q", ids=["a"]), "a"
     yield cmd.Extend("q", [lease], lease=LATER), lease
     yield cmd.Cancel("q", ["a"]), "a"
+    yield cmd.Cancel("q", ["a"], running=True), "a"
     yield cmd.Release("q", ["a"]), "a"
     yield cmd.Edit("q", ["a"], priority=3), "a"
     yield cmd.Purge("q", "dead", ids=["a"]), "a"
@@ -269,7 +280,8 @@ def steps_of(decision: Decision, cause: str) -> Iterator[Step]:
             gone = None if succession.before == "acked" else succession.before
             yield succession._replace(before=gone)
         else:
-            yield step(cause, change)
+            is_new = cause == "replace" and change.before is None
+            yield step("put" if is_new else cause, change)
 
 
 def all_steps() -> Iterator[Step]:
@@ -287,7 +299,7 @@ def all_steps() -> Iterator[Step]:
             yield step("claim", Change(record, leased(record, "w1", TOKEN, NOW, NOW + LATER)))
             yield step("claim", expired(record, facts))
         if record.state != "leased":
-            yield step("purge", unheld.finished(record, "purged", None, facts))
+            yield step("purge", finished(record, "purged", None, facts))
 
 
 def test_the_rules_make_the_transitions_of_the_lifecycle_and_no_others() -> None:

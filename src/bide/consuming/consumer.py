@@ -5,6 +5,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from types import SimpleNamespace
@@ -22,12 +23,15 @@ from bide.consuming.settling import Settling
 from bide.consuming.store_client import StoreClient
 from bide.consuming.unknown_work import settle_unknown
 from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict
+from bide.lane.inbox import call_on
 from bide.model.commands import Extend
-from bide.model.errors import StoreError
+from bide.model.errors import StopRequested, StoreError
+from bide.model.progress import Progress
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.heartbeat import Busy
 from bide.observing.tally import Tally
+from bide.queue.delivery import REPORT_EVERY
 from bide.tasks import cancel, first_of, to_the_end
 
 CLEANUP = 5.0
@@ -86,16 +90,31 @@ class Consumer(Claimer):
         self._leaving = False
         self._newest: dict[str, Handling] = {}
         """The last run of each message, by id."""
+        self._hinted: set[str] = set()
+        """The ids of messages of which a hint has come."""
+        self._has_hints = asyncio.Event()
+        self._reports: dict[Handling, Progress] = {}
+        """What handlers have reported since the last reports were stored."""
+        self._has_reports = asyncio.Event()
         self._chance = random.random
 
     def open(self) -> None:
         """Start to claim."""
         self.claims = self._loop.create_task(self.claim())
-        chores = self.settle(), self.beat(), self.lapse(), self.report()
+        self._store_client.lane.overhear(self._overheard)
+        chores = [
+            self.settle(),
+            self.beat(),
+            self.look_at_hinted(),
+            self.lapse(),
+            self.store_reports(),
+            self.report(),
+        ]
         self.chores = [self._loop.create_task(chore) for chore in chores]
 
     async def close(self) -> None:
         """End the tasks and threads, and log the last summary. Settles nothing: see `stop`."""
+        self._store_client.lane.stop_listening(self._overheard)
         await cancel([self.claims, *self.chores] if self.chores else [])
         self._summary.log(self.current(), self._clock.monotonic())
         if self._timer is not None:
@@ -126,22 +145,79 @@ class Consumer(Claimer):
             pause = beat
             now = self._clock.monotonic()
             due = settling.to_extend(self._unsettled(), now, beat)
-            if not due:
-                continue
-            leases = [handling.lease for handling in due]
-            command = Extend(self.queue_handlers.queue, leases, self.queue_handlers.lease)
-            try:
-                reply = await self._store_client.once(Outcomes, command)
-            except StoreError:  # `StoreClient` has logged it
+            if due and not await self._extend(due):
                 pause = min(beat, AGAIN)
+
+    async def _extend(self, handlings: Sequence[Handling]) -> bool:
+        """Extend leases; stop what was cancelled. Return whether all is known of each lease."""
+        now = self._clock.monotonic()
+        leases = [handling.lease for handling in handlings]
+        command = Extend(self.queue_handlers.queue, leases, self.queue_handlers.lease)
+        try:
+            reply = await self._store_client.once(Outcomes, command)
+        except StoreError:  # `StoreClient` has logged it
+            return False
+        all_known = True
+        for handling, outcome in zip(handlings, reply.outcomes, strict=True):
+            if outcome.done:
+                handling.expires = now + self._lease
+                if outcome.state == "stopping":
+                    self._stop(handling)
+            elif outcome.state == "settling":
+                all_known = False
+            elif handling in self.running and not handling.gone:  # else it has ended meanwhile
+                self._lose([handling], str(outcome))
+        return all_known
+
+    async def look_at_hinted(self) -> None:
+        """Extend the leases of messages at once of which a hint has come: are they cancelled?
+
+        If a hint is lost, or the store is away, the next beat finds out.
+        """
+        while True:
+            await self._has_hints.wait()
+            self._has_hints.clear()
+            hinted, self._hinted = self._hinted, set()
+            held = [*self._unsettled(), *self._prefetch.waiting]
+            if handlings := [handling for handling in held if handling.id in hinted]:
+                await self._extend(handlings)
+
+    async def store_reports(self) -> None:
+        """Store what handlers report of their progress: of each the last report, once a second."""
+        while True:
+            await self._has_reports.wait()
+            self._has_reports.clear()
+            reports, self._reports = self._reports, {}
+            held = [handling for handling in reports if not handling.gone]
+            if not held:
                 continue
-            for handling, outcome in zip(due, reply.outcomes, strict=True):
-                if outcome.done:
-                    handling.expires = now + self._lease
-                elif outcome.state == "settling":
-                    pause = min(beat, AGAIN)
-                elif handling in self.running and not handling.gone:  # else it has ended meanwhile
-                    self._lose([handling], str(outcome))
+            command = Extend(
+                self.queue_handlers.queue,
+                [handling.lease for handling in held],
+                None,
+                [reports[handling] for handling in held],
+            )
+            with suppress(StoreError):  # `StoreClient` has logged it; the next report is newer
+                await self._store_client.once(Outcomes, command)
+            await sleep(self._clock, REPORT_EVERY)
+
+    def _overheard(self, name: str, wake: int) -> None:
+        """Note a hint of a message of this queue, in any thread: perhaps it is cancelled."""
+        queue, _, id = name.partition(" ")
+        if id and queue == self.queue_handlers.queue:
+            call_on(self._loop, self._hint, id)
+
+    def _hint(self, id: str) -> None:
+        self._hinted.add(id)
+        self._has_hints.set()
+
+    def _reported(self, handling: Handling, report: Progress) -> None:
+        """Note what a handler reports, in any thread."""
+        call_on(self._loop, self._note_report, handling, report)
+
+    def _note_report(self, handling: Handling, report: Progress) -> None:
+        self._reports[handling] = report
+        self._has_reports.set()
 
     async def lapse(self) -> None:
         """Give up leases that are over, also while the store leaves an extension unanswered."""
@@ -230,7 +306,10 @@ class Consumer(Claimer):
 
     def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message whose handler raised."""
-        if self._leaving and isinstance(error, asyncio.CancelledError) and not handling.timed_out:
+        was_asked = self._leaving or handling.stopping
+        if was_asked and isinstance(error, asyncio.CancelledError) and not handling.timed_out:
+            return RELEASE
+        if isinstance(error, StopRequested):
             return RELEASE
         return settling.judge_delivery(handling, error, self._chance())
 
@@ -301,6 +380,7 @@ class Consumer(Claimer):
 
     def _begin(self, handling: Handling, now: float) -> None:
         handling.began = now
+        handling.reports_to(self._reported)
         self.late_causes.begun.append(handling)
         self.running[handling] = None
         earlier = self._newest.get(handling.id)
@@ -430,6 +510,41 @@ class Consumer(Claimer):
             handling.handler.name,
             sum(other.overran for other in self.running),
             self.queue_handlers.concurrency,
+        )
+
+    def _stop(self, handling: Handling) -> None:
+        """Stop a delivery whose message was cancelled; one that waits for a place never begins.
+
+        The store counts any end but an ack as cancelled.
+        """
+        if handling.stopping:
+            return
+        if handling in self._prefetch.waiting:
+            handling.stopping = True
+            self._prefetch.waiting.remove(handling)
+            self._release([handling])
+        elif handling in self.running and not handling.gone:
+            text = "it was cancelled: %s is asked to stop"
+            delivery_log.log(logging.INFO, handling, "stopping", text, handling.handler.name)
+            handling.ask_to_stop()
+            if handling.handler.is_async and handling.handler.batch == 1:
+                late = partial(self._give_up, handling)
+                handling.timers += (self._clock.call_later(self._loop, CLEANUP, late),)
+
+    def _give_up(self, handling: Handling) -> None:
+        """Wait no longer for an async handler that was asked to stop."""
+        if handling.gone or handling not in self.running:
+            return
+        handling.took = self._clock.monotonic() - handling.began
+        self._settling.add(handling, RELEASE)
+        handling.lose()
+        delivery_log.log(
+            logging.ERROR,
+            handling,
+            "stopping",
+            "%s goes on after it was asked to stop, and keeps its place; it must raise "
+            "asyncio.CancelledError again",
+            handling.handler.name,
         )
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:

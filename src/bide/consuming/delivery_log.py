@@ -36,6 +36,7 @@ def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Ou
                 logging.WARNING,
                 f"failed, again in {format_duration(verdict.delay)}: {first}",
             ),
+            "cancelled": (logging.INFO, "cancelled while it ran"),
             "discarded": (logging.DEBUG, f"discarded: {first}"),
             "released": (
                 (logging.WARNING, f"released, again in {format_duration(verdict.delay)}: {first}")

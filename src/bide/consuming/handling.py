@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from bide.clock import Timer
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
-from bide.model.errors import Unsupported
+from bide.model.errors import StopRequested, Unsupported
 from bide.model.message import Message
+from bide.model.progress import Progress, progress
 from bide.model.replies import Outcomes
 from bide.model.times import Duration
 from bide.observing.tally import Result
@@ -45,6 +46,10 @@ class Handler:
     """How many messages one call handles at most."""
 
 
+def _left_out(handling: "Handling", report: Progress) -> None:
+    """Leave a report out: nobody runs the handler."""
+
+
 class Handling(Delivery):
     """A message that a handler runs for. The worker extends its lease, and settles it.
 
@@ -57,6 +62,8 @@ class Handling(Delivery):
 
     __slots__ = (
         "_event",
+        "_has_raised",
+        "_on_report",
         "arrived",
         "asked",
         "began",
@@ -72,6 +79,7 @@ class Handling(Delivery):
         "result",
         "returned",
         "state",
+        "stopping",
         "task",
         "timed_out",
         "timers",
@@ -119,6 +127,8 @@ class Handling(Delivery):
         self.outcome = ""
         """How its message was settled, as a `tally.Result`, once it was."""
         self.timed_out = False
+        self.stopping = False
+        """Whether somebody has cancelled the message while its handler runs."""
         self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""
         self.timers: tuple[Timer, ...] = ()
@@ -130,6 +140,8 @@ class Handling(Delivery):
         self.joined: Result | None = None
         """How it was settled within a transaction of the user's, which may be rolled back."""
         self._event: threading.Event | None = None
+        self._has_raised = False
+        self._on_report: Callable[[Handling, Progress], object] = _left_out
 
     def __str__(self) -> str:
         return f"{self.id} of {self.message.queue}, attempt {self.attempt}"
@@ -142,18 +154,54 @@ class Handling(Delivery):
 
     @property
     def lost(self) -> threading.Event:
-        """An event that is set when the outcome of this handler no longer counts.
+        """An event that is set when this handler should end.
 
         This happens when the lease was lost, the timeout has passed, or the worker stops and has
-        released the message. A long-running plain handler checks it now and then, and returns; an
-        async handler is cancelled instead.
+        released the message: the outcome of the handler no longer counts. And when somebody has
+        cancelled the message (`stopping`): then an ack still counts. A long-running plain handler
+        checks it now and then, and returns or raises; an async handler is cancelled instead.
         """
         event = self._event
         if event is None:
             event = self._event = threading.Event()
-        if self.gone:  # checked after the event is stored: `lose` sets `gone` first
+        if self.gone or self.stopping:  # checked after the event is stored: these are set first
             event.set()
         return event
+
+    def report(self, done: float, of: float | None = None, text: str = "") -> None:
+        """Say how far the handler has come, for those who look at the message.
+
+        The worker stores the last report once a second. Any thread may call this; it does not wait.
+
+        Args:
+            done: how much is done, in units of your own.
+            of: how much there is to do, if that is known.
+            text: what is counted, or what is done now; at most 200 characters are kept.
+
+        Raises:
+            StopRequested: somebody has cancelled the message, in a plain handler; once.
+        """
+        if not self.handler.is_async:
+            self.raise_if_stopping()
+        self._on_report(self, progress(done, of, text))
+
+    def raise_if_stopping(self) -> None:
+        """Raise `StopRequested`, once, if somebody has cancelled the message."""
+        if self.stopping and not self._has_raised:
+            self._has_raised = True
+            raise StopRequested(f"{self.id} was cancelled while its handler ran: clean up, and end")
+
+    def reports_to(self, on_report: "Callable[[Handling, Progress], object]") -> None:
+        """Hand each report to a function of the worker."""
+        self._on_report = on_report
+
+    def ask_to_stop(self) -> None:
+        """Tell the handler that its message was cancelled. A batch runs to its end."""
+        self.stopping = True
+        if self._event is not None:
+            self._event.set()
+        if self.handler.batch == 1:
+            self.cancel()
 
     @property
     def overran(self) -> bool:

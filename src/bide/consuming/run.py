@@ -16,6 +16,7 @@ from typing import Any
 from bide.consuming.handler import Middleware, NotAwaited, checked_result, name_of
 from bide.consuming.handling import Handling
 from bide.observing.spans import is_traced
+from bide.queue.stop_requests import CURRENT
 
 PATIENCE = 0.001
 """Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
@@ -118,6 +119,7 @@ class Threads:
 
 
 def _call(handling: Handling) -> None:
+    CURRENT.set(handling)
     result = handling.handler.call(handling)
     if result is not None:
         handling.returned = checked_result(result, handling.handler.name)

@@ -123,6 +123,8 @@ def result(handling: Handling, verdict: Verdict, outcome: Outcome) -> Result:
     """
     if not outcome.done:
         return handling.joined or "lost"
+    if outcome.state is None and verdict.outcome in ("retried", "released", "dead"):
+        return "cancelled"  # its worker was asked to stop
     return "dead" if outcome.state == "dead" else verdict.outcome
 
 

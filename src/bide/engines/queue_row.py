@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from bide.model.ended import STOPPED_KEEP
 from bide.model.message import STATES, State
 from bide.model.replies import FLOW, Flow, Sizes
 
@@ -51,6 +52,11 @@ class QueueRow(msgspec.Struct, gc=False):
     def remembers(self) -> int:
         """For how many milliseconds the ends of messages are remembered."""
         return max(self.history, self.result_ttl)
+
+    @property
+    def ends_kept(self) -> int:
+        """For how many milliseconds the ends stay that are stored: at least some were stopped."""
+        return self.remembers or STOPPED_KEEP
 
     def add(self, state: State, count: int) -> None:
         """Change the number of messages in a state."""

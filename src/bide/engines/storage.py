@@ -82,6 +82,12 @@ class StoredQueue(Protocol):
     def count_unheld(self, where: Where) -> int:
         """Count the ready and delayed records that match a rule."""
 
+    def held(self, where: Where, limit: int) -> Iterable[Record]:
+        """Return the first leased records that match a rule, but those that are stopping."""
+
+    def count_held(self, where: Where) -> int:
+        """Count the leased records that match a rule, but those that are stopping."""
+
     def purgeable(self, state: State, before: int | None, limit: int) -> Iterable[Record]:
         """Return the first records of a state that entered it before a time."""
 

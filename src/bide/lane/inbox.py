@@ -14,9 +14,9 @@ import msgspec
 from bide.clock import Signal
 from bide.logs import write_lines
 from bide.model.command_identity import Identity
-from bide.model.commands import Claim, Command, History, RetryCommand
+from bide.model.commands import Cancel, Claim, Command, History, RetryCommand
 from bide.model.ended import PENDING, end_of
-from bide.model.replies import Claimed, Ends, Outcomes, Reply
+from bide.model.replies import Affected, Claimed, Ends, Outcomes, Reply
 from bide.threads import Background
 
 MAX_COMMANDS = 1_000
@@ -155,10 +155,13 @@ class AsyncRequest(LaneRequest, eq=False, kw_only=True):
 def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[str, int]:
     """Return when messages can be claimed that could not before, by queue.
 
-    With `ends` also the names of those that have ended, with the time 0.
+    With the time 0 also the names of messages whose workers were asked to stop, and with `ends` of
+    those that have ended.
     """
     times: dict[str, int] = {}
     for command, reply in done:
+        if type(command) is Cancel and command.running:
+            times |= dict.fromkeys([end_of(command.queue, id) for id in stopping(reply)], 0)
         if ends and isinstance(reply, (Outcomes, Claimed)):
             if isinstance(reply, Claimed):
                 ids = [message.id for message in reply.died]
@@ -172,6 +175,15 @@ def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[s
         if (wake := getattr(reply, "wake", None)) is not None:
             times[command.queue] = min(wake, times.get(command.queue, wake))
     return times
+
+
+def stopping(reply: Reply | None) -> list[str]:
+    """Return the ids of the messages whose workers a cancel has asked to stop."""
+    if isinstance(reply, Affected):
+        return reply.stopping
+    if isinstance(reply, Outcomes):
+        return [outcome.id for outcome in reply.outcomes if outcome.state == "stopping"]
+    return []
 
 
 class Inbox:

@@ -238,6 +238,14 @@ class Lane(LaneThread):
         self._listeners = (*self._listeners, listener)
         self._listen()
 
+    def overhear(self, listener: Callable[[str, int], None]) -> None:
+        """Call `listener` with the hints that come while claims wait, in any thread."""
+        self._listeners = (*self._listeners, listener)
+
+    def stop_listening(self, listener: Callable[[str, int], None]) -> None:
+        """Call a listener no more."""
+        self._listeners = tuple(other for other in self._listeners if other != listener)
+
     def close(self) -> None:
         """Refuse new commands, execute those submitted, settle waiting claims, close the store.
 

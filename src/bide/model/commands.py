@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from bide.model.command_parts import Lease, Origin, Where
 from bide.model.limits import BULK, MAX_BUCKETS, MAX_BYTES, MAX_COUNT, MAX_LEASE
 from bide.model.message import Item, State
+from bide.model.progress import Progress
 from bide.model.replies import (
     AckOutcome,
     BuryOutcome,
@@ -135,6 +136,11 @@ class Put(_Command, frozen=True, tag="put"):
     named_by: ClassVar[str | None] = "items"
     outcome_type: ClassVar[type[Outcome]] = PutOutcome
 
+    @property
+    def stores_new(self) -> bool:
+        """Whether it stores an item whose id is new."""
+        return self.on_conflict != "revive" and not self.if_version
+
 
 class Cancel(_ById, frozen=True, tag="cancel"):
     """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
@@ -153,6 +159,9 @@ class Cancel(_ById, frozen=True, tag="cancel"):
     """One for each id, as `if_version`; empty: none. Other commands take it in the same way."""
     origin: Origin | None = None
     """By id only. Other commands take it in the same way."""
+    running: bool = False
+    """Also ask the workers of leased messages to stop: see `bide.engines.rules.leases.stop`. Their
+    outcomes have the state "stopping"; by a rule, `Affected.stopping` has their ids."""
 
     outcome_type: ClassVar[type[Outcome]] = CancelOutcome
 
@@ -249,9 +258,15 @@ class _Settle(_Command, frozen=True):
 
 
 class Extend(_Settle, frozen=True, tag="extend"):
-    """Set the end of leases to `lease` ms from now. Answers `Outcomes` with `until`."""
+    """Set the end of leases to `lease` ms from now. Answers `Outcomes` with `until`.
 
-    lease: _LeaseMs
+    The state "stopping" says that somebody has cancelled the message: its worker is to stop.
+    """
+
+    lease: _LeaseMs | None
+    """`None`: it ends as before."""
+    progress: Annotated[list[Progress | None], Meta(max_length=MAX_COUNT)] = []
+    """A report for each message, `None` for those without; empty: none has one."""
 
     repeatable: ClassVar[bool] = True
     outcome_type: ClassVar[type[Outcome]] = ExtendOutcome

@@ -17,6 +17,10 @@ ENDINGS: tuple[Ending, ...] = ("acked", "cancelled", "expired", "dead", "purged"
 PENDING = ("delayed", "ready", "leased")
 """States of messages that have not ended."""
 
+STOPPED_KEEP = 60_000
+"""For how many milliseconds a queue without `history` and `result_ttl` remembers how messages ended
+whose workers were asked to stop."""
+
 KEPT_ENDS = 20
 """How many ends of messages with the same id a queue remembers: the last ones."""
 

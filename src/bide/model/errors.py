@@ -17,6 +17,7 @@ __all__ = [
     "OutcomePending",
     "OutcomeUnknown",
     "SchemaTooNew",
+    "StopRequested",
     "StoreBusy",
     "StoreCorrupt",
     "StoreError",
@@ -53,6 +54,13 @@ class LeaseLost(BideError):
     """
 
 
+class StopRequested(LeaseLost):
+    """Somebody has cancelled the message while it was worked on: clean up, and end.
+
+    The lease still lasts. To ack the message is still possible; any other end counts as cancelled.
+    """
+
+
 class NotEnded(BideError):
     """A message has no result yet: it is still in the queue."""
 
@@ -74,9 +82,10 @@ class Empty(BideError):
 
 
 class OutcomePending(BideError):
-    """An outcome was asked for true or false, but the command waits in an outbox or for a commit.
+    """An outcome was asked for true or false, and is neither yet.
 
-    Only the store knows whether the message exists or is held, and it has not been asked yet.
+    The command waits in an outbox or for a commit, and only the store knows whether the message
+    exists or is held. Or a message was cancelled whose worker is stopping: it may still ack.
     """
 
 

@@ -26,6 +26,9 @@ class Transition(NamedTuple):
     """The counters of `Flow` that grow by one."""
 
 
+STOPPED = "its worker was asked to stop"
+
+
 def _by_due(
     cause: str, before: State | None, counts: tuple[str, ...] = (), due: str = "the new due"
 ) -> Iterator[Transition]:
@@ -45,7 +48,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_by_due("replace", "dead", ("revived",)),
     Transition("replace", "dead", "dead", "an import brings a dead letter", ("revived", "died")),
     Transition("replace", "leased", "leased", "with `latest`: it is stored as the successor"),
-    *_by_due("succeed", None, ("put",), "after an ack; its due"),
+    *_by_due("succeed", None, ("put",), "after an ack or a stop; its due"),
     *_by_due("succeed", "delayed", due="its due"),
     *_by_due("succeed", "ready", due="its due"),
     *_by_due("succeed", "dead", ("revived",), "its due"),
@@ -57,7 +60,9 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("time", "delayed", "ready", "due has come"),
     Transition("cancel", "delayed", None, "", ("cancelled",)),
     Transition("cancel", "ready", None, "", ("cancelled",)),
-    Transition("cancel", "leased", "leased", "its successor is removed"),
+    Transition(
+        "cancel", "leased", "leased", "its successor is removed; `running`: its worker is to stop"
+    ),
     Transition("claim", "ready", "leased", "it is still worth delivering"),
     Transition("claim", "ready", "expired", "it is later than its `expires`", ("expired",)),
     Transition("extend", "leased", "leased"),
@@ -66,15 +71,20 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("retry", "leased", "delayed", "with a delay", ("retried",)),
     Transition("retry", "leased", "ready", "without a delay", ("retried",)),
     Transition("retry", "leased", "dead", "its attempts are used up", ("died",)),
+    Transition("retry", "leased", None, STOPPED, ("cancelled",)),
     Transition("release", "leased", "ready", "no attempt is counted"),
     Transition("release", "leased", "delayed", "no attempt is counted; with a delay"),
+    Transition("release", "leased", None, STOPPED, ("cancelled",)),
     Transition("end lease", "leased", "ready", "an attempt is left", ("retried",)),
     Transition("end lease", "leased", "dead", "its attempts are used up", ("died",)),
+    Transition("end lease", "leased", None, STOPPED, ("cancelled",)),
     Transition("bury", "leased", "dead", "", ("died",)),
+    Transition("bury", "leased", None, STOPPED, ("cancelled",)),
     Transition("bury", "delayed", "dead", "a move to another store takes it", ("died",)),
     Transition("bury", "ready", "dead", "a move to another store takes it", ("died",)),
     Transition("lapse", "leased", "ready", "an attempt is left", ("lapsed",)),
     Transition("lapse", "leased", "dead", "its attempts are used up", ("lapsed", "died")),
+    Transition("lapse", "leased", None, STOPPED, ("lapsed", "cancelled")),
     Transition("revive", "dead", "delayed", "with a delay", ("revived",)),
     Transition("revive", "dead", "ready", "without a delay", ("revived",)),
     Transition("purge", "delayed", None, "", ("purged",)),

@@ -11,6 +11,7 @@ from msgspec import Meta
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
 from bide.model.limits import MAX_NAME, MAX_PUT_FAILURES
+from bide.model.progress import Progress
 from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -244,6 +245,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """In a claim from a server: the secret part of the token; see `Lease`."""
     asked: int | None = None
     """The due time that the last put, edit or reschedule asked for, if a revival has changed it."""
+    stopping: str | None = None
+    """Who has asked its worker to stop, while it is leased (see `Cancel.running`); empty: somebody
+    who gave no name; `None`: nobody."""
+    progress: Progress | None = None
+    """The last report of its worker, while it is leased."""
 
     @property
     def body(self) -> Any:

@@ -8,7 +8,9 @@ from msgspec.structs import astuple
 
 from bide.model.command_parts import Lease
 from bide.model.ended import End
+from bide.model.errors import OutcomePending
 from bide.model.message import Failure, Message, State
+from bide.model.progress import Progress
 from bide.model.times import to_datetime
 
 
@@ -29,11 +31,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     done: bool
     """Whether the message was changed as asked."""
-    state: State | Literal["pending", "settling", "forwarded"] | None = None
-    """Its state now; `None`: there is no such message; "pending": the command waits in an outbox or
-    for a commit (`within=`), and to ask whether it was done raises `OutcomePending`; "settling":
-    its worker settles it in a transaction (`ack(within=)`) that is still open; "forwarded": its row
-    of an outbox was executed before (`Origin`)."""
+    state: State | Literal["stopping", "settling", "pending", "forwarded"] | None = None
+    """Its state now; `None`: there is no such message; "stopping": its worker was asked to stop
+    (`cancel(running=True)`); "settling": its worker settles it in a transaction (`ack(within=)`)
+    that is still open; "pending": the command waits in an outbox or for a commit (`within=`);
+    "forwarded": its row of an outbox was executed before (`Origin`). To ask whether a command was
+    done that is pending, or a cancel that is stopping, raises `OutcomePending`."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None
@@ -62,6 +65,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 return f"is {'no longer' if self.done else 'not'} in the queue"
             case "leased":
                 return f"is held by {self.holder} {self._lease()}"
+            case "stopping":
+                return f"is stopping: worker {self.holder} holds it {self._lease()}"
             case "settling":
                 return f"is being settled by {self.holder}, in a transaction that is still open"
             case "delayed" | "ready" | "pending" if self.due is not None:
@@ -122,9 +127,26 @@ class PutOutcome(Answer, frozen=True, gc=False):
 
 
 class CancelOutcome(Answer, frozen=True, gc=False):
-    """The outcome of a cancel."""
+    """The outcome of a cancel.
+
+    While the worker of the message is stopping, it is neither true nor false.
+    """
 
     participle: ClassVar[str] = "cancelled"
+
+    def __bool__(self) -> bool:
+        if self.state == "stopping":
+            raise OutcomePending(
+                f"{self.id} is not cancelled yet: worker {self.holder} was asked to stop, and may "
+                "still ack it. Check outcome.state == 'stopping', or wait for the end: "
+                "cancel(id, running=True, wait='30s')"
+            )
+        return self.done
+
+    def __str__(self) -> str:
+        if self.state == "stopping":
+            return f"{self.id} {self._place()}"
+        return super().__str__()
 
 
 class RescheduleOutcome(Answer, frozen=True, gc=False):
@@ -253,6 +275,9 @@ class Affected(msgspec.Struct, frozen=True, gc=False, tag="affected"):
 
     count: int
     more: bool = False
+    stopping: list[str] = []
+    """By a cancel with `running`: the ids of those whose workers were asked to stop, which are not
+    in the count."""
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):
@@ -436,6 +461,10 @@ class Explained(
     """When that worker got it; `None`: it is not known."""
     extended: int = 0
     """How often the worker has extended its lease."""
+    stopping: str | None = None
+    """Who has asked the worker to stop; empty: somebody who gave no name; `None`: nobody."""
+    progress: Progress | None = None
+    """The last report of the worker."""
     until: int | None = None
     """When the lease expires."""
     ended: int | None = None

@@ -32,9 +32,9 @@ _LIMITS = (*BOUNDS, float("inf"))
 MOST = 1 << 53
 """The largest number that a histogram from another process may have."""
 
-Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
+Result = Literal["acked", "discarded", "retried", "dead", "released", "cancelled", "lost"]
 """How a delivery ends: done, no longer wanted, failed and retried, dead, returned without an
-attempt, or lost because its lease ended."""
+attempt, cancelled while it ran, or lost because its lease ended."""
 OUTCOMES: tuple[Result, ...] = get_args(Result)
 
 

@@ -167,6 +167,25 @@ def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None
         raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
 
 
+def check_running(
+    running: bool, wait: Duration | None, id: str | None, undo: bool, within: object
+) -> None:
+    """Refuse what cannot be said of messages that workers hold.
+
+    Raises:
+        InvalidArgument: it is said.
+    """
+    if wait is not None and (not running or id is None or within is not None):
+        raise InvalidArgument(
+            "wait= waits for the end of one message that is running: give its id and running=True, "
+            "and no within="
+        )
+    if running and undo:
+        raise InvalidArgument(
+            "undo= and running= cannot be combined: work that was stopped cannot go on"
+        )
+
+
 def check_no_rule(
     group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
 ) -> None:

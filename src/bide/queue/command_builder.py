@@ -23,6 +23,7 @@ from bide.model.identity import (
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE, check_whole
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
+from bide.model.progress import Progress, progress
 from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
 from bide.model.undoing import Bulk, bulk_of
 from bide.queue import arguments
@@ -168,15 +169,31 @@ class CommandBuilder:
         )
 
     def cancel(
-        self, ids: Iterable[str], if_due: Moment | None, if_version: str | None = None
+        self,
+        ids: Iterable[str],
+        if_due: Moment | None,
+        if_version: str | None = None,
+        *,
+        running: bool = False,
     ) -> cmd.Cancel:
         """Return the command that cancels by id."""
-        due = None if if_due is None else unix(if_due, "if_due")
-        version = None if if_version is None else arguments.checked_version(if_version)
-        return cmd.Cancel(self.queue, arguments.ids_of(ids), due, version, actor=self.actor)
+        return cmd.Cancel(
+            self.queue,
+            arguments.ids_of(ids),
+            None if if_due is None else unix(if_due, "if_due"),
+            None if if_version is None else arguments.checked_version(if_version),
+            running=running,
+            actor=self.actor,
+        )
 
     def cancel_where(
-        self, group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
+        self,
+        group: str | None,
+        after: Moment | None,
+        before: Moment | None,
+        dry_run: bool,
+        *,
+        running: bool = False,
     ) -> cmd.Cancel:
         """Return the command that cancels by rule."""
         where = self.where(group, after, before)
@@ -185,7 +202,9 @@ class CommandBuilder:
                 "cancel needs to know what: an id, group=, after= or before=; to empty the queue "
                 'use purge(state="delayed") and purge(state="ready")'
             )
-        return cmd.Cancel(self.queue, where=where, dry_run=dry_run, actor=self.actor)
+        return cmd.Cancel(
+            self.queue, where=where, dry_run=dry_run, running=running, actor=self.actor
+        )
 
     def where(
         self, group: str | None, after: Moment | None, before: Moment | None
@@ -322,6 +341,13 @@ class CommandBuilder:
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that extends leases."""
         return cmd.Extend(self.queue, list(leases), self.lease(lease))
+
+    def report(
+        self, leases: Sequence[cmd.Lease], done: float, of: float | None, text: str
+    ) -> cmd.Extend:
+        """Return the command that says how far a worker has come."""
+        reports: list[Progress | None] = [progress(done, of, text)] * len(leases)
+        return cmd.Extend(self.queue, list(leases), None, reports)
 
     def forecast(self, bucket: Duration, horizon: Duration) -> cmd.ForecastCommand:
         """Return the command that forecasts."""

@@ -14,6 +14,9 @@ from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import Duration, milliseconds
 from bide.queue.results import all_outcomes, check_held
 
+REPORT_EVERY = 1.0
+"""The shortest time between two reports that are stored of a delivery, in seconds."""
+
 HeldT = TypeVar("HeldT", bound="Held[Any]")
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
@@ -25,7 +28,7 @@ class Held(Generic[Done]):
     Each method raises `LeaseLost` if the lease is over; nothing was changed then.
     """
 
-    __slots__ = ("_queue", "claimed", "message", "settled", "token")
+    __slots__ = ("_queue", "_reported", "claimed", "message", "settled", "token")
 
     def __init__(self, queue: Any, message: Message, token: int, claimed: int) -> None:
         self._queue = queue
@@ -37,6 +40,7 @@ class Held(Generic[Done]):
         """When it was claimed, in Unix milliseconds of the store's clock."""
         self.settled = False
         """Whether it was acked, retried, buried or released through this object."""
+        self._reported = -REPORT_EVERY
 
     @property
     def id(self) -> str:
@@ -101,9 +105,42 @@ class Held(Generic[Done]):
         return self._settle(self._queue._builder.release([self.lease]), "released")
 
     def extend(self, lease: Duration = 30) -> Done:
-        """Extend the lease: it ends `lease` from now."""
+        """Extend the lease: it ends `lease` from now.
+
+        Raises:
+            StopRequested: somebody has cancelled the message; the lease was extended.
+        """
         command = self._queue._builder.extend([self.lease], lease)
         return self._settle(command, "extended", settles=False)
+
+    def report(self, done: float, of: float | None = None, text: str = "") -> Done:
+        """Say how far the work has come, for those who look at the message.
+
+        It is stored at most once a second: a report that comes sooner is left out, unless it says
+        that all is done.
+
+        Args:
+            done: how much is done, in units of your own.
+            of: how much there is to do, if that is known.
+            text: what is counted, or what is done now; at most 200 characters are kept.
+
+        Raises:
+            StopRequested: somebody has cancelled the message.
+
+        Example:
+            >>> delivery.report(40, of=100, text="rows")  # doctest: +SKIP
+        """
+        reported: Done = self._queue._run(self._reporting(done, of, text))
+        return reported
+
+    def _reporting(self, done: float, of: float | None, text: str) -> Steps[None]:
+        command = self._queue._builder.report([self.lease], done, of, text)
+        now = self._queue._lane.clock.monotonic()
+        if now - self._reported < REPORT_EVERY and done != of:
+            return
+        self._reported = now
+        reply: Outcomes = yield command
+        check_held(reply.outcomes[0], "reported")
 
     def _settle(
         self, command: Command, verb: str, *, settles: bool = True, within: object = None

@@ -18,6 +18,7 @@ from bide.model.errors import (
     NotEmpty,
     NotEnded,
     NotRemembered,
+    StopRequested,
     StoreBusy,
 )
 from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Outcomes
@@ -58,8 +59,14 @@ def check_held(outcome: Outcome, verb: str) -> None:
 
     Raises:
         LeaseLost: the lease was over.
+        StopRequested: the message was cancelled while it was worked on.
         StoreBusy: another transaction is settling it.
     """
+    if outcome.state == "stopping":
+        raise StopRequested(
+            f"{outcome.id} was cancelled while it was worked on: clean up, and release it. Its "
+            "lease lasts until then; an ack still counts, any other end counts as cancelled"
+        )
     if outcome.state == "settling":
         raise StoreBusy(
             f"{outcome.id} could not be {verb}: it was settled in another transaction (within=), "
@@ -106,6 +113,25 @@ def place_of(cursor: str, kind: type[T]) -> T | None:
         return msgspec.json.decode(text, type=kind)
     except (ValueError, msgspec.DecodeError):
         return None
+
+
+class Cancelled(int):
+    """How many messages were cancelled by a rule, and how many workers are stopping.
+
+    Example:
+        >>> count = Cancelled(3, stopping=1)
+        >>> print(count, count.stopping)
+        3 1
+    """
+
+    stopping: int
+    """How many messages are held by workers that were asked to stop; they are not in the count."""
+
+    def __new__(cls, count: int, stopping: int) -> "Cancelled":
+        """Return both numbers."""
+        self = super().__new__(cls, count)
+        self.stopping = stopping
+        return self
 
 
 class Imported(msgspec.Struct, frozen=True):

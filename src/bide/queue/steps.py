@@ -9,16 +9,16 @@ import msgspec
 
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, following, outcomes_of
-from bide.model.commands import Cancel, Explain, Purge, Put, Reschedule, Scan
+from bide.model.commands import Cancel, Explain, History, Purge, Put, Reschedule, Scan
 from bide.model.message import Message
 from bide.model.parts import in_parts
-from bide.model.replies import Affected, Explained, Outcome, Outcomes, Page
+from bide.model.replies import Affected, Ends, Explained, Outcome, Outcomes, Page
 from bide.model.times import Duration
 from bide.model.undoing import Bulk, Undoable, Undone
 from bide.observing.explanation import Explanation
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import Imported
+from bide.queue.results import Cancelled, Imported
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -42,6 +42,38 @@ def repeated(command: Cancel | Purge) -> Steps[int]:
         count += reply.count
         if not reply.more:
             return count
+
+
+def stopping(command: Cancel, waits: bool) -> Steps[Outcome]:
+    """Cancel a message, also while a worker holds it; wait for the end if that is asked for."""
+    reply: Outcomes = yield command
+    (outcome,) = reply.outcomes
+    if outcome.state == "stopping" and waits:
+        ends: Ends = yield History(command.queue, outcome.id, watch=True)
+        outcome = _ended(outcome, ends)
+    return command.answered(outcome)
+
+
+def _ended(stopping: Outcome, reply: Ends) -> Outcome:
+    """Return how a message ended whose worker was asked to stop, if it has."""
+    if reply.state == "leased":
+        return stopping
+    if not reply.ends or reply.ends[0].how == "cancelled":
+        return Outcome(stopping.id, bool(reply.ends), None, stopping.due)
+    end = reply.ends[0]
+    state = "acked" if end.how == "acked" else reply.state
+    return Outcome(stopping.id, False, state, end.due, end.moment, end.by)
+
+
+def stopping_all(command: Cancel) -> Steps[Cancelled]:
+    """Cancel messages by rule, also those that workers hold."""
+    count = stopping = 0
+    while True:
+        reply: Affected = yield command
+        count += reply.count
+        stopping += len(reply.stopping)
+        if not reply.more:
+            return Cancelled(count, stopping)
 
 
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:

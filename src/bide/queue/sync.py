@@ -19,12 +19,19 @@ from bide.model.times import Duration, Moment, Rate
 from bide.model.undoing import Bulk, Undoable, Undone, bulk_of
 from bide.observing import spans
 from bide.observing.explanation import Explanation
-from bide.queue.arguments import OnConflict, check_no_rule, check_undo, wait_seconds
+from bide.queue.arguments import (
+    OnConflict,
+    check_no_rule,
+    check_running,
+    check_undo,
+    wait_seconds,
+)
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import Delivery, Held, Take, leases, settled
 from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
     Audit,
+    Cancelled,
     Forecast,
     Imported,
     all_outcomes,
@@ -42,8 +49,11 @@ from bide.queue.steps import (
     repeated,
     rescheduling,
     reviving,
+    stopping,
+    stopping_all,
     taking_back,
 )
+from bide.queue.stop_requests import CURRENT
 
 T = TypeVar("T")
 
@@ -315,6 +325,8 @@ class Queue(BaseQueue):
         *,
         if_due: Moment | None = None,
         if_version: str | None = None,
+        running: bool = False,
+        wait: Duration | None = None,
         within: object = None,
     ) -> Outcome: ...
     @overload
@@ -325,8 +337,20 @@ class Queue(BaseQueue):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        running: Literal[False] = False,
         within: object = None,
     ) -> int: ...
+    @overload
+    def cancel(
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        running: Literal[True],
+        within: object = None,
+    ) -> Cancelled: ...
     @overload
     def cancel(
         self,
@@ -347,12 +371,19 @@ class Queue(BaseQueue):
         before: Moment | None = None,
         dry_run: bool = False,
         undo: bool = False,
+        running: bool = False,
+        wait: Duration | None = None,
         within: object = None,
-    ) -> Outcome | int | Undoable:
+    ) -> Outcome | int | Cancelled | Undoable:
         """Cancel a message that no worker holds; or all of a group, or of a time span.
 
         By id, the successor of a message that a worker holds (see `put`, `latest`) is removed; by
         group or span it stays.
+
+        With `running`, the worker of a message that is held is asked to stop: an async handler is
+        cancelled, a plain one finds `delivery.lost` set and gets `StopRequested` at its next call
+        of bide. Unless it still acks, the message counts as cancelled, whatever else its worker
+        does.
 
         Args:
             id: of the message.
@@ -363,30 +394,39 @@ class Queue(BaseQueue):
             before: and that are due before this time.
             dry_run: only count them.
             undo: by group or span: let it be taken back for ten minutes, see `undo`.
+            running: also messages that workers hold.
+            wait: of one that is running: how long to wait until it has ended.
             within: as for `put`.
 
         Returns:
             By id an `Outcome`: true if the message is gone for good, else it says where it is;
-            through an outbox it is pending: neither true nor false. By group or span, how many were
-            cancelled, 1,000 in each commit; with `undo`, 500, and the number has the token to take
-            it back.
+            through an outbox it is pending: neither true nor false, as is one that is "stopping".
+            By group or span, how many were cancelled, 1,000 in each commit; with `running` the
+            number says how many are `stopping`; with `undo`, 500, and the number has the token to
+            take it back.
         """
+        if running or wait is not None:
+            check_running(running, wait, id, undo, within)
         if id is not None:
             check_no_rule(group, after, before, dry_run)
-            command = self._builder.cancel([id], if_due, if_version)
+            command = self._builder.cancel([id], if_due, if_version, running=running)
             check_undo(undo, False, dry_run, within)
+            if wait is not None:
+                return self._run(stopping(command, waits=True), wait=wait_seconds(wait))
             return self._execute(command, partial(only_outcome, command), within=within)
         if if_due is not None or if_version is not None:
             raise InvalidArgument("if_due= and if_version= are for one message: name its id")
-        command = self._builder.cancel_where(group, after, before, dry_run)
+        command = self._builder.cancel_where(group, after, before, dry_run, running=running)
         check_undo(undo, True, dry_run, within)
         if undo:
             return self._undoable(bulk_of(command))
+        if running:
+            return self._run(stopping_all(command), within=within)
         return self._run(repeated(command), within=within)
 
-    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+    def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> list[Outcome]:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
-        command = self._builder.cancel(ids, None)
+        command = self._builder.cancel(ids, None, running=running)
         return self._execute(command, partial(all_outcomes, command))
 
     @overload
@@ -782,6 +822,8 @@ class Queue(BaseQueue):
             wait: how many seconds a claim, or a read of an end, waits.
             within: the user's connection, in whose transaction it is executed.
         """
+        if (work := CURRENT.get()) is not None:
+            work.raise_if_stopping()
         if within is not None and (guest := self._guest(command, within)) is not None:
             from bide.within import carry_out  # here: most programs join no transaction
 

@@ -121,8 +121,14 @@ class ManualConsumer(Consumer):
         return self._handled.pop(0)
 
     async def _settle_all(self, patience: float) -> None:
-        async with asyncio.timeout(patience):
-            await first_of(self.until_quiet(), self.settle())
+        lane = self._store_client.lane
+        lane.overhear(self._overheard)
+        try:
+            async with asyncio.timeout(patience):
+                chores = self.settle(), self.look_at_hinted(), self.store_reports()
+                await first_of(self.until_quiet(), *chores)
+        finally:
+            lane.stop_listening(self._overheard)
 
     def _ended(self, handling: Handling, error: BaseException | None) -> None:
         self._raised[handling] = error

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bide.engines.rules import unheld
-from bide.engines.rules.decide import decide_each
+from bide.engines.rules.change import finished
+from bide.engines.rules.decide import decide, decide_each
 from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
 from bide.engines.storage import QueueStore, StoredQueue
@@ -56,10 +56,15 @@ def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:
     if command.where is None:
         return change_each(store.open(command.queue), command, command.ids)
     if command.dry_run:
-        return Affected(store.look(command.queue).count_unheld(command.where))
+        queue = store.look(command.queue)
+        held = queue.count_held(command.where) if command.running else 0
+        return Affected(queue.count_unheld(command.where) + held)
     queue = store.open(command.queue)
     records = queue.unheld(command.where, cmd.BULK + 1)
-    return _finish_all(queue, records, "cancelled", command.actor)
+    affected = _finish_all(queue, records, "cancelled", command.actor)
+    if affected.more or not command.running:
+        return affected
+    return _stop_all(queue, command.where, command.actor, affected.count)
 
 
 def purge(store: QueueStore[Any], command: cmd.Purge) -> Outcomes | Affected:
@@ -113,6 +118,31 @@ def delete(store: QueueStore[Any], command: cmd.Delete) -> Deleted:
     return Deleted(True)
 
 
+def _stop_all(queue: StoredQueue, where: cmd.Where, by: str | None, count: int) -> Affected:
+    """Ask the workers of leased messages to stop, as many as one command may.
+
+    Args:
+        queue: of the messages.
+        where: the rule that they match.
+        by: who asks.
+        count: how many messages the command has changed before.
+    """
+    stopping: list[str] = []
+    most = cmd.BULK - count
+    for record in queue.held(where, most + 1):
+        if len(stopping) == most:
+            return Affected(count, more=True, stopping=stopping)
+        command = cmd.Cancel(queue.row.name, [record.id], running=True, actor=by)
+        decision = decide(record, command, record.id, 0, queue.facts)
+        queue.apply(decision.changes)
+        if decision.outcome.state == "stopping":
+            stopping.append(record.id)
+        else:  # its lease was over
+            count += decision.outcome.done
+            most -= 1
+    return Affected(count, stopping=stopping)
+
+
 def _finish_all(
     queue: StoredQueue, records: Iterable[Record], how: Ending, by: str | None
 ) -> Affected:
@@ -121,6 +151,6 @@ def _finish_all(
     for record in records:
         if count == cmd.BULK:
             return Affected(count, more=True)
-        queue.apply([unheld.finished(record, how, by, queue.facts)])
+        queue.apply([finished(record, how, by, queue.facts)])
         count += 1
     return Affected(count)

@@ -72,6 +72,8 @@ def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:
         holder=seen.holder,
         since=record.since,
         extended=record.extended,
+        stopping=seen.stopping,
+        progress=seen.progress,
         until=seen.until,
         ended=seen.ended,
         successor=None if record.successor is None else record.successor.at,

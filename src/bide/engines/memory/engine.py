@@ -157,13 +157,12 @@ class MemoryEngine:
     def put(self, command: cmd.Put) -> Outcomes:
         """Store messages one by one."""
         queue = self.make(command.queue)
-        stores_new = command.on_conflict != "revive" and not command.if_version
         outcomes = []
         for item in command.items:
             record = queue.records.get(item.id)
             if record is not None:
                 decision = decide_put(record, command, item, queue.facts)
-            elif stores_new:
+            elif command.stores_new:
                 decision = decide_new(item, queue.next_seq(), queue.facts)
             else:
                 decision = Decision([], Outcome(item.id, False))

@@ -214,7 +214,7 @@ class MemoryQueue:
             expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP), FORGET)
             for record in acked + expired:
                 self._remove(record)
-        while self.ends and self.ends[0][1].moment <= self.now - self.row.remembers:
+        while self.ends and self.ends[0][1].moment <= self.now - self.row.ends_kept:
             self.ends.popleft()
 
     def lapsed(self, limit: int) -> Iterable[Record]:
@@ -268,6 +268,16 @@ class MemoryQueue:
     def count_unheld(self, where: Where) -> int:
         """Count the ready and delayed records that match a rule."""
         return len(list(self.unheld(where)))
+
+    def held(self, where: Where, limit: int | None = None) -> Iterable[Record]:
+        """Return the first leased records that match a rule, but those that are stopping."""
+        leased = [record for _, _, record in self.sets["leased"]]
+        fit = (one for one in leased if one.stopping is None and matches(one, where))
+        return islice(fit, limit)
+
+    def count_held(self, where: Where) -> int:
+        """Count the leased records that match a rule, but those that are stopping."""
+        return len(list(self.held(where)))
 
     def purgeable(self, state: State, before: int | None, limit: int) -> Iterable[Record]:
         """Return the first records of a state that entered it before a time."""
@@ -352,7 +362,7 @@ class MemoryQueue:
 
     def ends_of(self, id: str) -> list[End]:
         """Return how messages with an id ended, the newest first."""
-        since, fresh = self.now - self.row.remembers, self.now - self.row.result_ttl
+        since, fresh = self.now - self.row.ends_kept, self.now - self.row.result_ttl
         ends = [end for of, end in reversed(self.ends) if of == id and end.moment > since]
         return [
             end if end.moment > fresh else msgspec.structs.replace(end, result=None)

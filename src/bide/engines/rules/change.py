@@ -107,8 +107,12 @@ def expired(record: Record, facts: Facts) -> Change:
 def end_of(
     record: Record, how: Ending, by: str | None, facts: Facts, result: bytes | None = None
 ) -> tuple[End, ...]:
-    """Return what the queue remembers of the end of a message: one `End`, or nothing."""
-    if not (facts.history or facts.result_ttl):
+    """Return what the queue remembers of the end of a message: one `End`, or nothing.
+
+    The end of a message whose worker was asked to stop is remembered by each queue for a while:
+    whoever asked may wait for it.
+    """
+    if not (facts.history or facts.result_ttl or record.stopping is not None):
         return ()
     failures = record.failures if facts.history else ()
     kept = result if facts.result_ttl else None
@@ -125,12 +129,22 @@ def end_of(
     return (end,)
 
 
+def finished(record: Record, how: Ending, by: str | None, facts: Facts) -> Change:
+    """Delete the message; unless it has ended before, count that, and remember how it ended."""
+    outcome = Outcome(record.id, True, None, record.due, record.ended, record.holder)
+    if record.state in ("acked", "expired"):
+        return Change(record, None, outcome=outcome)
+    return Change(record, None, (how,), end_of(record, how, by, facts), outcome=outcome)
+
+
 _NO_LEASE: dict[str, Any] = {
     "holder": None,
     "token": None,
     "since": None,
     "until": None,
     "extended": 0,
+    "stopping": None,
+    "progress": None,
 }
 
 

@@ -64,12 +64,11 @@ def decide(
         number: the place of the name in the command.
         facts: of the queue.
     """
-    if record is None:
-        id = name if isinstance(name, str) else name.id
-        return Decision([], Outcome(id, False))
-    changes = leases.lapse(record, facts)
+    changes = [] if record is None else leases.lapse(record, facts)
     current = changes[-1].after if changes else record
-    assert current is not None
+    if current is None:
+        id = name if isinstance(name, str) else name.id
+        return Decision(changes, Outcome(id, False))
     if not _is_named(current, command, name, number):
         return Decision(changes, current.outcome(False, facts.now))
     rules = BY_ID if isinstance(name, str) else BY_LEASE
@@ -104,10 +103,14 @@ def decide_put(record: Record, command: cmd.Put, item: Item, facts: Facts) -> De
     """Return what a put does to the message that has the id of its item."""
     changes = leases.lapse(record, facts)
     current = changes[-1].after if changes else record
-    assert current is not None
-    change = put_again(current, command, item, facts)
-    assert change.outcome is not None
-    return Decision([*changes, change], change.outcome)
+    if current is not None:
+        change = put_again(current, command, item, facts)
+        assert change.outcome is not None
+        return Decision([*changes, change], change.outcome)
+    if not command.stores_new:
+        return Decision(changes, Outcome(item.id, False))
+    new = decide_new(item, record.seq, facts)
+    return Decision([*changes, *new.changes], new.outcome)
 
 
 def decide_each(

@@ -2,7 +2,16 @@
 
 from msgspec.structs import replace
 
-from bide.engines.rules.change import Change, Facts, delayed, end_of, ended, ready, unchanged
+from bide.engines.rules.change import (
+    Change,
+    Facts,
+    delayed,
+    end_of,
+    ended,
+    finished,
+    ready,
+    unchanged,
+)
 from bide.engines.rules.putting import succeed
 from bide.engines.rules.record import Record
 from bide.model.commands import Ack, BuryCommand, Extend, Release, RetryCommand
@@ -23,6 +32,8 @@ def ack(record: Record, command: Ack, number: int, facts: Facts) -> Change:
 
 def retry(record: Record, command: RetryCommand, number: int, facts: Facts) -> Change:
     """Return the message to the queue, or make it a dead letter after its last attempt."""
+    if record.stopping is not None:
+        return stopped(record, facts)
     if command.release:
         released = record
         if command.reason:
@@ -40,21 +51,54 @@ def retry(record: Record, command: RetryCommand, number: int, facts: Facts) -> C
 
 def bury(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
     """Make the message a dead letter."""
+    if record.stopping is not None:
+        return stopped(record, facts)
     return failed(record, command.reason, facts.now, facts, final=True)
 
 
 def extend(record: Record, command: Extend, number: int, facts: Facts) -> Change:
-    """Let the lease end at another time."""
-    until = facts.now + command.lease
-    after = replace(record, rank=until, until=until, extended=record.extended + 1)
-    sooner = record.until is not None and until < record.until
-    return Change(record, after, returned=sooner)
+    """Let the lease end at another time, and note how far the worker has come.
+
+    The outcome says whether somebody has asked the worker to stop.
+    """
+    after, sooner = record, False
+    if command.lease is not None:
+        until = facts.now + command.lease
+        after = replace(record, rank=until, until=until, extended=record.extended + 1)
+        sooner = record.until is not None and until < record.until
+    progress = command.progress[number] if command.progress else None
+    if progress is not None:
+        after = replace(after, progress=replace(progress, moment=facts.now))
+    outcome = after.outcome(True, facts.now)
+    if record.stopping is not None:
+        outcome = replace(outcome, state="stopping")
+    return Change(record, after, returned=sooner, outcome=outcome)
+
+
+def stop(record: Record, by: str | None, facts: Facts) -> Change:
+    """Ask the worker of the message to stop; of several who ask, the first one is remembered.
+
+    Any end but an ack counts as cancelled from now on. A successor is removed.
+    """
+    stopping = record.stopping if record.stopping is not None else by or ""
+    after = replace(record, stopping=stopping, successor=None)
+    outcome = replace(after.outcome(False, facts.now), state="stopping")
+    return Change(record, after, outcome=outcome)
+
+
+def stopped(record: Record, facts: Facts) -> Change:
+    """Delete a message whose worker was asked to stop, and has not acked it."""
+    delivered = replace(record, attempt=record.attempt + 1)
+    change = finished(delivered, "cancelled", record.stopping or None, facts)
+    return replace(change, before=record)
 
 
 def release(record: Record, command: Release, number: int, facts: Facts) -> Change:
     """End the lease of any worker."""
     if record.state != "leased":
         return unchanged(record, facts.now)
+    if record.stopping is not None:
+        return stopped(record, facts)
     failure = failed(record, command.reason, facts.now, facts)
     if failure.after is None or failure.after.state == "dead":
         return failure
@@ -68,9 +112,11 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
     """
     if record.state != "leased" or record.until is None or record.until > facts.now:
         return []
-    change = failed(record, LAPSED, record.until, facts)
-    assert change.after is not None
-    if change.after.state == "leased":
+    if record.stopping is not None:
+        change = stopped(record, facts)
+    else:
+        change = failed(record, LAPSED, record.until, facts)
+    if change.after is not None and change.after.state == "leased":
         change = Change(record, ready(change.after))
     counted = replace(change, counts=("lapsed", *change.counts))
     changes = [counted, *succeed(counted)]

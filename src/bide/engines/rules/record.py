@@ -4,6 +4,7 @@ import msgspec
 
 from bide.model.commands import Where
 from bide.model.message import IN_TRANSIT, Failure, Item, Message, State
+from bide.model.progress import Progress
 from bide.model.rank import delayed_rank
 from bide.model.replies import Outcome
 
@@ -34,6 +35,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     until: int | None = None
     since: int | None = None
     extended: int = 0
+    stopping: str | None = None
+    """Who has asked the holder to stop; empty: nobody by name."""
+    progress: Progress | None = None
     ended: int | None = None
     successor: Item | None = None
 
@@ -138,6 +142,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             holder=self.holder,
             until=self.until,
             successor=self.successor,
+            stopping=self.stopping,
+            progress=self.progress,
         )
 
 

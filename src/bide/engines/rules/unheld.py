@@ -5,18 +5,19 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from bide.engines.rules.change import Change, Facts, delayed, end_of, ready, unchanged
-from bide.engines.rules.leases import died, with_failure
+from bide.engines.rules.change import Change, Facts, delayed, finished, ready, unchanged
+from bide.engines.rules.leases import died, stop, with_failure
 from bide.engines.rules.record import Record
 from bide.model.commands import BuryCommand, Cancel, Edit, Purge, Reschedule, Revive
-from bide.model.ended import Ending
 from bide.model.replies import Outcome
 
 WAITING = ("delayed", "ready")
 
 
 def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change:
-    """Delete a message that waits, or the successor of a leased one."""
+    """Delete a message that waits. Of a leased one: stop its worker, or delete its successor."""
+    if command.running and record.state == "leased" and command.if_due in (None, record.due):
+        return stop(record, command.actor, facts)
     if record.successor is not None:
         conditional = command.if_due is not None or command.if_version or command.versions
         if not conditional:
@@ -80,14 +81,6 @@ def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
         return unchanged(record, facts.now)
     change = finished(record, "purged", command.actor, facts)
     return replace(change, outcome=Outcome(record.id, True, due=record.due))
-
-
-def finished(record: Record, how: Ending, by: str | None, facts: Facts) -> Change:
-    """Delete the message; unless it has ended before, count that, and remember how it ended."""
-    outcome = Outcome(record.id, True, None, record.due, record.ended, record.holder)
-    if record.state in ("acked", "expired"):
-        return Change(record, None, outcome=outcome)
-    return Change(record, None, (how,), end_of(record, how, by, facts), outcome=outcome)
 
 
 def _planned(record: Record, due: int) -> Record:

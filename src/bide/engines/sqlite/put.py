@@ -168,6 +168,8 @@ def _put_again(queue: SqliteQueue, records: dict[str, Record], command: Put, ite
     decision = decide_put(record, command, item, queue.facts)
     queue.apply(decision.changes)
     after = decision.record_after(record)
-    assert after is not None
-    records[item.id] = after
+    if after is None:  # its worker was asked to stop, and its lease has expired
+        del records[item.id]
+    else:
+        records[item.id] = after
     return decision.outcome

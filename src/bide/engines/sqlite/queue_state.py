@@ -117,6 +117,9 @@ class SqliteQueue(QueueReader):
             setattr(row, name, getattr(row, name) + 1)
         for end in change.ends:
             self._remember_end(record.id, end)
+            was_stopping = before is not None and before.stopping is not None
+            if row.result_ttl or was_stopping:  # a caller may wait for the end
+                self._ends.append(end_of(row.name, record.id))
         if change.returned:
             self.run(SQL.remember_return, (record.seq,))
             self._returned = True
@@ -141,8 +144,13 @@ class SqliteQueue(QueueReader):
             self._save(before, after)
             self._enter(after)
             return
-        if after.until != before.until:
+        if after.extended != before.extended:
             self.run(SQL.extend, (after.until, after.seq))
+        if (after.stopping, after.progress) != (before.stopping, before.progress):
+            progress = None if after.progress is None else json_text(after.progress)
+            self.run(SQL.report, (after.stopping, progress, after.seq))
+            if after.stopping != before.stopping:
+                self._ends.append(end_of(self.row.name, after.id))
         self._save(before, after)
 
     def _save(self, before: Record, after: Record) -> None:
@@ -234,8 +242,6 @@ class SqliteQueue(QueueReader):
         )
         self.run(SQL.remember_end, values)
         row.ended += 1
-        if row.result_ttl:  # a caller may wait for the result
-            self._ends.append(end_of(row.name, id))
 
     # Claims.
 
@@ -250,7 +256,7 @@ class SqliteQueue(QueueReader):
                 self.run_many(SQL.drop_message, rows)
                 row.kept -= len(rows)
         if row.ended:
-            bounds = row.id, self.now - row.remembers, FORGET
+            bounds = row.id, self.now - row.ends_kept, FORGET
             row.ended -= self.run(SQL.forget_ends, bounds).rowcount
 
     def lapsed(self, limit: int) -> Iterable[Record]:
@@ -374,6 +380,17 @@ class SqliteQueue(QueueReader):
         bounds = {"queue": self.row.id, "limit": EVERYTHING, **bounds_of(where)}
         counts = (self.run(f"SELECT count(*) FROM ({rows})", bounds) for rows in _unheld(where))
         return sum(count for (count,) in chain.from_iterable(counts))
+
+    def held(self, where: Where, limit: int) -> Iterable[Record]:
+        """Return the first leased records that match a rule, but those that are stopping."""
+        bounds = {"queue": self.row.id, "limit": limit, **bounds_of(where)}
+        return self._selected([SQL.held_by_rule], bounds)
+
+    def count_held(self, where: Where) -> int:
+        """Count the leased records that match a rule, but those that are stopping."""
+        bounds = {"queue": self.row.id, "limit": EVERYTHING, **bounds_of(where)}
+        (count,) = self.run(f"SELECT count(*) FROM ({SQL.held_by_rule})", bounds).fetchone()
+        return int(count)
 
     def purgeable(self, state: State, before: int | None, limit: int) -> Iterable[Record]:
         """Return the first records of a state that entered it before a time."""

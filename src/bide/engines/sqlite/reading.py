@@ -294,7 +294,7 @@ class QueueReader:
         bounds = {
             "queue": self.row.id,
             "id": id,
-            "since": self.now - self.row.remembers,
+            "since": self.now - self.row.ends_kept,
             "fresh": self.now - self.row.result_ttl,
             "limit": KEPT_ENDS,
         }

@@ -70,7 +70,7 @@ WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
 ORDER BY l.until, l.seq LIMIT :limit;
 
 -- name: scan_aside
-SELECT {message}, a.state, a.ended, NULL, NULL, NULL, NULL, 0, a.ended, NULL
+SELECT {message}, a.state, a.ended, NULL, NULL, NULL, NULL, 0, NULL, NULL, a.ended, NULL
 FROM bide_aside a CROSS JOIN bide_message m ON m.seq = a.seq
 WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)

@@ -144,11 +144,12 @@ FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.valu
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id;
 
 -- name: held
--- The leases that are good of some messages, in the order of the ids. No content is read.
+-- The leases that are good of some messages, in the order of the ids, but those whose holders were asked to
+-- stop. No content is read.
 SELECT l.seq, l.token
 FROM json_each(?) j
 CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value
-CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ?;
+CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ? AND l.stopping IS NULL;
 
 -- name: ready_before
 SELECT seq FROM bide_pending
@@ -212,6 +213,9 @@ SELECT min(until) FROM bide_lease WHERE queue = ?;
 
 -- name: extend
 UPDATE bide_lease SET until = ?, extended = extended + 1 WHERE seq = ?;
+
+-- name: report
+UPDATE bide_lease SET stopping = ?, progress = ? WHERE seq = ?;
 
 -- name: drop_lease
 DELETE FROM bide_lease WHERE seq = ?;
@@ -277,6 +281,13 @@ WHERE m.queue = :queue AND m."group" = :group AND m.due >= :after AND m.due < :b
   AND NOT EXISTS (SELECT 1 FROM bide_lease l WHERE l.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM bide_aside a WHERE a.seq = m.seq)
 ORDER BY m.seq LIMIT :limit;
+
+-- name: held_by_rule
+-- The leased messages that match a rule, but those whose holders were asked to stop.
+SELECT l.seq FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
+WHERE l.queue = :queue AND l.stopping IS NULL
+  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+ORDER BY l.until, l.seq LIMIT :limit;
 
 -- name: delayed_between
 SELECT seq FROM bide_pending

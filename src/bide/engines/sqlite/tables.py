@@ -14,6 +14,7 @@ from bide.engines.rules.record import Record
 from bide.engines.sqlite.constants import CONSTANTS
 from bide.model.commands import Where
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
+from bide.model.progress import Progress
 from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
 from bide.model.replies import FLOW
 
@@ -30,6 +31,7 @@ _INT = frozenset([int])
 _as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 as_item = msgspec.json.Decoder(Item).decode
+as_progress = msgspec.json.Decoder(Progress).decode
 
 
 class LimitRow(Limits, gc=False):
@@ -129,7 +131,7 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
     )
     if not lease or code < LEASED:
         return record
-    token, holder, until, since, extended, ended, successor = lease
+    token, holder, until, since, extended, stopping, progress, ended, successor = lease
     return msgspec.structs.replace(
         record,
         token=token,
@@ -137,6 +139,8 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         until=until,
         since=since,
         extended=extended,
+        stopping=stopping,
+        progress=None if progress is None else as_progress(progress),
         ended=ended,
         successor=None if successor is None else as_item(successor),
     )
@@ -231,7 +235,8 @@ class _Statements:
         columns = {
             "message": message,
             "perhaps_body": message.replace('m."data"', 'iif(?1, m."data", NULL)'),
-            "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0)",
+            "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0), "
+            "l.stopping, l.progress",
             "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
             "queue": ", ".join(set_fields),
             "flow": ", ".join(FLOW),

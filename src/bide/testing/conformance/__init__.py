@@ -33,6 +33,7 @@ from bide.testing.conformance.reading import ReadCases
 from bide.testing.conformance.repeating import RepetitionCases
 from bide.testing.conformance.scanning import ScanCases
 from bide.testing.conformance.scripts import ScriptCases
+from bide.testing.conformance.stopping import StopCases
 from bide.testing.conformance.turns import BurstCases, TurnCases
 
 __all__ = ["EngineConformance"]
@@ -52,6 +53,7 @@ class EngineConformance(
     LimitCases,
     DebounceCases,
     ForwardCases,
+    StopCases,
     ChangeCases,
     QueueCases,
     ClaimCases,

@@ -16,6 +16,7 @@ from msgspec.structs import fields, replace
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, IN_TRANSIT, KEPT_FAILURES, Failure, Item, State
 from bide.model.options import OPTIONS
+from bide.model.progress import Progress
 from bide.model.times import LIMITS
 from bide.testing.conformance.driver import HOUR, START
 
@@ -118,6 +119,7 @@ VALUES: dict[str, Draw[Any]] = {
     "paused": some([False, False, True]),
     "prefix": some(["", "1", "10", "a", "z"]),
     "priority": some([0, 1, 9, 10, 255]),
+    "progress": some([[Progress(1), None, Progress(40, 100, "rows"), Progress(0.5), None]]),
     "queue": some([*QUEUES[:1] * 4, *QUEUES[1:]]),
     "reason": some(["", "no", f"{IN_TRANSIT}move x"]),
     "result_ttl": some([0, 2, EXPIRED_KEEP]),
@@ -206,13 +208,19 @@ OFTEN: dict[Any, int] = {
 }
 """How many times more often than others these commands come."""
 
+OWN: dict[Any, dict[str, Draw[Any]]] = {
+    cmd.Scan: {"limit": some([1, 2, 3, 500])},
+    cmd.Extend: {"lease": some([1, 2, 3, 10, 100, 100, 100, None])},
+}
+"""Fields that have other values in these commands."""
+
 
 def _script(most: int, **own: Draw[Any]) -> Draw[Script]:
     """Return what draws a script, with up to so many commands in a batch."""
     first = several(command(cmd.Configure, **own), 3, 1)
     draws = [debounce] * 3
     for kind in get_args(cmd.Command):
-        fields = {"limit": some([1, 2, 3, 500])} if kind is cmd.Scan else own
+        fields = OWN.get(kind, own)
         draws += [command(kind, **fields)] * OFTEN.get(kind, 1)
     batch = several(either(*draws), most, 1)
 

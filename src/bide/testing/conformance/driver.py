@@ -8,6 +8,7 @@ from bide.model import commands as cmd
 from bide.model import replies as rep
 from bide.model.ended import End
 from bide.model.message import Item, Message, State
+from bide.model.progress import Progress
 from bide.testing.conformance.watch import StoreWatch, audit
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -159,18 +160,26 @@ class Driver:
         """Make messages dead letters that no worker holds."""
         return self.outcomes(cmd.BuryCommand(self.queue, ids=list(ids), **fields))
 
-    def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[rep.Outcome]:
+    def extend(self, *held: cmd.Lease, lease: int | None = 1_000) -> list[rep.Outcome]:
         """Extend leases."""
         return self.outcomes(cmd.Extend(self.queue, list(held), lease))
+
+    def report(self, *held: cmd.Lease, lease: int | None = None, done: float) -> list[rep.Outcome]:
+        """Report how far workers have come."""
+        reports: list[Progress | None] = [Progress(done, 100, "rows")] * len(held)
+        return self.outcomes(cmd.Extend(self.queue, list(held), lease, reports))
 
     def cancel(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Cancel messages by id."""
         return self.outcomes(cmd.Cancel(self.queue, list(ids), **fields))
 
-    def cancel_where(self, *, dry_run: bool = False, **where: Any) -> rep.Affected:
+    def cancel_where(
+        self, *, dry_run: bool = False, running: bool = False, **where: Any
+    ) -> rep.Affected:
         """Cancel messages by a rule."""
         rule = cmd.Where(**where)
-        return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run), rep.Affected)
+        command = cmd.Cancel(self.queue, where=rule, dry_run=dry_run, running=running)
+        return self.ask(command, rep.Affected)
 
     def reschedule(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Change when messages are due."""

@@ -69,8 +69,9 @@ class Player:
             # Not by the tokens: those of one engine may be equal where another's are not.
             twice = len(held) == 2 and held[0] == held[1]
             known["leases"] = named if twice else list(last.values())
-            if results := getattr(op, "results", ()):
-                known["results"] = results[: len(known["leases"])]
+            for name in ("results", "progress"):
+                if values := getattr(op, name, ()):
+                    known[name] = values[: len(known["leases"])]
         wanted = {name: getattr(op, name, None) for name in ("if_due", "if_version", "versions")}
         if any(wanted.values()):
             messages = at(self._engine, op.queue, now).find(*drawing.names_of(op))

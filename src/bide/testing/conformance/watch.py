@@ -115,6 +115,8 @@ def _steps(
     by_time = False
     if old is not None and old.until is not None and old.until <= now:
         by_time, state = True, "dead" if old.attempt >= old.attempts else "ready"
+        if old.stopping is not None:
+            state = None
         yield "lapse", old.state, state
         if item is not None and item.at is not None:
             before, state = state, "ready" if item.at <= now else "delayed"
@@ -138,7 +140,7 @@ def _steps(
 
 def _between(command: cmd.Command, old: Message) -> State | None:
     """Return the state of a message whose lease a command ends, before its successor follows."""
-    if isinstance(command, cmd.Ack):
+    if isinstance(command, cmd.Ack) or old.stopping is not None:
         return None
     untouched = isinstance(command, cmd.RetryCommand) and command.release
     if isinstance(command, cmd.BuryCommand) or (old.attempt >= old.attempts and not untouched):
