@@ -358,7 +358,7 @@ clock engines engines.port engines.registry lane lane.executor lane.inbox lane.l
 lane.lane_thread lane.shared lane.steps lane.waiting_claims logs model model.body
 model.command_identity model.command_parts model.commands model.ended model.errors
 model.forks model.identity model.internal_queues model.limits model.message model.options
-model.parts model.replies model.times model.undoing observing observing.explanation
+model.parts model.progress model.replies model.times model.undoing observing observing.explanation
 observing.spans queue queue.arguments queue.base queue.command_builder queue.delivery
 queue.dry_run queue.results queue.steps queue.sync threads
 """
@@ -384,7 +384,7 @@ ROOMS = (
 
 @pytest.mark.parametrize(
     ("program", "known", "most"),
-    [("", LOADED_BY_IMPORT, 45), (PUT, LOADED_BY_IMPORT + LOADED_BY_PUT, 82)],
+    [("", LOADED_BY_IMPORT, 45), (PUT, LOADED_BY_IMPORT + LOADED_BY_PUT, 83)],
     ids=["import", "put"],
 )
 def test_a_program_loads_what_it_uses(program: str, known: str, most: int, tmp_path: Path) -> None:

@@ -252,6 +252,7 @@ def test_the_errors_say_why_there_is_no_result(make: Make, clock: FakeClock) -> 
     assert str(refusal("c")) == "c expired before a worker took it; it has no result"
     orders.configure(history=0, result_ttl=0)
     assert isinstance(refusal("a"), bide.NotAcked)  # it is still there, dead
+    clock.advance(60)
     assert isinstance(refusal("b"), bide.NotRemembered)
 
 

@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from traceback import format_exception_only
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Lease
@@ -20,6 +21,18 @@ REPORT_EVERY = 1.0
 HeldT = TypeVar("HeldT", bound="Held[Any]")
 Done = TypeVar("Done")
 """What a method returns: nothing, or a coroutine that returns nothing."""
+
+
+class MayBeStopped(Protocol):
+    """Work that somebody may ask to stop."""
+
+    def raise_if_stopping(self) -> None:
+        """Raise `StopRequested`, once, if somebody has."""
+
+
+CURRENT: ContextVar[MayBeStopped | None] = ContextVar("bide-current-work", default=None)
+"""The plain handler that runs in this context. A thread cannot be interrupted, so the next call of
+a queue in it asks whether it is to stop."""
 
 
 class Held(Generic[Done]):

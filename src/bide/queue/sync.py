@@ -27,7 +27,7 @@ from bide.queue.arguments import (
     wait_seconds,
 )
 from bide.queue.base import BaseQueue
-from bide.queue.delivery import Delivery, Held, Take, leases, settled
+from bide.queue.delivery import CURRENT, Delivery, Held, Take, leases, settled
 from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
     Audit,
@@ -53,7 +53,6 @@ from bide.queue.steps import (
     stopping_all,
     taking_back,
 )
-from bide.queue.stop_requests import CURRENT
 
 T = TypeVar("T")
 
