@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import bide
+from benchmarks.compare.stores import open_store
 from benchmarks.core.store import folder
 from benchmarks.figure import Figure
 from bide.worker.process.child import loop_factory
@@ -23,13 +24,15 @@ __all__ = ["run"]
 PUTS = 500
 MESSAGES = 20_000
 PAIRS = 9
+RUNNING = 1_000
+STOPPED = 200
 ROWS: dict[str, Any] = {"check_same_thread": False}
 BODY = {"task": "work", "args": {"order": 42, "reason": "unpaid"}}
 
 
 def run(only: str) -> Iterator[Figure]:
     """Yield the figures of all measurements whose name has a word."""
-    for measurement in (puts, drains, batches):
+    for measurement in (puts, drains, batches, stops):
         if only in measurement.__name__:
             yield from measurement()
 
@@ -71,6 +74,56 @@ def batches() -> Iterator[Figure]:
     ratio = statistics.median(mine / base for base, mine in pairs)
     name = "a batch handler of 100 that commits once, against plain handlers that commit"
     yield Figure(name, many, "/s", single, ratio, ">= 3 times", ratio >= 3)
+
+
+def stops() -> Iterator[Figure]:
+    """Cancel async handlers, one after the other, while a worker process runs 1,000 of them."""
+    for kind in ("sqlite", "postgres", "redis", "http"):
+        with open_store(kind, Path.cwd()) as url, bide.Queue("work", url) as queue:
+            ids = [f"m{number}" for number in range(RUNNING)]
+            queue.put_many([bide.NewMessage(BODY, id=id) for id in ids])
+            command = [sys.executable, "-m", "benchmarks.tasks", "stopped", url]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "all run\n"
+                asked: dict[str, float] = {}
+                for id in ids[:: RUNNING // STOPPED]:
+                    asked[id] = time.time()
+                    queue.cancel(id, running=True)
+                heard: dict[str, float] = json.loads(process.stdout.readline())
+        late = sorted(1000 * (heard[id] - asked[id]) for id in asked)
+        name = f"cancel(running=True) on {kind}, {RUNNING:,} running, until its async handler hears"
+        yield Figure(f"{name}: p50", late[len(late) // 2], "ms")
+        p99 = late[int(len(late) * 0.99)]
+        yield Figure(f"{name}: p99", p99, "ms", None, None, "< 1,000 ms", p99 < 1_000)
+
+
+async def _stopped(url: str) -> dict[str, float]:
+    """Return when each handler was cancelled, by the clock of the machine."""
+    app, count, heard, over = bide.App(url), 0, dict[str, float](), asyncio.Event()
+
+    @app.handler("work", concurrency=RUNNING)
+    async def work(body: dict[str, Any], delivery: bide.Handling) -> None:
+        nonlocal count
+        count += 1
+        if count == RUNNING:
+            print("all run", flush=True)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            heard[delivery.id] = time.time()
+            if len(heard) == STOPPED:
+                over.set()
+            raise
+
+    ready = asyncio.Event()
+    runner = Runner(app, ready=ready.set)
+    running = asyncio.create_task(runner.run())
+    await over.wait()
+    stopped = dict(heard)
+    runner.stop(hurry=True)
+    await running
+    return stopped
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -145,4 +198,6 @@ async def _work(kind: str, url: str) -> float:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        print(json.dumps(runner.run(_work(*sys.argv[1:]))))
+        kind, url = sys.argv[1:]
+        work = _stopped(url) if kind == "stopped" else _work(kind, url)
+        print(json.dumps(runner.run(work)))
