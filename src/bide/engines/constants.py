@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from bide.engines.repetition import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
+from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import ATTEMPTS, EXPIRED_KEEP, FORGET, KEPT_FAILURES
 from bide.model.rank import (
@@ -51,6 +52,7 @@ SHARED = {
     "ROW_BYTES": ROW_BYTES,
     "SECOND_MS": SECOND_MS,
     "SENDER_KEEP": SENDER_KEEP,
+    "STOPPED_KEEP": STOPPED_KEEP,
     "STRIPE": STRIPE,
 }
 """By the names that they have in Lua and SQL, which no word of SQL has, in capitals or not."""

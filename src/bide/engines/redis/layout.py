@@ -13,6 +13,7 @@ from redis.crc import key_slot
 
 from bide.model.errors import StoreCorrupt
 from bide.model.message import Failure, Item, Message, State, unreadable
+from bide.model.progress import Progress
 from bide.model.replies import Outcome
 
 VERSION: Final = b"bide:version"
@@ -29,6 +30,9 @@ NUMBERS: Final = b"bide:queues:shards"
 
 CHANNEL: Final = "bide:wake:"
 """In front of the name of a lane: the channel over which its waiting claims are woken."""
+
+EVERYBODY: Final = f"{CHANNEL}all"
+"""The channel over which all lanes learn which messages have workers that are to stop."""
 
 SHARDS: Final = 64
 """A queue has at most so many shards."""
@@ -203,7 +207,7 @@ class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The lease of a message as Redis stores it."""
+    """The lease of a message as Redis stores it, if nothing is noted of its worker."""
 
     order: str
     token: str
@@ -215,8 +219,35 @@ class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     successor: StoredRecord | None
 
 
+class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The same, with what is noted of the worker."""
+
+    order: str
+    token: str
+    until: int
+    holder: str
+    since: int
+    extended: int
+    stopping: str | None
+    """Who has asked it to stop; empty: somebody who gave no name."""
+    progress: str | None
+    """Its last report, a `Progress` as JSON."""
+    successor: StoredRecord | None
+
+
 _decode_record = msgspec.msgpack.Decoder(StoredRecord).decode
-decode_lease = msgspec.msgpack.Decoder(StoredLease).decode
+_decode_lease = msgspec.msgpack.Decoder(StoredLease).decode
+_decode_noted_lease = msgspec.msgpack.Decoder(NotedLease).decode
+_decode_progress = msgspec.json.Decoder(Progress).decode
+
+
+def decode_lease(lease: bytes) -> StoredLease | NotedLease:
+    """Return what a lease says.
+
+    Raises:
+        Exception: one of `DAMAGED`: it cannot be read.
+    """
+    return _decode_noted_lease(lease) if lease[:1] == b"\x99" else _decode_lease(lease)
 
 
 def as_message(
@@ -274,6 +305,10 @@ def _held(message: Message, lease: bytes) -> Message:
     successor: Item | None = None
     if held.successor is not None:
         successor = _as_successor(message.id, held.successor)
+    stopping = progress = None
+    if isinstance(held, NotedLease):
+        stopping = held.stopping
+        progress = None if held.progress is None else _decode_progress(held.progress)
     return msgspec.structs.replace(
         message,
         attempt=message.attempt + 1,
@@ -281,6 +316,8 @@ def _held(message: Message, lease: bytes) -> Message:
         holder=held.holder,
         until=held.until,
         successor=successor,
+        stopping=stopping,
+        progress=progress,
     )
 
 

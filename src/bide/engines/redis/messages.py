@@ -101,11 +101,17 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
         return "ack", (3 if command.results else 2,)
     if isinstance(command, cmd.Put):
         return "put", (command.on_conflict, command.if_version)
+    if isinstance(command, cmd.Extend):
+        return "extend", (command.lease, 3 if command.progress else 2)
     at = getattr(command, "at", None)
-    after = getattr(command, "delay", getattr(command, "lease", None))
+    after = getattr(command, "delay", None)
     if isinstance(command, cmd.Edit):
         return "edit", (at, after, command.if_version, _edited(command))
-    verb = "untouched" if getattr(command, "release", False) else command.__struct_config__.tag
+    verb = command.__struct_config__.tag
+    if getattr(command, "release", False):
+        verb = "untouched"
+    elif getattr(command, "running", False):
+        verb = "stop"
     seen = getattr(command, "if_due", None), getattr(command, "if_version", None)
     reason = getattr(command, "reason", "")[:REASON_LENGTH]
     return "change", (verb, at, after, *seen, reason, command.actor)
@@ -130,11 +136,18 @@ def _edited(command: cmd.Edit) -> dict[str, Any]:
 def _named(command: Any) -> list[tuple[Word, ...]]:
     """Return the id, and the token if there is one, of all messages that a command names.
 
-    Of an ack with results also the result; of a command with versions what the caller saw.
+    Of an ack with results also the result, of an extend with reports the report; of a command with
+    versions what the caller saw.
     """
     if isinstance(command, cmd.Ack) and command.results:
         both = zip(command.leases, command.results, strict=True)
         return [(lease.id, str(lease.token), result or "") for lease, result in both]
+    if isinstance(command, cmd.Extend) and command.progress:
+        reports = zip(command.leases, command.progress, strict=True)
+        return [
+            (lease.id, str(lease.token), "" if report is None else _encode(report))
+            for lease, report in reports
+        ]
     leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
@@ -148,7 +161,7 @@ def change(run: Sequence[Any], shards: int) -> Step:
     named = [_named(each) for each in run]
     rows = named[0] if len(run) == 1 else [row for ids in named for row in ids]
     outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
-    nexts: list[_Next] = [(False, None)] * len(rows)
+    nexts: list[_Next | None] = [None] * len(rows)
     for lot, (_now, _change, *lists) in answered:
         changed, opens = lists or ([], [])
         for place, index in enumerate(lot):
@@ -156,7 +169,8 @@ def change(run: Sequence[Any], shards: int) -> Step:
             outcomes[index] = (
                 as_outcome(command.queue, id, *changed[place]) if changed else Outcome(id, True)
             )
-            if opens:
+            buried_by_id = isinstance(command, cmd.BuryCommand) and not rows[index][1]
+            if opens and not buried_by_id:
                 nexts[index] = opens[place]
     return _share_out([len(ids) for ids in named], outcomes, failed, nexts)
 
@@ -254,7 +268,7 @@ def _share_out(
     sizes: Sequence[int],
     outcomes: Sequence[Any],
     failed: StoreError | None,
-    nexts: Sequence[_Next] = (),
+    nexts: Sequence[_Next | None] = (),
 ) -> list[Result]:
     """Return the reply, or the error, of each of the commands that were executed together.
 
@@ -262,12 +276,13 @@ def _share_out(
         sizes: how many messages each command names.
         outcomes: those of all messages, errors as values.
         failed: an error, if there was one: also that of a command that names no message.
-        nexts: of a limited queue.
+        nexts: of a limited queue, but for those that cannot end a lease.
     """
     replies: list[Result] = []
     first = 0
     for size in sizes:
-        part, opens = outcomes[first : first + size], nexts[first : first + size]
+        part = outcomes[first : first + size]
+        opens = [each for each in nexts[first : first + size] if each is not None]
         first += size
         wake: int | None = None
         errors = [failed] if failed is not None and not part else []

@@ -5,6 +5,9 @@ server says how many clients received it, but counts only its own clients. So a 
 every master of a cluster. A hint that is published at one goes to all nodes, and arrives several
 times: all but the first are dropped. What is published while a connection is away is lost: claims
 that wait look again within a second.
+
+Which workers are to stop is published to all lanes. That is rare, and so no claim has to write
+which lane it came from.
 """
 
 import selectors
@@ -16,7 +19,7 @@ from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.redis.connection import RedisConnection
-from bide.engines.redis.layout import CHANNEL
+from bide.engines.redis.layout import CHANNEL, EVERYBODY
 from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings
@@ -114,27 +117,28 @@ class RedisNotifier:
             self._leave(address)
             return []
         self._alive[address] = time.monotonic()
-        return [hint for answer in answers if (hint := self._take(address, answer))]
+        return [hint for answer in answers for hint in self._take(address, answer)]
 
-    def _take(self, address: Address, answer: Any) -> tuple[str, int] | None:
+    def _take(self, address: Address, answer: Any) -> list[tuple[str, int]]:
         now = time.monotonic()
         if not isinstance(answer, list) or answer[0] != b"message":
-            return None
+            return []
         hint: bytes = answer[2]
         first, heard = self._heard.get(hint, (address, 0.0))
         if first != address and now < heard + ECHO:
-            return None
+            return []
         self._heard[hint] = address, now
         try:
             queue, kind, moment = hint.decode().split(" ", 2)
-            if kind == "end":
-                return end_of(queue, moment), 0
-            return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+            if kind in ("end", "stop"):
+                return [(end_of(queue, id), 0) for id in moment.split("\n")]
+            wake = int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+            return [(queue, wake)]
         except ValueError:  # any client of the server may publish
             if not self._has_seen_other_text:
                 self._has_seen_other_text = True
                 _log.warning("a published text is not from bide, and was skipped: %.100r", hint)
-            return None
+            return []
 
     def _check(self) -> None:
         """Listen at all masters and nowhere else."""
@@ -168,7 +172,7 @@ class RedisNotifier:
     def _subscribe(self, address: Address) -> None:
         connection = RedisConnection(self._settings, address)
         try:
-            connection.demand("SUBSCRIBE", self._channel)
+            connection.demand("SUBSCRIBE", self._channel, EVERYBODY)
         except StoreError:
             connection.close()
             raise

@@ -97,4 +97,51 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
                 cursors[shard] = cursor
             else:
                 del cursors[shard]
+    if isinstance(command, Cancel) and command.running:
+        return (yield from _stop(command, where, total, shards))
     return [Affected(total)]
+
+
+def _stop(command: Cancel, where: Where, total: int, shards: int) -> Step:
+    """Ask the workers of the leased messages to stop that a rule names, or count these.
+
+    Args:
+        command: the cancel.
+        where: the rule.
+        total: how many messages it has cancelled, or counted, before.
+        shards: of how many the queue is made.
+    """
+    stopping: list[str] = []
+    room = BULK - total
+    places: dict[int, tuple[int, str]] = dict.fromkeys(range(shards), (0, ""))
+    while places:
+        chosen = list(places)[: max(room, 1)]
+        stops = not command.dry_run and room > 0  # else: is anything left?
+        limit = SLICE if command.dry_run else max(1, room // len(chosen))
+        head, tail = (where.after, where.before, where.group, limit), (stops, command.actor)
+        answers = yield [
+            ScriptCall(
+                "stop",
+                command.queue,
+                (*head, *places[shard], *tail),
+                shard,
+                shards,
+                reads=not stops,
+            )
+            for shard in chosen
+        ]
+        for shard, answer in zip(chosen, raised(answers), strict=True):
+            _now, _change, found, cancelled, ids, place = answer
+            if command.dry_run:
+                total += found
+            elif stops:
+                total += cancelled
+                stopping += ids
+                room -= found
+            elif found:
+                return [Affected(total, more=True, stopping=stopping)]
+            if place is None:
+                del places[shard]
+            else:
+                places[shard] = place
+    return [Affected(total, stopping=stopping)]

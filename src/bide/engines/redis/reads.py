@@ -10,7 +10,7 @@ from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_o
 from bide.engines.redis.messages import in_lots
 from bide.model import replies
 from bide.model.commands import Count, Explain, Find, ForecastCommand, History
-from bide.model.ended import End, Ending, within_budget
+from bide.model.ended import STOPPED_KEEP, End, Ending, within_budget
 from bide.model.errors import StoreCorrupt
 from bide.model.message import Failure, Message
 from bide.model.rank import ready_rank
@@ -125,6 +125,8 @@ def explain(command: Explain, shards: int) -> Step:
             holder=seen.holder,
             since=since,
             extended=extended,
+            stopping=seen.stopping,
+            progress=seen.progress,
             until=seen.until,
             ended=seen.ended,
             successor=None if seen.successor is None else seen.successor.at,
@@ -140,6 +142,7 @@ def history(command: History, shards: int) -> Step:
     answers = yield [ScriptCall(script, command.queue, (command.id,), shard, shards, reads=True)]
     ((head, text),) = raised(answers)
     now, _change, state, history, result_ttl = head
+    since = now - (max(history, result_ttl) or STOPPED_KEEP)
     try:
         remembered = _decode_ends(text or b"\x90")
         ends = [
@@ -149,12 +152,12 @@ def history(command: History, shards: int) -> Step:
                 by=None if by is False else by,
                 due=due,
                 attempt=attempt,
-                since=since or None,
+                since=begun or None,
                 failures=failures,
                 result=result.encode() if result and moment > now - result_ttl else None,
             )
-            for moment, how, due, attempt, since, by, failures, result in remembered
-            if moment > now - max(history, result_ttl)
+            for moment, how, due, attempt, begun, by, failures, result in remembered
+            if moment > since
         ]
     except DAMAGED:
         raise StoreCorrupt(

@@ -1,4 +1,5 @@
--- Ends: what a queue with `history` or `result_ttl` remembers of messages that have ended.
+-- Ends: what a queue with `history` or `result_ttl` remembers of messages that have ended. Every queue remembers
+-- for a while how those ended whose workers were asked to stop.
 --
 -- Of each id the last ends, the newest first, in MessagePack; an end is
 --   [time, how, due, attempt, since, by, failures, result], with false where there is no such value.
@@ -9,18 +10,24 @@ local function read_ends_settings()
   history, results = tonumber(settings[1] or 0), tonumber(settings[2] or 0)
 end
 
--- Remembers how a message ends, if the queue does, and tells the lanes that wait for results; `by` and
+-- Remembers how a message ends, if the queue does, and tells the lanes that wait for that; `by` and
 -- `result` may be nil.
 local function remember_end(r, how, by, result)
-  if not has('h') or max(history, results) == 0 then return end
+  if not (r.stopping or has('h') and max(history, results) > 0) then return end
+  if not has('h') then
+    flag('h', true)
+    read_ends_settings()
+  end
   local readable, ends = pcall(cmsgpack.unpack, call('HGET', ENDED, r.id) or '')
   if not readable or type(ends) ~= 'table' then ends = {} end
-  table.insert(ends, 1, {now, how, r.due, r.attempt, how == 'acked' and r.since or false, by or false,
+  local was_held = how == 'acked' or r.stopping
+  table.insert(ends, 1, {now, how, r.due, r.attempt, was_held and r.since or false, by or false,
     history > 0 and r.failures or {}, results > 0 and result or false})
   ends[21] = nil
   call('HSET', ENDED, r.id, cmsgpack.pack(ends))
   call('ZADD', ENDINGS, int(now), r.id)
-  for lane, until_ in string.gmatch(results > 0 and call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
+  local may_be_watched = r.stopping or results > 0
+  for lane, until_ in string.gmatch(may_be_watched and call('HGET', META, 'watchers') or '', '(%S+) (%d+)') do
     if tonumber(until_) > now then call('PUBLISH', 'bide:wake:' .. lane, names() .. ' end ' .. r.id) end
   end
 end
@@ -28,12 +35,14 @@ end
 -- Deletes ends that were remembered for long enough, of BULK ids at most.
 function forget_ends()
   read_ends_settings()
-  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - max(history, results)), 'LIMIT', 0, BULK)
+  local remembers = max(history, results)
+  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - (remembers > 0 and remembers or STOPPED_KEEP)),
+    'LIMIT', 0, BULK)
   if #old > 0 then
     call('HDEL', ENDED, unpack(old))
     call('ZREM', ENDINGS, unpack(old))
   end
-  if max(history, results) == 0 and call('EXISTS', ENDINGS) == 0 then flag('h', false) end
+  if remembers == 0 and call('EXISTS', ENDINGS) == 0 then flag('h', false) end
 end
 
 -- Records, and the way of a message from set to set.
@@ -60,12 +69,14 @@ local function rank_when_ready(rank) return rank % PRIORITIES * STRIPE + floor(r
 
 local function due_of_rank(rank) return floor(rank / PRIORITIES) end
 
-local parse, save, read_lease, read_held
+local parse, save, read_lease, read_held, write_lease
 
 -- Returns the body of a record. It is long, so it is taken out of the record only if it is asked for.
 local function body_of(r) return r.body or sub(r.text, r.body_at + 5) end
 
 do  -- the whole text has room for only so many local names
+local NOTED = '\153\172'  -- how a lease begins that has notes about its worker: an array of 9
+
 local function head_of_body(bytes) return '\198' .. struct.pack('>I4', bytes) end
 
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
@@ -100,24 +111,30 @@ end
 
 -- Returns the token, the end and the other fields of a lease; nothing, or an error: it cannot be read.
 function read_held(text)
-  local at, order, token, until_, holder, since, extended = cmsgpack.unpack_limit(text, 6, 1)
-  if at < 0 or sub(text, 1, #LEASE) ~= LEASE then return end
+  local is_noted = sub(text, 1, #NOTED) == NOTED
+  local at, order, token, until_, holder, since, extended, stopping, progress =
+    cmsgpack.unpack_limit(text, is_noted and 8 or 6, 1)
+  if at < 0 or not is_noted and sub(text, 1, #LEASE) ~= LEASE then return end
   local successor = sub(text, at + 1)
-  return int(token), floor(until_), successor ~= NONE and successor or nil, order, holder .. '', floor(since), floor(extended)
+  return int(token), floor(until_), successor ~= NONE and successor or nil, order, holder .. '', floor(since), floor(extended),
+    stopping and stopping .. '', progress and progress .. ''
 end
 
 -- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
 function read_lease(text)
   if not text then return nil end
-  local readable, token, until_, successor, order, holder, since, extended = pcall(read_held, text)
+  local readable, token, until_, successor, order, holder, since, extended, stopping, progress = pcall(read_held, text)
   return readable and token and {token = token, until_ = until_, successor = successor, order = order,
-    holder = holder, since = since, extended = extended} or nil
-end
+    holder = holder, since = since, extended = extended, stopping = stopping, progress = progress} or nil
 end
 
-local function write_lease(r)
-  local fields = pack(r.token, r.until_, r.holder, r.since, r.extended)
-  call('HSET', LEASES, r.id, LEASE .. r.order .. fields .. (r.successor or NONE))
+function write_lease(r)
+  local head, fields = LEASE, pack(r.token, r.until_, r.holder, r.since, r.extended)
+  if r.stopping or r.progress then
+    head, fields = NOTED, fields .. pack(r.stopping, r.progress)
+  end
+  call('HSET', LEASES, r.id, head .. r.order .. fields .. (r.successor or NONE))
+end
 end
 
 -- Removes a message from its place, unless that is the set `stays`. A lease that ends so may not be
@@ -130,7 +147,7 @@ local function leave(r, stays)
     end
     call('HDEL', LEASES, r.id)
     call('ZREM', LEASED, r.member)
-    r.token, r.until_, r.holder, r.successor = nil, nil, nil, nil
+    r.token, r.until_, r.holder, r.successor, r.stopping, r.progress = nil, nil, nil, nil, nil, nil
   elseif r.was then
     if stays ~= KEPT then call('ZREM', KEPT, r.member) end
   elseif stays == DELAYED or call('ZREM', DELAYED, r.member) == 0 then
@@ -172,6 +189,14 @@ local function set_aside(r, state, counted)
   count(counted or state)
 end
 
+local function delete(r, counted)
+  call('HDEL', RECORDS, r.id)
+  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
+  leave(r)
+  r.deleted = true
+  count(counted)
+end
+
 local function set_group(r, group)
   if group == r.group then return end
   if group ~= '' then
@@ -193,6 +218,20 @@ local function follow(r)
   end
   r.attempt, r.failures, r.expires, r.planned, r.asked, r.body = 0, {}, s.expires, nil, nil, body_of(s)
   to_delayed(r)
+end
+
+-- Deletes a message whose worker was asked to stop, and has not acked it; its successor takes its place.
+local function stopped(r)
+  local holder = r.holder
+  r.attempt = r.attempt + 1
+  remember_end(r, 'cancelled', r.stopping ~= '' and r.stopping or nil)
+  if r.successor then
+    count('cancelled')
+    count('put')
+    return follow(r)
+  end
+  delete(r, 'cancelled')
+  r.holder = holder
 end
 
 -- Adds a failure to a message.
@@ -230,8 +269,9 @@ function repair(r, text)
   return r
 end
 
--- Returns the record of an id, or nil. A lease that is over has been taken back. If a record cannot be read,
--- its place is known only if it is leased: it is repaired then, else this returns nil, true.
+-- Returns the record of an id, or nil. A lease that is over has been taken back; the message is `deleted` then if
+-- its worker was asked to stop. If a record cannot be read, its place is known only if it is leased: it is repaired
+-- then, else this returns nil, true.
 local function locate(id, text)
   text = text or call('HGET', RECORDS, id)
   if not text then return nil end
@@ -250,6 +290,10 @@ local function locate(id, text)
   if not readable then return repair(r, text) end
   if r.token and r.until_ <= now then
     count('lapsed')
+    if r.stopping then
+      stopped(r)
+      return r
+    end
     r.held_by = r.holder
     local survives = failed(r, 'the lease lapsed: the holder died, hung, or needed longer than its lease', r.until_, true)
     if r.successor then
@@ -271,11 +315,11 @@ local function is_still(r, due, version)
 end
 
 -- One outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no
--- such message: [done].
+-- such message: [done]. `r.tells`: the state is to say that its worker was asked to stop.
 local function outcome(r, done)
   if not r then return {false} end
-  if r.deleted then return {true, null, r.due} end
-  local state = r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
+  if r.deleted then return {true, null, r.due, r.due and null, r.holder} end
+  local state = r.tells and 'stopping' or r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
   return {done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows}
 end
 

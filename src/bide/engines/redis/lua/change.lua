@@ -6,19 +6,22 @@
 -- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or empty
 -- Verbs:
 --   cancel      delete messages that no worker holds, if they are still what the caller saw
+--   stop        the same, and ask the workers of others to stop
 --   reschedule  let them be due at another time, likewise
 --   purge       delete dead letters
 --   revive      let dead letters be delivered again, with all their attempts
---   extend      let leases end at another time
 --   retry       give messages back, to be delivered again; without attempts left they die
 --   untouched   give messages back as if they had not been claimed; a reason is remembered
 --   bury        let them die; without a token, those that no worker holds, which counts no attempt
 --   release     end the lease of any holder: a failed attempt, ready again at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
--- Reply: [now, change, [outcome of each], nexts]; the state of a message that no worker holds and whose record
---   cannot be read is `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and
---   when a claim then gets a ready message, or null if that is not before a lease ends
+-- If the worker was asked to stop, `retry`, `untouched`, `bury` and `release` delete the message: it is cancelled.
+-- Reply: [now, change, [outcome of each], nexts]; the state of a message whose worker this asks to stop is
+--   `stopping`, and that of one that no worker holds and whose record cannot be read `unreadable`; nexts: of a
+--   limited queue, for each whether its lease was ended, and when a claim then gets a ready message, or null if
+--   that is not before a lease ends
 local verb, moment, if_due, if_version, reason
+local stopping  -- ids of those whose workers this call asks to stop; nil: none yet
 
 -- Sets the due time of a message; the time from there until it expires stays the same.
 local function plan(r, due)
@@ -26,23 +29,32 @@ local function plan(r, due)
   r.planned, r.asked, r.due = nil, nil, due
 end
 
-local function delete(r, counted)
-  call('HDEL', RECORDS, r.id)
-  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  leave(r)
-  r.deleted = true
-  count(counted)
+-- Asks the worker of a message to stop; of several who ask, the first one is remembered. A successor is removed.
+local function stop(r)
+  r.stopping, r.successor, r.tells = r.stopping or actor or '', nil, true
+  write_lease(r)
+  stopping = stopping or {}
+  stopping[#stopping + 1] = r.id
+end
+
+-- Tells all lanes of the messages whose workers are to stop: those that work on them extend their leases, and
+-- are answered that.
+local function tell_stopping()
+  if stopping then call('PUBLISH', 'bide:wake:all', names() .. ' stop ' .. concat(stopping, '\n')) end
 end
 
 local function do_it(r, token)
+  if verb == 'stop' and r.token then
+    if is_still(r, if_due, token ~= '' and token or if_version) then stop(r) end
+    return false
+  end
   if verb == 'cancel' and r.successor and not (if_due or if_version) and token == '' then
     r.follows = (parse(r.id, r.successor) or r).due
     r.successor = nil
     write_lease(r)
     return false
   end
-  if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'repair'
-    or verb == 'bury' and token ~= '' then
+  if verb == 'retry' or verb == 'untouched' or verb == 'repair' or verb == 'bury' and token ~= '' then
     if r.token ~= token then return false end
   elseif verb == 'release' then
     if not r.token then return false end
@@ -54,20 +66,17 @@ local function do_it(r, token)
 
   if verb == 'repair' then
     repair(r, call('HGET', RECORDS, r.id))
-  elseif r.successor and verb ~= 'extend' then
+  elseif r.stopping then
+    stopped(r)
+  elseif r.successor then
     if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
     follow(r)
-  elseif verb == 'cancel' or verb == 'purge' then
-    local how = verb == 'cancel' and 'cancelled' or 'purged'
+  elseif verb == 'cancel' or verb == 'stop' or verb == 'purge' then
+    local how = verb == 'purge' and 'purged' or 'cancelled'
     remember_end(r, how, actor)
     delete(r, how)
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
-  elseif verb == 'extend' then
-    if moment < r.until_ then remember_return(r) end
-    r.until_, r.extended = moment, r.extended + 1
-    write_lease(r)
-    call('ZADD', LEASED, int(moment), r.member)
   elseif not (verb == 'retry' or verb == 'release') or failed(r, reason, now, true) then
     if verb == 'retry' or verb == 'release' then count('retried') end
     if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
@@ -94,6 +103,7 @@ end
 -- Does `act` to each message that is named, by `width` arguments each; replies.
 local function change_each(width, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, nil, nil
+  stopping = nil
   advance()
   read_origin(origin)
   for i = 3, #ARGV, width do
@@ -102,6 +112,7 @@ local function change_each(width, act, origin)
       outcomes[number] = {false, 'forwarded'}
     else
       local r, unreadable = locate(ARGV[i])
+      if r and r.deleted then r = nil end
       local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '')
       if done and not (r.deleted or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
@@ -115,6 +126,7 @@ local function change_each(width, act, origin)
     if limited then nexts[number] = {ended, opens_next()} end
   end
   remember_rows(changed)
+  tell_stopping()
   wake(earliest)
   return finish(outcomes, nexts)
 end
@@ -124,6 +136,31 @@ define('change', {'allow-oom'}, {'cancelled'}, function(...)
   verb, at, after, if_due, if_version, reason, actor, origin = ...
   moment = at or now + (after or 0)
   return change_each(2, do_it, origin)
+end)
+
+-- extend: let leases end at another time, and note how far the workers have come.
+--   length  of the leases from now on, in milliseconds; nil: they end as before
+--   width   2, or 3 with reports
+-- ARGV from 3 on, so many for each: id, token, report as an object in JSON or empty
+-- Reply: as change; the state of a message whose worker was asked to stop is `stopping`
+local length  -- of the call at hand
+
+local function extend(r, token, report)
+  if r.token ~= token then return false end
+  r.tells = r.stopping ~= nil
+  if length then
+    if now + length < r.until_ then remember_return(r) end
+    r.until_, r.extended = now + length, r.extended + 1
+  end
+  if report ~= '' then r.progress = concat({sub(report, 1, -2), ',"moment":', int(now), '}'}) end
+  write_lease(r)
+  if length then call('ZADD', LEASED, int(r.until_), r.member) end
+  return true
+end
+
+define('extend', {'allow-oom'}, {}, function(new_length, width)
+  length = new_length
+  return change_each(width, extend)
 end)
 
 -- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
@@ -149,14 +186,15 @@ end
 
 -- Acks all messages at once, if they only have to leave; returns whether it did.
 local function ack_all(width)
-  local ids, members, last, readable, token, until_, successor = {}, {}, nil, nil, nil, nil, nil
+  local ids, members, last = {}, {}, nil
+  local readable, token, until_, successor, stopping, _
   for i = 3, #ARGV, width do ids[#ids + 1] = ARGV[i] end
   if #ids == 0 or numbers.keep > 0 or has('h') or limited then return false end
   for i, lease in ipairs(call('HMGET', LEASES, unpack(ids))) do
     local mark = lease and sub(lease, #LEASE + ORDER + 1)
     if not lease or mark ~= last then  -- most leases of one ack are of one claim
-      last, readable, token, until_, successor = mark, pcall(read_held, lease)
-      if not (readable and token) or until_ <= now or successor then return false end
+      last, readable, token, until_, successor, _, _, _, _, stopping = mark, pcall(read_held, lease)
+      if not (readable and token) or until_ <= now or successor or stopping then return false end
     end
     if token ~= ARGV[4 + (i - 1) * width] then return false end
     members[i] = sub(lease, #LEASE + 1, #LEASE + ORDER) .. ids[i]
@@ -266,4 +304,39 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
     for each in string.gmatch(which, '%a+') do sweep(each) end
   end
   return (deletes and finish or answer)(affected, following or null)
+end)
+
+-- stop: ask the workers of leased messages to stop that a rule names, or count these, a slice at a time.
+--   after, before, group  what they have in common, or nil
+--   limit; until, order: place of the last one that the slice before has looked at, 0 and empty at the beginning
+--   stops  else it only counts
+--   by     who gives the command, or nil
+-- Reply: [now, change, how many the rule names, how many were cancelled since their leases were over, ids of those
+--   whose workers are to stop, place or null]
+local function is_named(id, text, after, before, group)
+  local r, lease = parse(id, text), read_lease(call('HGET', LEASES, id))
+  return r and lease and not lease.stopping and (not group or r.group == group)
+    and (not after or r.due >= after) and (not before or r.due < before)
+end
+
+define('stop', {'allow-oom'}, {'cancelled'}, function(after, before, group, limit, rank, order, stops, by)
+  local found, cancelled, place = 0, 0, null
+  verb, if_due, if_version, actor, stopping = 'stop', nil, nil, by, nil
+  if stops then advance() end
+  local first = behind(LEASED, rank, order)
+  local members = call('ZRANGE', LEASED, first, first + GROUP_ENTRIES - 1, 'WITHSCORES')
+  for i = 1, #members, 2 do
+    if found >= limit then break end
+    local id = sub(members[i], ORDER + 1)
+    local text = call('HGET', RECORDS, id)
+    if text and is_named(id, text, after, before, group) then
+      found = found + 1
+      local r = stops and locate(id, text)
+      if r and do_it(r, '') then cancelled = cancelled + 1 end
+    end
+    place = {tonumber(members[i + 1]), sub(members[i], 1, ORDER)}
+  end
+  if #members < 2 * GROUP_ENTRIES and found < limit then place = null end
+  tell_stopping()
+  return (stops and finish or answer)(found, cancelled, stopping or {}, place)
 end)

@@ -59,10 +59,16 @@ local function succeed(r, text)
   r.follows = due
 end
 
--- Returns the outcome for a message that is there, nil if it is replaced.
+-- Returns the outcome for a message that is there, nil if the one at hand takes its place.
 local function meet(id, known, text, conflict, version)
   local r, unreadable = locate(id, known)
   if unreadable then return {false, 'unreadable'} end
+  if r.deleted then
+    if conflict == 'revive' or version then return {false} end
+    store(r.order, id, text)
+    count('put')
+    return
+  end
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
     and (not r.state or r.state == 'dead') and is_still(r, nil, version))
   if r.token and conflict == 'replace' and not version and latest and not died_at then
