@@ -18,7 +18,8 @@ from bide.engines.redis import RedisEngine, from_url, transport
 from bide.engines.redis.layout import LAYOUT, NUMBERS, QUEUES, VERSION, copies, shard_of, slot_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues
+from bide.model.commands import Ack, Cancel, Claim, Command, Configure, Count, Find, Lease, Queues
+from bide.model.ended import end_of
 from bide.model.errors import (
     InvalidArgument,
     SchemaTooNew,
@@ -134,6 +135,22 @@ def test_a_put_elsewhere_wakes_who_waits(
             thread.join()
     lane.close()
     assert got == ["a", "b", "c", "d"]
+
+
+def test_which_workers_are_to_stop_is_heard_from_each_node(
+    open_engine: Callable[..., RedisEngine], queue: str
+) -> None:
+    worker, caller = open_engine(), open_engine()
+    notifier = worker.notifier()
+    assert notifier is not None
+    one(caller, put(queue, *ids(30)))
+    assert len(one(worker, Claim(queue, 30, HOUR, "w")).messages) == 30
+    outcomes = one(caller, Cancel(queue, ids(30), running=True)).outcomes
+    assert {outcome.state for outcome in outcomes} == {"stopping"}
+    heard: set[str] = set()
+    while len(heard) < 30:
+        heard |= {name for name, _ in notifier.listen()}
+    assert heard == {end_of(queue, id) for id in ids(30)}
 
 
 @pytest.fixture
