@@ -8,6 +8,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
+from bide.engines.redis.layout import NotedLease, decode_lease
 from bide.model import commands as cmd
 from bide.model.commands import (
     Ack,
@@ -662,6 +663,44 @@ def _limited_following(on_disk: RedisEngine) -> Change:
     return lambda: on_disk.execute([Ack("q", of(claimed)[:3])], NOW + 2)
 
 
+def _stopping(on_disk: RedisEngine) -> Change:
+    claimed = _succeeded(on_disk)
+    ids = [message.id for message in claimed.messages]
+    return lambda: on_disk.execute([Cancel("q", ids[1:6], running=True)], NOW + 2)
+
+
+def _stopped(on_disk: RedisEngine) -> Claimed:
+    """Some who are to stop have a successor, from a put after that."""
+    put(on_disk, MANY, group="g")
+    claimed = claim(on_disk)
+    ids = [message.id for message in claimed.messages[:6]]
+    items = [Item(id, b"2", delay=5, group="h", latest=9) for id in ids[:3]]
+    on_disk.execute([Cancel("q", ids, running=True), Put("q", items, "replace")], NOW + 1)
+    return claimed
+
+
+def _ending_stopped(on_disk: RedisEngine) -> Change:
+    claimed = _stopped(on_disk)
+    return lambda: on_disk.execute([RetryCommand("q", of(claimed)[1:8], 5, "later")], NOW + 2)
+
+
+def _lapsing_stopped(on_disk: RedisEngine) -> Change:
+    _stopped(on_disk)
+    return lambda: claim(on_disk, 10, NOW + LEASE)
+
+
+def _putting_stopped(on_disk: RedisEngine) -> Change:
+    _stopped(on_disk)
+    items = [Item(f"m{n:04}", b"2", delay=5, group="h") for n in range(2, 6)]
+    return lambda: on_disk.execute([Put("q", items)], NOW + LEASE)
+
+
+def _limited_lapsing_stopped(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    _stopped(on_disk)
+    return lambda: claim(on_disk, 1, NOW + LEASE)
+
+
 def writes(server: RedisServer) -> list[list[bytes]]:
     """Return all commands of the append-only file that change something."""
     (file,) = Path(server.folder).glob("appendonlydir/*.incr.aof")
@@ -708,6 +747,11 @@ def writes(server: RedisServer) -> list[list[bytes]]:
         _sweeping,
         _limited_sweeping,
         _limited_following,
+        _stopping,
+        _ending_stopped,
+        _lapsing_stopped,
+        _putting_stopped,
+        _limited_lapsing_stopped,
     ],
     ids=lambda begin: begin.__name__[1:],
 )
@@ -733,8 +777,17 @@ def test_a_script_may_be_cut_behind_any_of_its_writes(
 
 
 def _all_comes_once(on_disk: RedisEngine, server: "client_library.Redis") -> None:
-    """See that everything which has a record comes or has expired, and nothing stays behind."""
+    """See that everything which has a record comes or has expired, and nothing stays behind.
+
+    What was to stop comes no more, unless it has a successor.
+    """
     there = {name.decode() for name in server.hkeys(key("records"))}  # type: ignore[union-attr]
+    leases: dict[bytes, bytes] = server.hgetall(key("leases"))  # type: ignore[assignment]
+    there -= {
+        id.decode()
+        for id, lease in leases.items()
+        if isinstance(held := decode_lease(lease), NotedLease) and held.successor is None
+    }
     on_disk.execute([Count("q", recount=True), Scan("q", "leased"), Find("q", ["m0001"])], NOW + 5)
     now = NOW + 10 * LEASE
     found: Counter[str] = Counter()
