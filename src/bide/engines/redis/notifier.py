@@ -7,7 +7,8 @@ times: all but the first are dropped. What is published while a connection is aw
 that wait look again within a second.
 
 Which workers are to stop is published to all lanes. That is rare, and so no claim has to write
-which lane it came from.
+which lane it came from. Lanes of other databases of the server hear it too, as channels belong to
+none: at worst, one extends the lease of a message of the same name.
 """
 
 import selectors
