@@ -16,6 +16,7 @@ from bide.consuming.late_causes import Waited, blocks_of, causes_of
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
 from bide.model.message import Item
+from bide.model.progress import Progress
 from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
 from bide.model.times import LATEST, to_datetime
 from bide.observing.explanation import Explanation, clauses
@@ -210,6 +211,30 @@ def test_a_lease_tells_since_when_and_until_when(store: Store) -> None:
     assert orders.explain("a").reasons == ("lapsed",)
 
 
+def test_a_lease_tells_of_progress_and_of_who_has_asked_to_stop(store: Store) -> None:
+    orders = store.queue(holder="w-1", actor="ann")
+    orders.put(1, id="a")
+    [delivery] = orders.claim(lease="1m")
+    delivery.report(40, of=100, text="rows")
+    store.clock.advance(3)
+    told = orders.explain("a")
+    assert told.reasons == ("leased",)
+    assert told.sentence.endswith("(57s left); 40 of 100 rows (40 %), 3s ago")
+    orders.cancel("a", running=True)
+    told = orders.explain("a")
+    assert told.reasons == ("leased", "stopping")
+    asked = "; ann has asked w-1 to stop; 40 of 100 rows (40 %), 3s ago"
+    assert told.sentence.endswith(asked)
+    asked_in_chinese = "；ann 已要求 w-1 停止；进度：40 of 100 rows (40 %)，3s 之前"  # noqa: RUF001
+    assert told.in_language("zh").endswith(asked_in_chinese)
+    store.clock.advance(60)
+    told = orders.explain("a")
+    assert told.reasons == ("lapsed",)
+    assert told.sentence.endswith("the next claim counts the message as cancelled")
+    orders.claim()
+    assert orders.explain("a").sentence.startswith("a was cancelled by ann at ")
+
+
 def test_a_lease_tells_that_a_later_put_takes_its_place(store: Store) -> None:
     index = store.queue("index", holder="web1:7")
 
@@ -304,6 +329,8 @@ def test_whatever_is_unknown_leaves_a_sentence(language: str) -> None:
         Explained(now=DUE, state="leased", holder="w", until=DUE + 5),
         Explained(now=DUE, state="leased", until=DUE + 5, successor=DUE),
         Explained(now=DUE, state="leased", until=DUE, successor=DUE),
+        Explained(now=DUE, state="leased", holder="w", until=DUE + 5, stopping=""),
+        Explained(now=DUE, state="leased", until=DUE + 5, progress=Progress(1, moment=DUE)),
         Explained(now=DUE, state="dead", ended=DUE),
         Explained(now=DUE, state="expired", ended=DUE),
     ]

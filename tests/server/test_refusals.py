@@ -260,6 +260,13 @@ def test_who_looks_for_the_dashboard_hears_how_it_is_switched_on(client: Client,
 # Commands on the wire.
 
 
+LONG = {"done": 1, "text": "x" * 201}
+
+
+def reporting(report: dict[str, Any]) -> dict[str, Any]:
+    return {"lease": None, "progress": [report]}
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -274,6 +281,12 @@ def test_who_looks_for_the_dashboard_hears_how_it_is_switched_on(client: Client,
         {"command": "claim", "queue": "q", "count": 1, "lease": -1, "holder": "w"},
         {"command": "claim", "queue": "q", "count": 1, "lease": 1, "holder": ""},
         {"command": "ack", "queue": "q", "leases": [["a", 1 << 63]]},
+        {"command": "cancel", "queue": "q", "ids": ["a"], "running": 1},
+        {"command": "extend", "queue": "q", "leases": [["a", 1]], "lease": None},
+        {"command": "extend", "queue": "q", "leases": [], "lease": 1, "progress": [{"done": 1}]},
+        {"command": "extend", "queue": "q", "leases": [["a", 1]], **reporting({"done": "1"})},
+        {"command": "extend", "queue": "q", "leases": [["a", 1]], **reporting({"of": 1})},
+        {"command": "extend", "queue": "q", "leases": [["a", 1]], **reporting(LONG)},
         {"command": "bury", "queue": "q", "ids": [""]},
         {"command": "purge", "queue": "q", "state": "dead", "ids": [""]},
         {"command": "purge", "queue": "q", "state": "ready", "ids": ["a"]},

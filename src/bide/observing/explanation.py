@@ -31,6 +31,7 @@ Reason = Literal[
     "ahead",
     "next",
     "leased",
+    "stopping",
     "lapsed",
     "dead",
     "acked",
@@ -88,6 +89,9 @@ class Explanation(msgspec.Struct, frozen=True):
         parts = [(clause, values) for _, clause, values in self._causes()]
         if facts.state == "ready":
             parts.insert(0, ("ready", {"due": facts.due, "late": facts.now - facts.due}))
+        if facts.progress is not None and self._is_held:
+            report = {"progress": facts.progress, **self._since(facts.progress.moment)}
+            parts.append(("progress", report))
         if facts.successor is not None and "lapsed" not in self.reasons:
             parts.append(("successor", {"due": facts.successor}))
         common = {"id": self.id, "queue": self.queue}
@@ -112,6 +116,10 @@ class Explanation(msgspec.Struct, frozen=True):
                 yield from self._ready()
             case "leased":
                 yield self._leased()
+                if facts.stopping is not None and self._is_held:
+                    by = " by" if facts.stopping else ""
+                    asked = {"actor": facts.stopping, "holder": facts.holder}
+                    yield "stopping", f"stopping{by}", asked
             case "dead":
                 yield "dead", "dead", {**self._failure(), **self._since(facts.ended)}
             case "acked" | "expired":
@@ -157,6 +165,11 @@ class Explanation(msgspec.Struct, frozen=True):
             yield "next", "next", {}
 
     @property
+    def _is_held(self) -> bool:
+        """Whether a worker holds the message, and its lease is not over."""
+        return self.facts.until is not None and self.facts.until > self.facts.now
+
+    @property
     def _is_served(self) -> bool:
         return bool(self.facts.workers) and not self.facts.subscriptions
 
@@ -191,6 +204,8 @@ class Explanation(msgspec.Struct, frozen=True):
             "left": facts.until - facts.now,
         }
         if facts.until <= facts.now:
+            if facts.stopping is not None:
+                return "lapsed", "lapsed stopping", values
             if facts.successor is None:
                 return "lapsed", "lapsed", values
             return "lapsed", "lapsed successor", {**values, "due": facts.successor}

@@ -50,12 +50,17 @@ def stopping(command: Cancel, waits: bool) -> Steps[Outcome]:
     (outcome,) = reply.outcomes
     if outcome.state == "stopping" and waits:
         ends: Ends = yield History(command.queue, outcome.id, watch=True)
-        outcome = _ended(outcome, ends)
+        outcome = after_stop(outcome, ends)
     return command.answered(outcome)
 
 
-def _ended(stopping: Outcome, reply: Ends) -> Outcome:
-    """Return how a message ended whose worker was asked to stop, if it has."""
+def after_stop(stopping: Outcome, reply: Ends) -> Outcome:
+    """Return the outcome of a cancel that has waited for the worker to stop.
+
+    Args:
+        stopping: the outcome when the worker was asked.
+        reply: how the message has ended, if it has.
+    """
     if reply.state == "leased":
         return stopping
     if not reply.ends or reply.ends[0].how == "cancelled":

@@ -209,17 +209,23 @@ def _bounded(name: str | None) -> str | None:
 def count_of(content: Any) -> int | None:
     """Return how many messages an answer or a reply names, `None` if it has no such number.
 
+    Those whose workers were asked to stop count as well.
+
     Example:
         >>> from bide.model.replies import Outcomes
         >>> count_of(Outcomes([Outcome("a", True), Outcome("b", False)]))
         1
     """
     if isinstance(content, Outcome | wire.MessageOut):
-        return int(bool(content))
+        return int(_is_counted(content))
     for name in ("outcomes", "messages"):
         if isinstance(elements := getattr(content, name, None), list):
-            return sum(map(bool, elements))
+            return sum(map(_is_counted, elements))
     for name in ("count", "restored"):
         if isinstance(count := getattr(content, name, None), int):
-            return count
+            return count + len(getattr(content, "stopping", ()))
     return None
+
+
+def _is_counted(element: Any) -> bool:
+    return bool(element) or (isinstance(element, Outcome) and element.state == "stopping")

@@ -20,6 +20,7 @@ from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
+from bide.model.progress import progress
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
 from bide.server.access.declarations import is_about_own_queues
@@ -88,6 +89,13 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
                 f"there are {len(command.results):,} results for {len(command.leases):,} messages; "
                 "give one, or null, for each"
             )
+        case cmd.Extend() if command.progress and len(command.progress) != len(command.leases):
+            raise InvalidArgument(
+                f"there are {len(command.progress):,} reports for {len(command.leases):,} "
+                "messages; give one, or null, for each"
+            )
+        case cmd.Extend() if command.lease is None and not command.progress:
+            raise InvalidArgument("extend takes a lease, or progress, or both")
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
     return queue
@@ -169,6 +177,7 @@ RULES: dict[str, Rule] = {
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
     "ids": lambda id, name: check_name(id),
     "leases": lambda lease, name: check_name(lease.id),
+    "progress": lambda report, name: progress(report.done, report.of, report.text),
     "results": lambda result, name: check_result(result),
     "versions": lambda version, name: checked_version(version),
 }

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Message, Name, Options, State
+from bide.model.progress import MAX_TEXT, Progress
 from bide.model.replies import Counts, Flow, Outcome, QueueSettings, Sizes
 from bide.model.times import Moment, limits_of
 
@@ -152,6 +153,25 @@ class ExtendRequest(SettleRequest):
     """How long from now."""
 
 
+class ProgressOf(LeaseOf, kw_only=True):
+    """Your lease of a message, and how far you have come with it."""
+
+    done: float
+    """How much is done, in units of your own."""
+    of: float | None = None
+    """How much there is to do, if that is known."""
+    text: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+    """What is counted, or what you do now."""
+
+
+class ReportRequest(SettleRequest):
+    """Messages that are worked on, and how far that has come."""
+
+    leases: Annotated[list[ProgressOf], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]  # type: ignore[assignment]
+    lease: Span | None = None
+    """Also extend the leases: how long from now."""
+
+
 class BuryRequest(SettleRequest):
     """Messages to become dead letters."""
 
@@ -210,6 +230,10 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     holder: str | None = None
     until: int | None = None
     """When the lease lapses."""
+    stopping: str | None = None
+    """Who has asked the holder to stop; "": somebody without a name; missing: nobody."""
+    progress: Progress | None = None
+    """The last report of the holder."""
     ended: int | None = None
     """When it became dead, acked or expired."""
     created: int | None = None

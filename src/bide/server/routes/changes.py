@@ -5,14 +5,17 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta
 
-from bide.model.commands import EDITED, Cancel, Edit, Scan
+from bide.model.commands import EDITED, Cancel, Edit, History, Scan
+from bide.model.errors import Closed
 from bide.model.identity import check_name
 from bide.model.limits import BULK, MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.message import Message, Name, version_of
-from bide.model.replies import Affected, Outcome, Outcomes, Page
+from bide.model.replies import Affected, Ends, Outcome, Outcomes, Page, expect
+from bide.model.times import milliseconds
 from bide.model.undoing import bulk_of
+from bide.queue.arguments import check_running
 from bide.queue.dry_run import look_at_dead
-from bide.queue.steps import unheld
+from bide.queue.steps import after_stop, unheld
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import check_fields
@@ -26,8 +29,8 @@ _IF_MATCH = {"if-match": "The etag of a GET: fails if the message was edited or 
 Conditional = TypeVar("Conditional", Cancel, Edit)
 
 
-class CancelQuery(wire.Selection, kw_only=True):
-    """The messages to cancel; all conditions that are given must hold."""
+class Chosen(wire.Selection, kw_only=True):
+    """The messages to change; all conditions that are given must hold."""
 
     undo: bool = False
     """Allow to undo the change for ten minutes."""
@@ -37,7 +40,31 @@ class CancelQuery(wire.Selection, kw_only=True):
     """The cursor of the previous answer, if it had one."""
 
 
-class RuleQuery(CancelQuery, kw_only=True):
+class CancelQuery(Chosen, kw_only=True):
+    """The messages to cancel; all conditions that are given must hold."""
+
+    running: bool = False
+    """Also ask the workers of leased messages to stop."""
+
+
+class CancelledOut(undoing.UndoableOut, kw_only=True, omit_defaults=True):
+    """How many messages were cancelled, and whose workers were asked to stop."""
+
+    stopping: list[str] = msgspec.field(default_factory=list)
+    """With `running`: the ids of the messages whose workers were asked to stop; they are not in
+    the count. With `dry_run` they are in the count, and not listed."""
+
+
+class CancelOneQuery(wire.RequestModel):
+    """What to do if a worker holds the message."""
+
+    running: bool = False
+    """Ask the worker to stop."""
+    wait: wire.Span | None = None
+    """With `running`: how long to wait until the message has ended."""
+
+
+class RuleQuery(Chosen, kw_only=True):
     """The messages to move; all conditions that are given must hold."""
 
     group: Name
@@ -98,19 +125,35 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
     "DELETE",
     MESSAGE,
     "change",
-    {200: Outcome},
+    {200: Outcome, 202: Outcome},
     headers=_IF_MATCH,
     problems=(404, 409, 412),
 )
-async def cancel(call: ApiCall) -> Answer:
+async def cancel(call: ApiCall, query: CancelOneQuery) -> Answer:
     """Cancel a message.
 
     200: it is cancelled for good. 409 names the holder of the message, or how it has ended.
+
+    With `running`, the worker that holds the message is asked to stop. 202: it is stopping, and
+    may still ack the message; any other end counts as cancelled. With `wait` the server answers
+    as soon as the message has ended: 200 if it is cancelled, 409 if it was acked after all.
     """
-    command = call.arguments.cancel([check_name(call.request.part("id"))], None)
+    id = check_name(call.request.part("id"))
+    wait = None if query.wait is None else milliseconds(wire.span(query.wait), "wait") / 1000
+    check_running(query.running, wait, id, undo=False, within=None)
+    command = call.arguments.cancel([id], None, running=query.running)
     _, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
-    return given.changed(outcome, conditional=command.if_version is not None)
+    if outcome.state != "stopping":
+        return given.changed(outcome, conditional=command.if_version is not None)
+    if not wait:
+        return given.changed(outcome)
+    watch = History(command.queue, id, watch=True)
+    try:
+        reply = await call.wait(lambda: call.service.wait(watch, wait))
+    except Closed:  # the server stops: the client asks another one
+        return Answer(202, outcome, {"connection": "close"})
+    return given.changed(after_stop(outcome, expect(Ends, reply)))
 
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
@@ -140,17 +183,19 @@ async def reschedule_where(
 
 
 @route("cancelWhere", "DELETE", f"{QUEUE}/messages", "change", problems=(507,))
-async def cancel_where(call: ApiCall, query: CancelQuery) -> undoing.UndoableOut:
+async def cancel_where(call: ApiCall, query: CancelQuery) -> CancelledOut:
     """Cancel a group or a range of time.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
-    `cursor`.
+    `cursor`. With `running`, the workers of those that are leased are asked to stop.
     """
-    command = call.arguments.cancel_where(*query.rule, query.dry_run)
+    check_running(query.running, None, None, query.undo, within=None)
+    command = call.arguments.cancel_where(*query.rule, query.dry_run, running=query.running)
     if query.undo and not query.dry_run:
-        return await undoing.change(call, bulk_of(command), query.cursor)
+        part = await undoing.change(call, bulk_of(command), query.cursor)
+        return CancelledOut(**msgspec.structs.asdict(part))
     affected = await call.ask(Affected, command)
-    return undoing.UndoableOut(count=affected.count, more=affected.more)
+    return CancelledOut(count=affected.count, more=affected.more, stopping=affected.stopping)
 
 
 async def _only_if(call: ApiCall, command: Conditional) -> tuple[Message | None, Conditional]:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.model.commands import Command, Lease
+from bide.model.commands import Command, Extend, Lease
 from bide.model.ended import check_result
 from bide.model.errors import Closed
 from bide.model.identity import check_name
+from bide.model.progress import progress
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
 from bide.server import wire
@@ -96,9 +97,27 @@ async def retry(call: ApiCall, asked: wire.RetryRequest) -> wire.OutcomesOut:
 async def extend(call: ApiCall, asked: wire.ExtendRequest) -> wire.OutcomesOut:
     """Extend the leases of messages.
 
-    Returns the outcome of each; 409 when none could be settled. Safe to repeat.
+    Returns the outcome of each; 409 when none could be settled. Safe to repeat. The state
+    "stopping" says that the message was cancelled: stop working on it, and release it.
     """
     return await _settle(call, asked, "extended", call.arguments.extend, asked.lease)
+
+
+@_settles("report")
+async def report(call: ApiCall, asked: wire.ReportRequest) -> wire.OutcomesOut:
+    """Report the progress of messages.
+
+    The last report of each message is shown to those who look at it. Once a second is often
+    enough. Returns the outcome of each; 409 when no lease lasts any more. Safe to repeat. The
+    state "stopping" says that the message was cancelled: stop working on it, and release it.
+    """
+    reports = [progress(lease.done, lease.of, lease.text) for lease in asked.leases]
+    lease = None if asked.lease is None else call.arguments.lease(asked.lease)
+
+    def build(leases: list[Lease]) -> Command:
+        return Extend(call.arguments.queue, leases, lease, [*reports])
+
+    return await _settle(call, asked, "reported", build)
 
 
 @_settles("bury")

@@ -249,6 +249,8 @@ def changed(
     """
     if outcome.done:
         return Answer(200, outcome)
+    if outcome.state == "stopping":
+        return Answer(202, outcome)
     if conditional and outcome.state in (None, "delayed", "ready", "dead"):
         raise Problem(
             "precondition-failed",

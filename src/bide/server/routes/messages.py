@@ -12,6 +12,7 @@ from bide.model.errors import Closed
 from bide.model.identity import check_name
 from bide.model.limits import MAX_HTTP_PAGE
 from bide.model.message import Item, Message, State, version_of
+from bide.model.progress import Progress
 from bide.model.replies import Ends, Explained, Outcome, Outcomes, expect
 from bide.model.times import milliseconds
 from bide.observing.explanation import Explanation, Reason
@@ -235,6 +236,8 @@ class ResultOut(msgspec.Struct, omit_defaults=True):
     """How it ended; `null`: it has not."""
     state: State | None = None
     """Its state, while it has not ended."""
+    progress: Progress | None = None
+    """While a worker holds it: the last report of the worker."""
     by: str | None = None
     """Who ended it."""
     error: str | None = None
@@ -282,24 +285,26 @@ async def result(call: ApiCall, query: ResultQuery) -> Answer:
     wait = milliseconds(wire.span(query.wait), "wait") / 1000
     command = call.arguments.history(call.request.part("id"), watch=wait > 0)
     if not wait:
-        return _ended(call, await call.ask(Ends, command))
+        return await _ended(call, await call.ask(Ends, command))
     try:
         reply = await call.wait(lambda: call.service.wait(command, wait))
     except Closed:  # the server stops: the client asks another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
-    return _ended(call, expect(Ends, reply))
+    return await _ended(call, expect(Ends, reply))
 
 
-def _ended(call: ApiCall, reply: Ends) -> Answer:
+async def _ended(call: ApiCall, reply: Ends) -> Answer:
     id = call.request.part("id")
     if reply.state in PENDING:
-        return Answer(202, ResultOut(id, None, reply.state))
+        message = await call.find() if reply.state == "leased" else None
+        progress = None if message is None else message.progress
+        return Answer(202, ResultOut(id, None, reply.state, progress))
     if not reply.ends:
         raise _unknown(call)
     end = reply.ends[0]
     error = end.failures[-1].reason if end.how == "dead" and end.failures else None
     value = None if end.result is None else msgspec.Raw(end.result)
-    return Answer(200, ResultOut(id, end.how, None, end.by, error, value))
+    return Answer(200, ResultOut(id, end.how, None, None, end.by, error, value))
 
 
 def _unknown(call: ApiCall) -> Problem:
