@@ -3,7 +3,8 @@
 import json
 import re
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -11,6 +12,8 @@ from click.testing import Result
 
 import bide
 from tests.cli.conftest import Terminal
+from tests.cli.test_terminal import plain
+from tests.waiting import until
 
 Bide = Callable[..., Result]
 
@@ -61,6 +64,118 @@ def test_cancel_by_group_counts(run: Bide, orders: bide.Queue) -> None:
     assert (json.loads(done.output), done.exit_code) == ({"cancelled": 2_300}, 0)
     assert [message.id for message in orders.scan()] == ["other"]
     assert run("cancel", "orders", "--group", "g").exit_code == 1
+
+
+# Cancel what workers are at work on.
+
+
+@pytest.fixture
+def held(url: str) -> Iterator[bide.Queue]:
+    with bide.Queue("orders", url, holder="web-1:99", actor="ann") as orders:
+        orders.put(1, id="a", group="g")
+        orders.put(1, id="b", group="g", delay=60)
+        yield orders
+
+
+def test_cancel_asks_a_worker_to_stop(run: Bide, held: bide.Queue) -> None:
+    held.claim()
+    result = run("cancel", "orders", "a", "b", "--running")
+    assert result.exit_code == 0
+    a, b = result.output.splitlines()
+    assert a.startswith("a\tstopping\tleased\tweb-1:99 was asked to stop, and holds it until ")
+    assert a.endswith("; unless it still acks, the message counts as cancelled")
+    assert b == "b\tcancelled\tgone\t"
+    told = json.loads(run("cancel", "orders", "a", "--running", "--json").output)
+    assert (told["done"], told["state"], told["holder"]) == (False, "stopping", "web-1:99")
+    message = json.loads(run("get", "orders", "a", "--json").output)
+    assert message["stopping"] == held.get("a").stopping  # type: ignore[union-attr]
+    assert "has asked web-1:99 to stop" in run("explain", "orders", "a").output
+
+
+@pytest.mark.parametrize(
+    ("end", "line", "code"),
+    [
+        ("release", "a\tcancelled\tgone\t", 0),
+        ("ack", "a\tno\tacked\tit is acked since ", 1),
+        (None, "a\tstopping\tleased\tweb-1:99 was asked to stop, and holds it until ", 1),
+    ],
+)
+def test_cancel_waits_for_the_end(
+    run: Bide, held: bide.Queue, end: str | None, line: str, code: int
+) -> None:
+    [delivery] = held.claim()
+
+    def settle() -> None:
+        until(lambda: (message := held.get("a")) is not None and message.stopping is not None)
+        if end is not None:
+            getattr(delivery, end)()
+
+    worker = threading.Thread(target=settle)
+    worker.start()
+    result = run("cancel", "orders", "a", "--running", "--wait", "60s" if end else "100ms")
+    worker.join()
+    assert result.output.startswith(line)
+    assert result.exit_code == code
+
+
+def test_cancel_by_group_counts_what_is_stopping(run: Bide, held: bide.Queue) -> None:
+    held.claim()
+    by_group = ("cancel", "orders", "--group", "g", "--running")
+    assert run(*by_group, "--dry-run").output == "would-cancel\t2\n"
+    assert json.loads(run(*by_group, "--dry-run", "--json").output)["cancelled"] == 2
+    done = run(*by_group)
+    assert (done.output, done.exit_code) == ("cancelled\t1\nstopping\t1\n", 0)
+    again = run(*by_group, "--json")
+    assert (json.loads(again.output), again.exit_code) == ({"cancelled": 0, "stopping": 0}, 1)
+
+
+def test_a_version_is_a_condition_of_stopping_too(run: Bide, held: bide.Queue) -> None:
+    held.claim()
+    seen = version(run, "a")
+    assert run("cancel", "orders", "a", "--running", "--if-version", "0" * 16).exit_code == 1
+    assert run("cancel", "orders", "a", "--running", "--if-version", seen).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("a --wait 5s", "--wait is for ids with --running"),
+        ("--group g --running --wait 5s", "--wait is for ids with --running"),
+        ("--group g --running --undo", "what was stopped cannot go on"),
+    ],
+)
+def test_what_cannot_be_asked_of_running_work_is_refused(
+    run: Bide, orders: bide.Queue, arguments: str, text: str
+) -> None:
+    result = run("cancel", "orders", *arguments.split())
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+@pytest.mark.process
+def test_people_see_how_far_work_has_come_and_who_stops_it(
+    terminal: Terminal, held: bide.Queue
+) -> None:
+    [delivery] = held.claim()
+    delivery.report(40, of=100, text="rows")
+    assert "leased 40 %" in plain(terminal("scan", "orders")[0])
+    sheet = plain(terminal("get", "orders", "a")[0])
+    assert re.search(r"progress  ━{20} 40 of 100 rows \(40 %\)  (\d.* ago|now)", sheet)
+    screen = plain(terminal("cancel", "orders", "a", "--running")[0])
+    assert "! a is stopping: web-1:99 was asked to stop, and holds it until " in screen
+    assert "stopping 40 %" in plain(terminal("scan", "orders")[0])
+    assert "web-1:99 was asked to stop" in plain(terminal("get", "orders", "a")[0])
+    assert "to stop; 40 of 100 rows (40 %)" in plain(terminal("explain", "orders", "a")[0])
+    screen, code = terminal("cancel", "orders", "--group", "g", "--running")
+    assert ("1 message cancelled" in plain(screen), code) == (True, 0)
+
+
+def test_extend_says_that_the_message_was_cancelled(run: Bide, held: bide.Queue) -> None:
+    [delivery] = held.claim()
+    held.cancel("a", running=True)
+    result = run("extend", "orders", "a", str(delivery.token))
+    told = "a\textended\tleased\tit was cancelled: stop working on it, and release it\n"
+    assert (result.output, result.exit_code) == (told, 0)
 
 
 def test_cancel_a_span_of_time(run: Bide, orders: bide.Queue) -> None:

@@ -235,7 +235,11 @@ def test_the_errors_say_why_there_is_no_result(make: Make, clock: FakeClock) -> 
     orders.put(1, id="a")
     assert str(refusal("a")) == "a is ready; it has no result yet"
     assert isinstance(refusal("a"), bide.NotEnded)
-    orders.bury(orders.claim(), "bad card\nTraceback")
+    (delivery,) = orders.claim()
+    assert str(refusal("a")) == "a is leased; it has no result yet"
+    delivery.report(40, of=100, text="rows")
+    assert str(refusal("a")) == "a is leased, so far 40 of 100 rows (40 %); it has no result yet"
+    orders.bury([delivery], "bad card\nTraceback")
     died = refusal("a")
     assert isinstance(died, bide.NotAcked)
     assert str(died) == "a died at w1: bad card; it has no result"

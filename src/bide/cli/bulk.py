@@ -16,7 +16,11 @@ from bide.cli.store import CommandStore
 from bide.model.message import Message, State
 from bide.model.undoing import Undoable
 from bide.queue.arguments import check_undo
+from bide.queue.results import Cancelled
 from bide.queue.sync import Queue
+
+STOPPING = "unless their workers still ack them, they count as cancelled"
+"""What becomes of messages whose workers were asked to stop."""
 
 SHOWN = 5
 """How many messages a dry run shows."""
@@ -43,6 +47,7 @@ def change_many(
         queue: the name of the queue.
         verb: "cancelled", "rescheduled", "purged" or "revived".
         change: changes them; takes `dry_run` and `undo`, and returns how many, as `Queue` does.
+            If it is `Cancelled`, what is stopping is printed as well.
         dry_run: whether they are only counted.
         undoable: whether it can be taken back.
         some: returns the messages, the first of which a dry run shows to people.
@@ -58,20 +63,25 @@ def change_many(
         for note in getattr(error, "__notes__", ()):
             warn(re.sub(r"undo\('(\w+)'\)", rf"bide undo {queue} \1", note))
         raise
-    if not count:
+    stopping = count.stopping if isinstance(count, Cancelled) and not dry_run else None
+    if not (count or stopping):
         store.must_have(queue)
     facts: dict[str, Any] = {verb: int(count)}
+    if stopping is not None:
+        facts["stopping"] = stopping
     if count and isinstance(count, Undoable):
         facts["undo"] = count.undo
-    mark = DONE if count and not dry_run else NOTHING
+    mark = DONE if (count or stopping) and not dry_run else NOTHING
     sentence = f"{plural(count, what)}{where} {'would be ' * dry_run}{verb}"
+    if stopping:
+        sentence += f", {stopping:,} stopping: {STOPPING}"
     out.report(facts, mark, sentence, dry_run=dry_run)
     if out.terminal and "undo" in facts:
         within = f"to take it back, within {option.MINUTES} minutes: "
         out.text((f"{within}bide undo {queue} {facts['undo']}", "dim"))
     if out.terminal and dry_run and (first := list(islice(some(), SHOWN))):
         print_messages(out, first)
-    return count > 0
+    return count > 0 or bool(stopping)
 
 
 def purge_state(
@@ -123,7 +133,9 @@ def confirm(question: str, count: int | None) -> None:
         click.get_current_context().exit(1)
 
 
-def waiting(queue: Queue, rule: dict[str, Any]) -> Iterator[Message]:
-    """Return the delayed and ready messages that a rule names."""
-    messages = queue.scan(**rule)
-    return (message for message in messages if message.state in ("delayed", "ready"))
+def waiting(queue: Queue, rule: dict[str, Any], *, running: bool = False) -> Iterator[Message]:
+    """Return the delayed and ready messages that a rule names; with `running` also leased ones."""
+    for message in queue.scan(**rule):
+        is_running = message.state == "leased" and message.stopping is None
+        if message.state in ("delayed", "ready") or (running and is_running):
+            yield message

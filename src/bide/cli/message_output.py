@@ -12,6 +12,7 @@ from bide.cli.times import iso, local, relative, span, when
 from bide.model.errors import UnreadableBody
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
+from bide.model.progress import Progress
 from bide.model.replies import Outcome
 
 PIPE: dict[str, Callable[[Message], object]] = {
@@ -34,7 +35,7 @@ ROW = "id state due priority attempts group body"
 SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     "queue": (Column("queue", least=NAME), lambda message: (message.queue, "bold")),
     "id": (Column("id", least=ID), lambda message: message.id),
-    "state": (Column("state"), lambda message: (message.state, STYLES[message.state])),
+    "state": (Column("state"), lambda message: _state(message)),
     "due": (Column("due"), lambda message: local(message.due)),
     "away": (Column("", right=True, extra=True), lambda message: (relative(message.due), "dim")),
     "died": (Column("died", extra=True), lambda message: when(message.ended or message.due)),
@@ -123,6 +124,32 @@ def print_messages(
     )
 
 
+def _state(message: Message) -> Cell:
+    """Return the state of a message, and how far its worker has come."""
+    percent = None if message.progress is None else message.progress.percent
+    share = "" if percent is None else f" {percent} %"
+    shown = message.state if message.stopping is None else "stopping"
+    return [(shown, STYLES[shown]), (share, "dim")] if share else (shown, STYLES[shown])
+
+
+BAR = 20
+"""The width of a bar, in characters."""
+
+
+def _progress(progress: Progress) -> Cell:
+    """Return the report of a worker, with a bar if it says how much there is to do."""
+    report: Cell = [str(progress), (f"  {relative(progress.moment)}", "dim")]
+    if progress.percent is None:
+        return report
+    done = BAR * progress.percent // 100
+    return [("━" * done, "green"), ("━" * (BAR - done), "dim"), " ", *report]
+
+
+def _stopping(message: Message) -> str:
+    by = f" by {message.stopping}" if message.stopping else ""
+    return f"cancelled{by}; {message.holder} was asked to stop"
+
+
 def _attempts(message: Message, of: str) -> str:
     """Return the number of deliveries and their maximum.
 
@@ -153,6 +180,8 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
         ("version", message.version),
         ("held by", message.holder),
         ("held until", moment(message.until)),
+        ("stopping", None if message.stopping is None else (_stopping(message), "yellow")),
+        ("progress", None if message.progress is None else _progress(message.progress)),
         ("then due", None if successor is None else moment(successor.due(0))),
         (f"{message.state} since", moment(message.ended)),
         *(("header", f"{name}: {text}") for name, text in (message.headers or {}).items()),
@@ -181,11 +210,12 @@ def print_outcomes(
     verb: str,
     *,
     as_seen: bool = False,
+    waited: bool = False,
 ) -> bool:
     """Print the outcome for each message; return whether all of it was done.
 
     In a pipe, each line is: id, the verb or "no", the state of the message, and a sentence about it
-    if nothing was done.
+    if nothing was done. A message whose worker was asked to stop has the verb "stopping".
 
     Args:
         store: the store.
@@ -194,6 +224,7 @@ def print_outcomes(
         outcomes: what the store answered.
         verb: what the command does, such as "acked".
         as_seen: whether the change depended on the message being as the user saw it.
+        waited: whether what is stopping should have ended by now; else to stop it is enough.
 
     Raises:
         click.ClickException: there is no such queue.
@@ -202,11 +233,17 @@ def print_outcomes(
     for outcome in outcomes:
         if all_done and not (outcome.done or outcome.state):
             store.must_have(queue)  # only now, so that the usual case needs no extra request
-        all_done = all_done and outcome.done
-        why = "" if outcome.done else sentence_of(out, outcome, as_seen=as_seen)
+        is_stopping = outcome.state == "stopping"
+        all_done = all_done and (outcome.done or (is_stopping and not waited))
+        why = ""
+        if is_stopping or not outcome.done:
+            why = sentence_of(out, outcome, as_seen=as_seen)
         if not out.terminal:
-            columns = verb if outcome.done else "no", outcome.state or "gone", why
-            out.line(outcome_json(outcome), outcome.id, *columns)
+            did = verb if outcome.done else "stopping" if is_stopping else "no"
+            state = "leased" if is_stopping else outcome.state or "gone"
+            out.line(outcome_json(outcome), outcome.id, did, state, why)
+        elif is_stopping and not outcome.done:
+            out.text(output.WARNING, f"{outcome.id} is stopping: {why}")
         elif not outcome.done:
             out.text(output.NOT_DONE, f"{outcome.id} not {verb}: {why}")
         else:
@@ -227,6 +264,13 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
     shown = when if out.terminal else iso
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
+    if outcome.state == "stopping" and outcome.done:
+        return f"{name} was cancelled: stop working on it, and release it"
+    if outcome.state == "stopping" and outcome.until is not None:
+        return (
+            f"{outcome.holder} was asked to stop, and holds {name} until {shown(outcome.until)}; "
+            "unless it still acks, the message counts as cancelled"
+        )
     if outcome.state == "leased" and outcome.until is not None:
         return f"{outcome.holder} holds {name} until {shown(outcome.until)}"
     if outcome.state == "settling":

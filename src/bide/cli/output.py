@@ -24,6 +24,7 @@ STYLES = {
     "delayed": "cyan",
     "ready": "green",
     "leased": "yellow",
+    "stopping": "bright_red",
     "dead": "red",
     "acked": "bright_black",
     "expired": "magenta",

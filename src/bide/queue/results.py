@@ -21,6 +21,7 @@ from bide.model.errors import (
     StopRequested,
     StoreBusy,
 )
+from bide.model.progress import Progress
 from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Outcomes
 from bide.model.times import to_datetime
 
@@ -214,8 +215,14 @@ def _problems(counts: Counts) -> Iterator[str]:
         )
 
 
-def result_in(id: str, reply: Ends, type: Any = Any) -> Any:
+def result_in(id: str, reply: Ends, type: Any = Any, progress: Progress | None = None) -> Any:
     """Return the result of a message, of what its queue remembers.
+
+    Args:
+        id: of the message.
+        reply: what its queue remembers.
+        type: to decode the result into.
+        progress: the last report of its worker, if it has not ended.
 
     Raises:
         NotEnded: it is still in the queue.
@@ -225,7 +232,8 @@ def result_in(id: str, reply: Ends, type: Any = Any) -> Any:
         InvalidArgument: it does not fit the type.
     """
     if reply.state in PENDING:
-        raise NotEnded(f"{id} is {reply.state}; it has no result yet")
+        so_far = "" if progress is None else f", so far {progress}"
+        raise NotEnded(f"{id} is {reply.state}{so_far}; it has no result yet")
     if reply.ends and reply.ends[0].how == "acked":
         result = reply.ends[0].result
         if result == b"":

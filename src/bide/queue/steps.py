@@ -4,21 +4,22 @@ Steps import what they are made of when they run: most programs explain, export 
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, following, outcomes_of
-from bide.model.commands import Cancel, Explain, History, Purge, Put, Reschedule, Scan
+from bide.model.commands import Cancel, Explain, Find, History, Purge, Put, Reschedule, Scan
 from bide.model.message import Message
 from bide.model.parts import in_parts
-from bide.model.replies import Affected, Ends, Explained, Outcome, Outcomes, Page
+from bide.model.replies import Affected, Ends, Explained, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration
 from bide.model.undoing import Bulk, Undoable, Undone
 from bide.observing.explanation import Explanation
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import Cancelled, Imported
+from bide.queue.results import Cancelled, Imported, result_in
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -68,6 +69,16 @@ def after_stop(stopping: Outcome, reply: Ends) -> Outcome:
     end = reply.ends[0]
     state = "acked" if end.how == "acked" else reply.state
     return Outcome(stopping.id, False, state, end.due, end.moment, end.by)
+
+
+def resulting(command: History, kind: Any) -> Steps[Any]:
+    """Return the result of a message; while a worker holds it, the error says how far that is."""
+    reply: Ends = yield command
+    progress = None
+    if reply.state == "leased":
+        found: Found = yield Find(command.queue, [command.id])
+        progress = None if found.messages[0] is None else found.messages[0].progress
+    return result_in(command.id, reply, kind, progress)
 
 
 def stopping_all(command: Cancel) -> Steps[Cancelled]:

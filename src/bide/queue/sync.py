@@ -38,7 +38,6 @@ from bide.queue.results import (
     deleted,
     new_outcome,
     only_outcome,
-    result_in,
 )
 from bide.queue.steps import (
     changing,
@@ -48,6 +47,7 @@ from bide.queue.steps import (
     putting,
     repeated,
     rescheduling,
+    resulting,
     reviving,
     stopping,
     stopping_all,
@@ -776,14 +776,14 @@ class Queue(BaseQueue):
             The result; `None` if it was acked without one.
 
         Raises:
-            NotEnded: the message is still in the queue.
+            NotEnded: the message is still in the queue; the text says what its worker reports.
             NotAcked: it died, expired, was cancelled or purged; its `end` says more.
             NotRemembered: there is no such message, and nothing is remembered of it.
             InvalidArgument: the result does not fit `type`.
         """
         seconds = wait_seconds(wait)
         command = self._builder.history(id, watch=bool(seconds))
-        return self._execute(command, lambda reply: result_in(id, reply, type), wait=seconds)
+        return self._run(resulting(command, type), wait=seconds)
 
     def export(self) -> Iterator[str]:
         """Return the queue as lines of JSON, while it is in use; `load` reads them.

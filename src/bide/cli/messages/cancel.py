@@ -1,5 +1,7 @@
-"""`bide cancel`: cancel messages that no worker holds."""
+"""`bide cancel`: cancel messages, also those that workers hold."""
 
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -11,11 +13,16 @@ from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
 from bide.cli.store import CommandStore
+from bide.model.commands import History
+from bide.model.replies import Ends, Outcome, expect
+from bide.queue.steps import after_stop
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, metavar="[ID]..."), option.rule)
 @option.if_due
 @option.if_version
+@option.flag("--running", help="Also ask the workers of those that run to stop.")
+@option.time("--wait", "With ids and --running: how long to wait until they have ended.")
 @option.flag("--dry-run", help="With a rule: only count, and show the first.")
 @option.undo
 def cancel(
@@ -25,22 +32,30 @@ def cancel(
     ids: tuple[str, ...],
     if_due: float | None,
     if_version: str | None,
+    running: bool,
+    wait: float | None,
     dry_run: bool,
     undoable: bool,
     **rule: Any,
 ) -> bool:
-    """Cancel messages that no worker holds.
+    """Cancel messages that no worker holds; with --running those, too.
 
     Give ids, or a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
     for ten minutes. The exit code is 1 if one of the messages was not cancelled (a worker holds it,
     it is dead, it does not exist), or if the rule found nothing.
 
-    In a pipe, each line is: id, "cancelled" or "no", state, why not. With a rule it is: cancelled
-    (in a dry run would-cancel), number; with --undo also: undo, token.
+    With --running, the worker that holds a message is asked to stop: then the message is
+    "stopping", and counts as cancelled unless its worker still acks it. With --wait, the exit code
+    is 1 if it was acked, or is still stopping.
+
+    In a pipe, each line is: id, "cancelled", "stopping" or "no", state, why not. With a rule it is:
+    cancelled (in a dry run would-cancel), number; with --running also: stopping, number; with
+    --undo also: undo, token.
 
     \b
     Example:
       bide cancel orders order-42
+      bide cancel orders order-42 --running --wait 30s
       bide cancel mail --group order:42
       bide cancel mail --after 2026-12-24T00:00Z --group trip:7 --dry-run
       bide cancel mail --group order:42 --undo
@@ -54,20 +69,47 @@ def cancel(
         )
     if if_version is not None and len(ids) > 1:
         raise usage_error("--if-version is the version of one message; cancel them one by one")
+    if wait is not None and not (running and ids):
+        raise usage_error("--wait is for ids with --running")
+    if running and undoable:
+        raise usage_error("--undo and --running cannot be combined: what was stopped cannot go on")
     orders = store.queue(queue)
     if ids:
+        outcomes: Iterable[Outcome]
         if as_seen:
-            outcomes = [orders.cancel(id, if_due=if_due, if_version=if_version) for id in ids]
+            outcomes = [
+                orders.cancel(id, if_due=if_due, if_version=if_version, running=running)
+                for id in ids
+            ]
         else:
-            outcomes = orders.cancel_many(ids)
-        return print_outcomes(store, out, queue, outcomes, "cancelled", as_seen=as_seen)
+            outcomes = orders.cancel_many(ids, running=running)
+        if wait is not None:
+            outcomes = _after_wait(store, queue, outcomes, wait)
+        return print_outcomes(
+            store, out, queue, outcomes, "cancelled", as_seen=as_seen, waited=wait is not None
+        )
+    rule_and_running = {**rule, "running": running}
     return change_many(
         store,
         out,
         queue,
         "cancelled",
-        lambda **how: orders.cancel(**rule, **how),
+        lambda **how: orders.cancel(**rule_and_running, **how),
         dry_run=dry_run,
         undoable=undoable,
-        some=lambda: waiting(orders, rule),
+        some=lambda: waiting(orders, rule, running=running),
     )
+
+
+def _after_wait(
+    store: CommandStore, queue: str, outcomes: Iterable[Outcome], seconds: float
+) -> Iterator[Outcome]:
+    """Wait for the ends of messages that are stopping, so long for all together."""
+    deadline = time.monotonic() + seconds
+    for outcome in outcomes:
+        if outcome.state == "stopping":
+            watch = History(queue, outcome.id, watch=True)
+            reply = store.lane.call(watch, wait=max(0.0, deadline - time.monotonic()))
+            yield after_stop(outcome, expect(Ends, reply))
+        else:
+            yield outcome
