@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -43,7 +44,7 @@ def confirm(visitor: Visitor, question: Reply) -> Reply:
     """Answer the page that asks whether an action is meant."""
     assert question.status == 200
     fields = re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', question.text)
-    kept = [(name, value.replace("&#39;", "'")) for name, value in fields]
+    kept = [(name, unescape(value)) for name, value in fields]
     form = [*kept[1:], ("confirmed", "1")]  # the first is the page of the language
     return visitor.post("/do", form)
 
@@ -57,6 +58,73 @@ def test_cancel_asks_first(ann: Visitor, orders: bide.Queue) -> None:
     assert orders.get("a") is None
     assert "Cancelled: 1." in ann.get("/queue?queue=orders&said=cancel&count=1").text
     assert "Revived: 10,000." in ann.get("/queue?queue=orders&said=revive&count=10000").text
+
+
+def test_what_runs_is_stopped_after_a_question(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    [delivery] = orders.claim()
+    delivery.report(40, of=100, text="<rows>")
+    page = ann.get("/message?queue=orders&id=a").text
+    assert '<progress max="100" value="40"' in page
+    assert "40 of 100 &lt;rows&gt;</span>" in page
+    assert re.search('name="running" value="1">\\s*<button class="danger">Stop</button>', page)
+    back = "/message?queue=orders&id=a"
+    question = ann.do("cancel", queue="orders", id="a", running="1", back=back)
+    assert "<h1>Stop?</h1>" in question.text
+    assert "This cannot be undone." in question.text
+    assert "for ten minutes" not in question.text
+    assert orders.explain("a").facts.stopping is None
+    done = leads_to(confirm(ann, question))
+    assert done == f"{back}&said=cancel&count=0&stopping=1"
+    page = ann.get(done).text
+    assert "Workers were asked to stop: 1. Unless they still ack" in page
+    assert "ann has asked web1:7 to stop" in page
+    assert ">Stop</button>" not in page
+    assert "要求停止者" in ann.get(back, accept_language="zh").text
+    delivery.release()
+    assert orders.get("a") is None
+
+
+def test_what_is_chosen_in_the_list_of_leased_ones_is_stopped(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put_many(range(3))
+    [*_, acked] = orders.claim(3)
+    acked.report(7)
+    page = ann.get("/queue?queue=orders&state=leased").text
+    assert 'name="running" value="1"' in page
+    ids = [message.id for message in orders.scan("leased")]
+    acked.ack()
+    question = ann.do("cancel", queue="orders", id=ids, running="1")
+    refused = confirm(ann, question)
+    assert refused.status == 409
+    assert "Done: 2. Not done: 1" in refused.text
+    assert f"{acked.id} is not in the queue" in refused.text
+    assert "asked to stop" in ann.get("/queue?queue=orders&state=leased").text
+
+
+def test_a_group_is_cancelled_with_what_runs_of_it(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a", group="g")
+    orders.claim()
+    orders.put(1, id="b", group="g", delay=60)
+    assert 'type="checkbox" name="running"' in ann.get("/queue?queue=orders&state=all&group=g").text
+    rule = {"queue": "orders", "by": "rule", "group": "g", "back": "/queue?queue=orders"}
+    assert "Messages of orders: 1" in ann.do("cancel", **rule).text
+    question = ann.do("cancel", **rule, running="1")
+    assert "Messages of orders: 2" in question.text
+    done = leads_to(confirm(ann, question))
+    assert done == "/queue?queue=orders&said=cancel&count=1&stopping=1"
+    assert "Cancelled: 1. Workers were asked to stop: 1." in ann.get(done).text
+    assert orders.get("b") is None
+
+
+def test_to_stop_work_needs_the_right_to_cancel(stage: Stage, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    orders.claim()
+    bob = stage.visitor(Access(name="bob", actions=["release"]))
+    assert ">Stop</button>" not in bob.get("/message?queue=orders&id=a").text
+    assert bob.do("cancel", queue="orders", id="a", running="1", confirmed="1").status == 403
+    assert orders.explain("a").facts.stopping is None
 
 
 def test_reschedule_by_delay_and_by_time(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:

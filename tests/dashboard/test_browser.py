@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +243,34 @@ def test_a_lease_is_ended_and_a_queue_paused(tab: Tab, redis: RedisServer) -> No
         tab.press("Resume")
         tab.until("Done.", without="This queue is paused")
         assert not orders.counts().paused
+
+
+def test_work_is_watched_and_stopped(tab: Tab, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/bide.db"
+    with bide.Queue("reports", store, holder="web1:7") as reports:
+        reports.put_many([{"month": month} for month in range(4)])
+        deliveries = reports.claim(4, lease=900)
+        for number, delivery in enumerate(deliveries):
+            delivery.report(40 * number, of=100, text="rows")
+        id = deliveries[1].id
+        with dashboard(store) as base:
+            here = Tab(tab.browser, base)
+            here.open("queue?queue=reports&state=leased")
+            here.until("80 of 100 rows")
+            here.browser.execute_script(AXE)
+            assert violations(here, "{}") == []
+            here.open(f"message?queue=reports&id={id}")
+            here.until("40 of 100 rows")
+            here.browser.execute_script(AXE)
+            assert violations(here, "{}") == []
+            deliveries[1].report(100, of=100, text="rows")
+            here.until("100 of 100 rows", without="40 of 100")
+            here.press("Stop")
+            here.until("This cannot be undone.")
+            here.press("Stop")
+            here.until("Workers were asked to stop: 1.")
+            here.until("ann has asked web1:7 to stop")
+    tab.open("")
 
 
 SEEN = """

@@ -102,6 +102,8 @@ class Result(msgspec.Struct, frozen=True):
     """Messages for which it could not be done."""
     undo: str | None = None
     """The token by which it is taken back."""
+    stopping: int = 0
+    """How many messages are not cancelled yet: their workers were asked to stop."""
     page: HtmlPage | None = None
     """What to show instead of the page that the visitor came from."""
     parameters: Mapping[str, Any] = {}
@@ -142,7 +144,7 @@ async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect
                 result = "asked"
                 return await _question(view, action, ids, where)
         done = await _DO[action](view, ids)
-        result, count = DONE, done.count
+        result, count = DONE, done.count + done.stopping
     except PageRefused:
         result = "forbidden" if action == "undo" else result
         raise
@@ -156,7 +158,7 @@ async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect
             "refused.html",
             {
                 "action": action,
-                "count": done.count,
+                "count": count,
                 "refused": done.refused[:NAMED],
                 "more": len(done.refused[NAMED:]),
                 "back": _back(view),
@@ -166,6 +168,8 @@ async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect
             409,
         )
     parameters: dict[str, Any] = {"said": action, "count": done.count, **done.parameters}
+    if done.stopping:
+        parameters["stopping"] = done.stopping
     if done.undo is not None and done.count:
         parameters |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
     back = _back(view)
@@ -184,6 +188,7 @@ async def _question(
 ) -> HtmlPage:
     """Return the page that asks whether an action is meant, with the first messages."""
     full = view.queue()
+    stops = action == "cancel" and _stops(view)
     if where is None:
         count = len(ids)
         reply = await view.store.ask(
@@ -191,11 +196,16 @@ async def _question(
         )
         first = [message for message in reply.messages if message is not None]
     else:
-        counting = cmd.Cancel(full, where=where, dry_run=True)
+        counting = cmd.Cancel(full, where=where, dry_run=True, running=stops)
         count = (await view.store.ask(replies.Affected, counting)).count
         scan = cmd.Scan(full, None, where, limit=SHOWN, max_bytes=READ_BYTES)
         page = await view.store.ask(replies.Page, scan)
-        first = [message for message in page.messages if message.state in ("delayed", "ready")]
+        first = [
+            message
+            for message in page.messages
+            if message.state in ("delayed", "ready")
+            or (stops and message.state == "leased" and message.stopping is None)
+        ]
     shown = [summary_of(message, view.shown) for message in first]
     view.showed(view.request.get("queue"), sum(bool(summary.preview) for summary in shown))
     kept = [(name, value) for name, values in view.request.form.items() for value in values]
@@ -211,7 +221,7 @@ async def _question(
             "more": max(0, count - len(first)),
             "fields": kept,
             "most": BULK,
-            "undoable": action in UNDOABLE,
+            "undoable": action in UNDOABLE and not stops,
             "back": _back(view),
         },
     )
@@ -272,7 +282,31 @@ async def _undoably(view: PageView, command: Any, where: cmd.Where | None) -> Re
 
 async def _cancel(view: PageView, ids: list[str]) -> Result:
     where = rule_of(view)
-    return await _undoably(view, cmd.Cancel(view.queue(), ids, where=where), where)
+    if not _stops(view):
+        return await _undoably(view, cmd.Cancel(view.queue(), ids, where=where), where)
+    if where is not None:
+        return await _cancel_all(view, cmd.Cancel(view.queue(), where=where, running=True))
+    result = await _each(view, ids, cmd.Cancel(view.queue(), running=True))
+    refused = [outcome for outcome in result.refused if outcome.state != "stopping"]
+    return Result(result.count, refused, stopping=len(result.refused) - len(refused))
+
+
+async def _cancel_all(view: PageView, command: cmd.Cancel) -> Result:
+    """Cancel up to `BULK` messages by rule, also those that workers hold."""
+    count = stopping = 0
+    while count + stopping < BULK:
+        with await view.admit(command):
+            affected = await _ask(view, replies.Affected, command)
+        count += affected.count
+        stopping += len(affected.stopping)
+        if not affected.more:
+            break
+    return Result(count, stopping=stopping)
+
+
+def _stops(view: PageView) -> bool:
+    """Return whether a form that cancels is also about messages that workers hold."""
+    return view.request.get("running") == "1"
 
 
 async def _reschedule(view: PageView, ids: list[str]) -> Result:
@@ -433,7 +467,7 @@ _DO: dict[str, Callable[[PageView, list[str]], Awaitable[Result]]] = {
     "undo": _undo,
 }
 
-SAID = ("said", "count", "undo", "of", "until", "taken", "claimed", "unknown", "again")
+SAID = ("said", "count", "stopping", "undo", "of", "until", "taken", "claimed", "unknown", "again")
 """Parameters of a URL by which a page says what was done."""
 
 _WITHOUT_IDS = ("pause", "delete", "subscriptions", "audit", "undo")

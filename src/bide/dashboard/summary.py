@@ -8,6 +8,7 @@ import msgspec
 
 from bide.dashboard.redaction import Redaction
 from bide.model.message import Message, State
+from bide.model.progress import Progress
 
 LONGEST = 160
 """How many characters of the last error a list shows."""
@@ -30,6 +31,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     group: str | None
     holder: str | None
+    is_stopping: bool
+    """Whether somebody has asked the holder to stop."""
+    progress: Progress | None
+    """The last report of the holder."""
     error: str
     """The beginning of the first line of its last error."""
     preview: str
@@ -55,6 +60,8 @@ def summary_of(message: Message, shown: Redaction | None = None) -> Summary:
         attempts=message.attempts,
         group=message.group,
         holder=message.holder,
+        is_stopping=message.stopping is not None,
+        progress=message.progress,
         error=(message.error or "").partition("\n")[0][: LONGEST + 1],
         preview="" if shown is None else shown.preview(message),
     )

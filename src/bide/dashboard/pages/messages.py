@@ -20,7 +20,7 @@ from bide.queue.search import Query, query_of
 POSSIBLE = {
     "delayed": ("reschedule", "edit", "cancel", "copy"),
     "ready": ("reschedule", "edit", "cancel", "copy"),
-    "leased": ("release", "copy"),
+    "leased": ("cancel", "release", "copy"),
     "dead": ("edit", "revive", "purge", "copy"),
     "acked": ("copy",),
     "expired": ("copy",),
@@ -57,7 +57,12 @@ async def message(view: PageView) -> HtmlPage:
             "successor": None if message.successor is None else message.successor.due(0),
             "size": size_of(message),
             "ends": ends,
-            "actions": [action for action in POSSIBLE[message.state] if view.access.may(action)],
+            "actions": [
+                action
+                for action in POSSIBLE[message.state]
+                if view.access.may(action)
+                and not (action == "cancel" and message.stopping is not None)
+            ],
         },
     )
 
