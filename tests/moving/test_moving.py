@@ -117,6 +117,21 @@ def test_what_somebody_holds_stays(old: bide.Queue, new: bide.Queue) -> None:
     assert (held.attempt, held.error) == (1, "later")
 
 
+def test_what_a_worker_was_asked_to_stop_stays_until_it_has_ended(
+    old: bide.Queue, new: bide.Queue
+) -> None:
+    old.put(1, id="held")
+    (delivery,) = old.claim(lease="1h")
+    delivery.report(1)
+    assert old.cancel("held", running=True).state == "stopping"
+    moved = bide.move(old, new)
+    assert (moved.moved, moved.held, moved.left, bool(moved)) == (0, 1, 1, False)
+    delivery.release()
+    assert bide.move(old, new)
+    assert new.get("held") is None
+    assert balanced(old, new)
+
+
 def test_a_lapsed_lease_comes_over_with_its_failure(
     old: bide.Queue, new: bide.Queue, clock: FakeClock
 ) -> None:

@@ -63,6 +63,23 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
     assert rows(shop) == []
 
 
+def test_a_cancel_of_what_runs_reaches_its_worker(url: str, shop: Any, tmp_path: Path) -> None:
+    server = ServerApp(Settings(store=f"sqlite:///{tmp_path}/store.db"))
+    with running(server) as port, bide.Queue("orders", f"http://127.0.0.1:{port}") as orders:
+        orders.put(1, id="a")
+        [delivery] = orders.claim()
+        assert orders.cancel("a", running=True, within=shop).state == "pending"
+        shop.commit()
+        forward(orders, url)
+        assert rows(shop, "bide_outbox_dead") == []
+        with pytest.raises(bide.StopRequested):
+            delivery.extend()
+        delivery.release()
+        assert orders.counts().flow.cancelled == 1
+        with pytest.raises(bide.InvalidArgument, match="cancelled by its id"):
+            orders.cancel(group="g", running=True, within=shop)
+
+
 def test_a_batch_is_bounded_in_bytes_too(orders: bide.Queue, url: str, shop: Any) -> None:
     for size in (3, 4, 9, 1):  # MB; a row has its body in base64
         big = bide.Queue("orders", orders.url, max_body=10_000_000)

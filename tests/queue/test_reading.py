@@ -438,6 +438,20 @@ def test_a_second_import_changes_nothing(full: Any, make: Any) -> None:
     assert full.load(lines).stored == 0
 
 
+def test_an_export_has_nothing_of_the_lease(make: Any) -> None:
+    orders = make()
+    orders.put(1, id="a")
+    (delivery,) = orders.claim()
+    delivery.report(1, of=2, text="half")
+    orders.cancel("a", running=True)
+    (line,) = map(json.loads, orders.export())
+    assert set(line) == {"id", "due", "queue", "body", "attempts", "created"}
+    copy = make("copy")
+    copy.load([json.dumps({**line, "queue": "copy"})])
+    message = copy.get("a")
+    assert (message.state, message.stopping, message.progress) == ("ready", None, None)
+
+
 def test_what_is_gone_and_only_remembered_is_not_exported(make: Any) -> None:
     orders = make(keep="1d")
     orders.put(1, id="a")

@@ -165,6 +165,23 @@ def test_calls_are_moved_cancelled_and_explained(app: bide.App, store: ScratchSt
     assert not expire.cancel("order-42").done
 
 
+def test_a_call_that_runs_is_cancelled(app: bide.App, store: ScratchStore) -> None:
+    @app.task
+    def expire(order: int) -> None: ...
+
+    expire.later(id="a").put(1)
+    expire.later(id="b").put(2)
+    deliveries = expire.queue.claim(2)
+    assert not expire.cancel("a").done
+    assert expire.cancel("a", running=True).state == "stopping"
+    assert expire.cancel("a", running=True, wait=0).state == "stopping"
+    assert asyncio.run(expire.acancel("b", running=True, wait=0)).state == "stopping"
+    for delivery in deliveries:
+        delivery.release()
+    assert expire.get("a") is None
+    assert expire.queue.counts().flow.cancelled == 2
+
+
 def test_calling_a_task_calls_the_function(app: bide.App) -> None:
     @app.task
     def double(number: int) -> int:

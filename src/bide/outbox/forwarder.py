@@ -218,7 +218,7 @@ class Forwarder:
         for rows, command, reply in zip(groups, asked, self._call(asked), strict=True):
             if isinstance(reply, Outcomes):
                 for row, outcome in zip(rows, reply.outcomes, strict=True):
-                    if outcome or outcome.state == "forwarded":  # done, perhaps once before
+                    if outcome or outcome.state in _TAKEN:
                         continue
                     refused[row.number] = str(command.answered(outcome))
             elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
@@ -258,6 +258,9 @@ class Forwarder:
             raise error
         return str(error)
 
+
+_TAKEN = ("forwarded", "stopping")
+"""States of messages for which the store has done what a row asks, though not yet or not now."""
 
 REFUSALS = (InvalidArgument, Unsupported)
 """What says that a store will not take a row."""

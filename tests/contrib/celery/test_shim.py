@@ -100,6 +100,17 @@ def test_delay_and_apply_async_call_the_function(
     assert shop.seen[-1] == (9, False)
 
 
+def test_terminate_stops_a_task_that_runs(shop: Shop, bide_store: ScratchStore) -> None:
+    result = shop.app.send_task("often", (1,))
+    queue = bide_store.queue("celery")
+    (delivery,) = queue.claim()
+    assert not result.revoke()
+    assert result.revoke(terminate=True).state == "stopping"
+    assert result.state == "PENDING"
+    delivery.release()
+    assert queue.get(result.id) is None
+
+
 def test_the_same_task_id_is_one_message_and_revoke_removes_it(
     shop: Shop, bide_store: ScratchStore
 ) -> None:

@@ -59,13 +59,14 @@ class AsyncResult:
     def __repr__(self) -> str:
         return f"<AsyncResult {self.id}>"
 
-    def revoke(self) -> Outcome:
-        """Remove the task unless a worker has it.
+    def revoke(self, *, terminate: bool = False) -> Outcome:
+        """Remove the task unless a worker has it; with `terminate`, ask that worker to stop.
 
         Returns:
-            The outcome: true if it is gone for good, else it says where it is.
+            The outcome: true if it is gone for good, else it says where it is. Of a task whose
+            worker was asked to stop, it is neither true nor false: its state is "stopping".
         """
-        return self._home().cancel(self.id)
+        return self._home().cancel(self.id, running=terminate)
 
     def get(self, timeout: Duration | None = None) -> Any:
         """Wait for the end of the task, and return what its function returned.

@@ -124,7 +124,10 @@ class Queue(OfSettings, bide.Queue):
     def _committed(self, command: Command) -> None:
         reply = super()._execute(command)
         outcomes = [command.answered(outcome) for outcome in reply.outcomes]
-        if refused := [str(outcome) for outcome in outcomes if not outcome]:
+        refused = [
+            str(outcome) for outcome in outcomes if outcome.state != "stopping" and not outcome
+        ]
+        if refused:
             _log.warning("after the commit, in %s: %s", self.name, "; ".join(refused))
 
 

@@ -205,10 +205,14 @@ class Task(Generic[P, R]):
         *,
         if_due: Moment | None = None,
         if_version: str | None = None,
+        running: bool = False,
+        wait: Duration | None = None,
         within: object = None,
     ) -> Outcome:
-        """Cancel a call by its id; see `Queue.cancel`."""
-        return self.queue.cancel(id, if_due=if_due, if_version=if_version, within=within)
+        """Cancel a call by its id, with `running` also while it runs; see `Queue.cancel`."""
+        return self.queue.cancel(
+            id, if_due=if_due, if_version=if_version, running=running, wait=wait, within=within
+        )
 
     async def acancel(
         self,
@@ -216,11 +220,13 @@ class Task(Generic[P, R]):
         *,
         if_due: Moment | None = None,
         if_version: str | None = None,
+        running: bool = False,
+        wait: Duration | None = None,
         within: object = None,
     ) -> Outcome:
         """Async form of `cancel`."""
         outcome: Outcome = await self.async_queue.cancel(
-            id, if_due=if_due, if_version=if_version, within=within
+            id, if_due=if_due, if_version=if_version, running=running, wait=wait, within=within
         )
         return outcome
 

@@ -210,6 +210,16 @@ class ElsewhereWithoutOutbox(QueueCase):
             orders.cancel("nothing")
         self.assertIn("nothing was not cancelled: it is not in the queue", logs.output[0])
 
+    def test_a_worker_is_asked_to_stop_after_the_commit(self) -> None:
+        orders.put({}, id="a")
+        (delivery,) = orders.claim()
+        with self.assertNoLogs("bide.django", "WARNING"), transaction.atomic():
+            self.assertEqual(orders.cancel("a", running=True).state, "pending")
+            self.assertIsNone(orders.explain("a").facts.stopping)
+        self.assertIsNotNone(orders.explain("a").facts.stopping)
+        delivery.release()
+        self.assertEqual(self.ids(), [])
+
     def test_a_failure_of_the_store_is_raised(self) -> None:
         with override_settings(
             BIDE={"URL": "sqlite:////proc/no/such.db", "TEST_URL": "sqlite:////proc/no/such.db"}
