@@ -16,6 +16,7 @@ from bide.model import commands as cmd
 from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Item
+from bide.model.progress import Progress
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.conformance.driver import START, Driver
@@ -47,6 +48,12 @@ def two_leases(driver: Driver) -> list[cmd.Lease]:
     return [driver.lease("a"), driver.lease("b")]
 
 
+def stopping(driver: Driver) -> list[cmd.Lease]:
+    leases = two_leases(driver)
+    driver.cancel("a", running=True)
+    return leases
+
+
 def with_dead(driver: Driver) -> Driver:
     driver.put("a", "b", delay=60_000)
     driver.set_aside("a")
@@ -55,6 +62,11 @@ def with_dead(driver: Driver) -> Driver:
 
 def waiting(driver: Driver, **fields: Any) -> Driver:
     driver.put("a", "b", "c", delay=60_000, **fields)
+    return driver
+
+
+def held(driver: Driver) -> Driver:
+    two_leases(driver)
     return driver
 
 
@@ -86,6 +98,8 @@ CHANGES: dict[str, Scene] = {
     "cancel what is not there": lambda d: cmd.Cancel(waiting(d).queue, ["none", "b", "a"]),
     "cancel if_version": lambda d: cmd.Cancel(d.queue, ["a"], if_version=version(d, "a")),
     "cancel by rule": lambda d: cmd.Cancel(waiting(d, group="g").queue, where=cmd.Where(group="g")),
+    "stop": lambda d: cmd.Cancel(d.queue, [held.id for held in two_leases(d)], running=True),
+    "stop by rule": lambda d: cmd.Cancel(held(d).queue, where=cmd.Where(after=0), running=True),
     "reschedule": lambda d: cmd.Reschedule(waiting(d).queue, ["a"], delay=90_000),
     "reschedule if_due": lambda d: cmd.Reschedule(
         waiting(d).queue, ["a"], delay=90_000, if_due=START + 60_000
@@ -100,6 +114,10 @@ CHANGES: dict[str, Scene] = {
     ),
     "release": lambda d: cmd.Release(d.queue, [lease.id for lease in two_leases(d)]),
     "bury": lambda d: cmd.BuryCommand(d.queue, two_leases(d), "bad"),
+    "report": lambda d: cmd.Extend(d.queue, two_leases(d), None, [Progress(1), None]),
+    "ack of what is stopping": lambda d: cmd.Ack(d.queue, stopping(d)),
+    "retry of what is stopping": lambda d: cmd.RetryCommand(d.queue, stopping(d)),
+    "extend of what is stopping": lambda d: cmd.Extend(d.queue, stopping(d), 90_000),
     "extend": lambda d: cmd.Extend(d.queue, two_leases(d), lease=90_000),
     "revive": lambda d: cmd.Revive(with_dead(d).queue, ["a"], delay=60_000),
     "purge": lambda d: cmd.Purge(with_dead(d).queue, "dead"),

@@ -64,6 +64,8 @@ def test_a_role_uses_the_queues_that_it_was_given(
         cmd.Put("other", [Item("a", b"1")], "replace"),
         cmd.Cancel("other", ["a"]),
         cmd.Cancel("other", where=cmd.Where(after=0)),
+        cmd.Cancel("other", ["a"], running=True),
+        cmd.Cancel("other", where=cmd.Where(after=0), running=True),
         cmd.Cancel("other", where=cmd.Where(after=0), dry_run=True),
         cmd.Reschedule("other", ["a"]),
         cmd.Claim("other", 1, 1, "w"),
@@ -84,6 +86,37 @@ def test_a_role_uses_the_queues_that_it_was_given(
         with pytest.raises(AccessDenied, match="may not use the queue other"):
             engine.execute([command])
     engine.close()
+
+
+def test_a_role_does_not_learn_what_is_stopped_in_other_queues(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    """It may read all notifications, which have no names of messages, and ask what they mean."""
+    allow(postgres, owner, "{shop%}")
+    notifier = owner.notifier()
+    assert notifier is not None
+    notes: list[str] = []
+    with psycopg.connect(postgres.url.replace("bide@", "shop@"), autocommit=True) as shop:
+        channel = shop.execute(f"SELECT channel FROM {owner.schema}.store".encode()).fetchone()
+        assert channel is not None
+        shop.execute(f"LISTEN {channel[0]}".encode())
+        shop.add_notify_handler(lambda note: notes.append(note.payload))
+        for queue in ("other", "shop.orders"):
+            owner.execute(
+                [cmd.Put(queue, [Item("secret", b"1")]), cmd.Claim(queue, 1, 60_000, "w")]
+            )
+            owner.execute([cmd.Cancel(queue, ["secret"], running=True)])
+        shop.execute("SELECT 1")
+        answers = []
+        for note in notes:
+            process, _, number = note.removeprefix("0/").partition(" stop ")
+            query = f"SELECT * FROM {owner.schema}._stopping(%s, %s)".encode()
+            answers.append(shop.execute(query, (process, int(number))).fetchall())
+    assert answers == [[], [("shop.orders", "secret")]]
+    assert not any("other" in note or "secret" in note for note in notes)
+    assert len(notifier.listen()) == 2
+    owner.close()
+    assert notifier.listen() == []
 
 
 def test_a_role_hears_why_a_message_waits_and_nothing_of_the_workers(
@@ -252,7 +285,11 @@ def test_every_function_with_the_owners_rights_asks_whether_the_queue_may_be_use
                 answers[name] = error.diag.message_primary
     why = "user shop may not use the queue other"
     refused = [({"refused": "access", "why": why},)]
-    others = {"_queues": [], "_within": refused, "_within_put": refused, "_within_settle": refused}
+    others = {
+        "_queues": [],
+        "_stopping": [],
+        **dict.fromkeys(["_within", "_within_put", "_within_settle"], refused),
+    }
     assert answers == {**dict.fromkeys(answers, why), **others}
     assert len(answers) > 25
 

@@ -14,7 +14,7 @@ from bide.engines.postgres import PostgresEngine
 from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Found, Outcomes
+from bide.model.replies import Affected, Claimed, Counts, Found, Outcomes, Reply
 from tests.postgres_server import BOUND, PostgresServer
 
 
@@ -33,8 +33,8 @@ def waited(
     user: psycopg.Connection[Any],
     postgres: PostgresServer,
     begin: Callable[[str], cmd.Command],
-) -> tuple[str, bool]:
-    """Execute a command that waits for the user's commit; return the id, and whether it was done.
+) -> tuple[str, Reply]:
+    """Execute a command that waits for the user's commit; return the id, and the reply.
 
     Args:
         engine: that executes the command.
@@ -54,9 +54,13 @@ def waited(
             user.commit()
             with suppress(StoreBusy):  # on a busy machine
                 (reply,) = changing.result(BOUND)
-                assert isinstance(reply, Outcomes)
-                return reply.outcomes[0].id, reply.outcomes[0].done
+                return f"a{number}", reply
     raise AssertionError
+
+
+def is_done(reply: Reply) -> bool:
+    assert isinstance(reply, Outcomes)
+    return reply.outcomes[0].done
 
 
 @pytest.mark.parametrize("change", ["cancel", "replace"])
@@ -70,8 +74,8 @@ def test_who_waits_for_a_replacement_changes_what_was_put(
             return cmd.Cancel("q", [id])
         return cmd.Put("q", [Item(id, b"2", delay=3_600_000)], "replace")
 
-    id, done = waited(engine, user, postgres, begin)
-    assert done
+    id, reply = waited(engine, user, postgres, begin)
+    assert is_done(reply)
     audit(engine)
     (found,) = engine.execute([cmd.Find("q", [id])])
     assert isinstance(found, Found)
@@ -99,11 +103,33 @@ def test_an_ack_waits_for_what_changes_the_message(
             user.execute("SELECT pg_sleep(0.01)")
         return cmd.Ack("q", [cmd.Lease(id, reply.token)])
 
-    id, done = waited(engine, user, postgres, begin)
-    assert done == (change == "put")
+    id, reply = waited(engine, user, postgres, begin)
+    assert is_done(reply) == (change == "put")
     (found,) = engine.execute([cmd.Find("q", [id])])
     assert isinstance(found, Found)
     assert [message and (message.state, message.successor) for message in found.messages] == [
         ("delayed" if change == "put" else "ready", None)
     ]
+    audit(engine)
+
+
+def test_a_rule_for_what_runs_leaves_alone_what_has_been_released_meanwhile(
+    engine: PostgresEngine, user: psycopg.Connection[Any], postgres: PostgresServer
+) -> None:
+    def begin(id: str) -> cmd.Command:
+        engine.execute([cmd.Put("q", [Item(id, b"1", group=id)])])
+        (reply,) = engine.execute([cmd.Claim("q", 10, 60_000, "w")])
+        assert isinstance(reply, Claimed)
+        query = (
+            f"SELECT FROM {engine.schema}._change('retry', 'q', NULL, %s, %s, p_untouched => true,"
+            " p_delay => 3600000)"
+        )
+        user.execute(query.encode(), ([id], [reply.token]))
+        return cmd.Cancel("q", where=cmd.Where(group=id), running=True)
+
+    id, reply = waited(engine, user, postgres, begin)
+    assert reply == Affected(0)
+    (found,) = engine.execute([cmd.Find("q", [id])])
+    assert isinstance(found, Found)
+    assert [message and message.state for message in found.messages] == ["delayed"]
     audit(engine)

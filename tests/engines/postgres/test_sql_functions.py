@@ -206,6 +206,22 @@ def test_a_cancel_and_a_reschedule_tell_what_became_of_the_message(ask: Ask) -> 
     assert ask("get('q', 'a')") == ()
 
 
+def test_a_cancel_stops_what_runs_if_it_says_so(engine: PostgresEngine, ask: Ask) -> None:
+    assert ask("cancel('q', 'a', running => true)") == ("a", False, None, None)
+    ask("put('q', '1', id => 'a')")
+    assert ask("cancel('q', 'a', running => true)")[:2] == ("a", True)
+    ask("put('q', '1', id => 'a')")
+    engine.execute([cmd.Claim("q", 1, 3_600_000, "w")])
+    assert ask("cancel('q', 'a')")[:3] == ("a", False, "leased")
+    assert ask("cancel('q', 'a', running => false)")[:3] == ("a", False, "leased")
+    assert ask("cancel('q', 'a', running => true)")[:3] == ("a", False, "stopping")
+    (found,) = engine.execute([cmd.Find("q", ["a"])])
+    assert isinstance(found, Found)
+    (message,) = found.messages
+    assert message is not None
+    assert message.stopping == "bide"
+
+
 def test_who_waits_hears_what_is_due_soon_and_nothing_else(
     postgres: PostgresServer, engine: PostgresEngine, ask: Ask
 ) -> None:

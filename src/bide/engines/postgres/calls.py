@@ -10,6 +10,7 @@ from msgspec import UNSET
 from bide.engines.origins import executed_once
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import PostgresBatch
+from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.putting import only_puts, outcome, puts, some
 from bide.engines.postgres.reading import (
     FOREVER,
@@ -27,6 +28,7 @@ from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import REASON_LENGTH, STATES
+from bide.model.progress import Progress
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, QueueSettings, Reply
 from bide.model.times import LIMITS
 
@@ -101,6 +103,8 @@ def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
 
 # Changing.
 
+_STOPPING = OUTCOME_STATES.index("stopping")
+
 
 def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = None) -> Outcomes:
     """Do one thing to each message that a command names, as its other fields say."""
@@ -110,9 +114,9 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
 
     if leases := given("leases", ()):
         ids, tokens = [held.id for held in leases], integers([held.token for held in leases])
-        only, results = None, given("results", ())
+        only = None
     else:
-        ids, tokens, results = given("ids", []), None, ()
+        ids, tokens = given("ids", []), None
         wanted = dict(zip(ids, versions_of(command), strict=False))
         only = integers(of_versions(batch, command.queue, wanted)) if wanted else None
     rows = batch.call(
@@ -129,23 +133,36 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
         untouched=given("release", False),
         only_seqs=only,
         actor=command.actor,
-        results=_results(batch, results),
+        notes=_notes(batch, command),
         edit=None if edit is None else batch.json(edit),
         **batch.identity,
     )
-    if verb != "ack" and any(row.done for row in rows):
+    if verb != "ack" and any(row.done or row.state == _STOPPING for row in rows):
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
     if verb == "ack" and not rows:
         return Outcomes([Outcome(id, True) for id in ids])
     return change_outcomes(ids, rows)
 
 
-def _results(batch: PostgresBatch, results: Sequence[bytes | None]) -> bytes | None:
-    if not any(results):
+def _notes(batch: PostgresBatch, command: Any) -> bytes | None:
+    """Return what a worker says of each of its messages: results of an ack, or reports."""
+    match command:
+        case cmd.Ack(results=results):
+            notes = [None if result is None else result.decode() for result in results]
+        case cmd.Extend(progress=reports):  # the store adds the time
+            notes = [
+                None if report is None else _encoded(msgspec.structs.replace(report, moment=0))
+                for report in reports
+            ]
+        case _:
+            return None
+    if not any(notes):
         return None
-    return texts(
-        [None if result is None else batch.storable(result.decode()) for result in results]
-    )
+    return texts([None if note is None else batch.storable(note) for note in notes])
+
+
+def _encoded(report: Progress) -> str:
+    return msgspec.json.encode(report).decode()
 
 
 def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
@@ -165,12 +182,15 @@ def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
 def _cancel(batch: PostgresBatch, command: cmd.Cancel) -> Reply:
     where = command.where
     if where is None:
-        return _change(batch, "cancel", command)
+        return _change(batch, "stop" if command.running else "cancel", command)
     if command.dry_run:
         bounds = (where.after or 0, FOREVER if where.before is None else where.before)
-        ((count,),) = batch.call.patiently("_count_unheld", command.queue, where.group, *bounds)
+        ((count,),) = batch.call.patiently(
+            "_count_where", command.queue, where.group, *bounds, command.running
+        )
         return Affected(count)
-    return _delete_where(batch, "cancelled", command, None, where.group, where.after, where.before)
+    rule = (None, where.group, where.after, where.before)
+    return _delete_where(batch, "cancelled", command, *rule, running=command.running)
 
 
 def _purge(batch: PostgresBatch, command: cmd.Purge) -> Reply:
@@ -180,11 +200,15 @@ def _purge(batch: PostgresBatch, command: cmd.Purge) -> Reply:
     return _delete_where(batch, "purged", command, state, None, None, command.before)
 
 
-def _delete_where(batch: PostgresBatch, cause: str, command: Any, *rule: Any) -> Affected:
-    (row,) = batch.call("_delete_where", cause, command.queue, batch.now, *rule, command.actor)
-    if row.count:
+def _delete_where(
+    batch: PostgresBatch, cause: str, command: Any, *rule: Any, running: bool = False
+) -> Affected:
+    (row,) = batch.call(
+        "_delete_where", cause, command.queue, batch.now, *rule, command.actor, running
+    )
+    if row.count or row.stopping:
         batch.positions[command.queue] = int.from_bytes(row.lsn)
-    return Affected(row.count, row.more)
+    return Affected(row.count, row.more, row.stopping)
 
 
 def _edit(batch: PostgresBatch, command: cmd.Edit) -> Reply:

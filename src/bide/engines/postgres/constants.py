@@ -1,6 +1,7 @@
 """Numbers that the functions on the server share with Python, where each is declared."""
 
 from bide.engines.constants import SHARED
+from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
 from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, STATES
 from bide.model.rank import LOOK_MOST
@@ -53,7 +54,7 @@ SETTLING_WAIT = 50
 """How long, in milliseconds, a command waits for the transaction that has locked a leased message.
 The short ones of bide itself end sooner."""
 
-OUTCOME_STATES = (*STATES, "settling")
+OUTCOME_STATES = (*STATES, "settling", "stopping")
 """The states that outcomes have, by their numbers in SQL."""
 
 CONSTANTS = {
@@ -82,10 +83,12 @@ CONSTANTS = {
     "QUEUE_REST": MAX_QUEUE - 1,
     "RANDOM_IDS": RANDOM_IDS,
     "SECOND_US": SECOND_MS * MICROSECONDS,
-    "SETTLING": OUTCOME_STATES.index("settling"),
+    "SETTLING_STATE": OUTCOME_STATES.index("settling"),
     "SETTLING_WAIT": SETTLING_WAIT,
     "SHOWN_NAME": SHOWN_NAME,
     "SLEEPER_KEEP": SLEEPER_KEEP,
+    "STOPPED_KEEP": STOPPED_KEEP,
+    "STOPPING_STATE": OUTCOME_STATES.index("stopping"),
     "UP_TO_HOUR": HOUR_MS - 1,
     "UP_TO_MS": MICROSECONDS - 1,
     "WAKE_ALL": WAKE_ALL,

@@ -299,9 +299,10 @@ FROM pg_namespace WHERE nspname = %s
 """
 
 _ROWS = """
-SELECT q.name, m.id, m.headers, m.failures, m.successor
+SELECT q.name, m.id, m.headers, m.failures, m.successor, m.progress
 FROM {schema}.message AS m LEFT JOIN {schema}.queue AS q ON q.id = m.queue
 WHERE m.headers IS NOT NULL OR m.failures IS NOT NULL OR m.successor IS NOT NULL
+  OR m.progress IS NOT NULL
 """
 """All that bide reads of a row and that is not typed: the others can be read."""
 

@@ -41,6 +41,7 @@ class _Row(msgspec.Struct, kw_only=True):
     successor: int | None = None
     count: int = 0
     more: bool = False
+    stopping: list[str] = []
 
 
 class _Refused(msgspec.Struct):
@@ -239,10 +240,10 @@ def _fields(command: cmd.Command) -> dict[str, Any]:
             fields["new_due"] = min((i.at for i in items if i.at is not None), default=None)
             fields["new_delay"] = min((i.delay for i in items if i.at is None), default=None)
         case cmd.Cancel(where=None, if_version=None):
-            fields["verb"] = "cancel"
+            fields["verb"] = "stop" if command.running else "cancel"
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
             fields |= {
-                "verb": "cancel_where",
+                "verb": "stop_where" if command.running else "cancel_where",
                 "of_group": where.group,
                 "after": where.after,
                 "before": where.before,
@@ -285,7 +286,7 @@ def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
     if isinstance(command, cmd.Configure):
         return QueueSettings(paused=False, keep=command.keep or 0)
     if isinstance(command, cmd.Cancel) and command.where is not None:
-        return Affected(rows[0].count, rows[0].more)
+        return Affected(rows[0].count, rows[0].more, rows[0].stopping)
     if isinstance(command, (cmd.Ack, cmd.RetryCommand, cmd.BuryCommand)):
         ids = [lease.id for lease in command.leases]
         if isinstance(command, cmd.Ack) and not rows:  # as the function answers if all is done

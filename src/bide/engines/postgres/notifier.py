@@ -1,6 +1,12 @@
-"""How processes wake each other: by NOTIFY, and only if one would sleep too long."""
+"""How processes hear of each other, by NOTIFY.
+
+A process is woken only if it would sleep too long. It is also told that messages which it has
+claimed are to be stopped. Then it asks which ones: notifications do not name them, because they
+reach all who may use the store, and not all may use the queue.
+"""
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 
@@ -12,10 +18,17 @@ from bide.engines.postgres.faults import first_line
 from bide.engines.postgres.settings import PostgresSettings
 from bide.engines.waiting import readable
 from bide.logs import logger
+from bide.model.ended import end_of
 from bide.model.errors import StoreError
 
 AGAIN = 1.0
 """Seconds until a lost connection is opened again; until then waiting claims look by themselves."""
+
+_NOTE = re.compile(rb"(\d{1,18})(?:/(\S+))? ([0-9a-f]{16}|stop \d{1,9})")
+"""A notification: a time, a process unless it is for all, and what it is about: the tag of a queue
+or of the end of a message, or a queue some of whose messages are to be stopped."""
+
+_STOP = "stop "
 
 _log = logger("bide.postgres")
 
@@ -38,6 +51,8 @@ class PostgresNotifier:
         self._names = names
         self._closed = threading.Event()
         self._has_seen_other_text = False
+        self._arrived: list[bytes] = []
+        """Notifications that came before the answer to a query."""
         self._woken, self._waker = os.pipe()
         self._connection: BoundedConnection | None = self._open()
 
@@ -78,37 +93,58 @@ class PostgresNotifier:
             os.close(self._waker)
 
     def _receive(self, connection: BoundedConnection) -> list[tuple[str, int]]:
-        sender, hints = connection.pgconn, []
-        note = sender.notifies()
-        if note is None:
+        notes = self._notes(connection)
+        if not notes:
             if not readable(connection.fileno(), self._woken, seconds=self._settings.timeout):
                 connection.execute("SELECT 1")  # a server that has gone says nothing either
             if self._closed.is_set():
                 return []
-            sender.consume_input()
-            note = sender.notifies()
-        while note is not None:
-            hints += self._hints(note.extra)
-            note = sender.notifies()
+            connection.pgconn.consume_input()
+            notes = self._notes(connection)
+        hints = []
+        queues: dict[int, None] = {}
+        for moment, tag in filter(None, map(self._read, notes)):
+            if (name := self._names.get(tag)) is not None:
+                hints.append((name, moment))
+            elif tag.startswith(_STOP):
+                queues[int(tag.removeprefix(_STOP))] = None
+        for queue in queues:
+            hints += self._stopping(connection, queue)
         return hints
 
-    def _hints(self, text: bytes) -> list[tuple[str, int]]:
-        """Return the hint for this process in a notification; anybody may send one that is none."""
-        try:
-            head, _, tag = text.decode().partition(" ")
-            moment, _, process = head.partition("/")
-            name = self._names.get(tag)
-            if name is None or process not in ("", self._process):
-                return []
-            return [(name, int(moment))]
-        except ValueError:
+    def _notes(self, connection: BoundedConnection) -> list[bytes]:
+        """Return the texts of the notifications that have arrived."""
+        while (note := connection.pgconn.notifies()) is not None:
+            self._arrived.append(note.extra)
+        notes, self._arrived = self._arrived, []
+        return notes
+
+    def _read(self, text: bytes) -> tuple[int, str] | None:
+        """Return the time and the tag in a notification for this process.
+
+        Anybody may send one that is none: `None`.
+        """
+        match = _NOTE.fullmatch(text)
+        if match is None:
             if not self._has_seen_other_text:
                 self._has_seen_other_text = True
                 _log.warning("a notification is not from bide, and was skipped: %.100r", text)
-            return []
+            return None
+        moment, process, tag = match.groups()
+        if process not in (None, self._process.encode()):
+            return None
+        return int(moment), tag.decode()
+
+    def _stopping(self, connection: BoundedConnection, queue: int) -> list[tuple[str, int]]:
+        """Return a hint for each message of this process whose worker was asked to stop."""
+        function = sql.Identifier(self._settings.schema, "_stopping")
+        query = sql.SQL("SELECT queue, id FROM {}(%s, %s)").format(function)
+        rows = connection.execute(query, (self._process, queue)).fetchall()
+        return [(end_of(name, id), 0) for name, id in rows]
 
     def _open(self) -> BoundedConnection:
         connection = self._settings.connect(to_listen=True)
+        connection.add_notify_handler(lambda note: self._arrived.append(note.payload.encode()))
         connection.execute("SET idle_session_timeout = 0")  # it is always idle
         query = sql.SQL("SELECT channel FROM {}.store").format(self._settings.identifier)
         ((channel,),) = connection.execute(query).fetchall()

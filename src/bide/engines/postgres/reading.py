@@ -14,6 +14,7 @@ from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
 from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, State, unreadable
+from bide.model.progress import Progress
 from bide.model.rank import PROMOTE
 from bide.model.replies import (
     AHEAD,
@@ -49,6 +50,7 @@ FOREVER = 1 << 53
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+_progress = msgspec.json.Decoder(Progress).decode
 
 _log = logger("bide.postgres")
 
@@ -71,9 +73,15 @@ def _message(queue: str, row: Any, now: int) -> Message:
     successor = _successor(row.id, row.successor) if row.successor else None
     attempt = row.attempt + (code == 2)
     message = _of_row(queue, row, STATES[code], attempt, row.holder, until)
-    if ended is None and successor is None:
+    if ended is None and successor is None and row.stopping is None and row.progress is None:
         return message
-    return msgspec.structs.replace(message, ended=ended, successor=successor)
+    return msgspec.structs.replace(
+        message,
+        ended=ended,
+        successor=successor,
+        stopping=row.stopping,
+        progress=_progress(row.progress) if row.progress else None,
+    )
 
 
 def _of_row(
@@ -135,7 +143,9 @@ def _successor(id: str, text: str) -> Item:
     )
 
 
-def is_readable(headers: str | None, failures: str | None, successor: str | None) -> bool:
+def is_readable(
+    headers: str | None, failures: str | None, successor: str | None, progress: str | None
+) -> bool:
     """Tell whether the texts of a row can be read."""
     try:
         if headers:
@@ -144,6 +154,8 @@ def is_readable(headers: str | None, failures: str | None, successor: str | None
             _failures(failures)
         if successor:
             _successor("", successor)
+        if progress:
+            _progress(progress)
     except DAMAGED:
         return False
     return True
@@ -317,9 +329,12 @@ def forecast(batch: PostgresBatch, command: cmd.ForecastCommand) -> Reply:
 def explain(batch: PostgresBatch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((facts,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
-    failures = _failures(facts.pop("failures", "[]"))
-    explained = msgspec.convert(facts, Explained)
-    return msgspec.structs.replace(explained, failure=failures[-1] if failures else None)
+    failures, report = _failures(facts.pop("failures", "[]")), facts.pop("progress", None)
+    return msgspec.structs.replace(
+        msgspec.convert(facts, Explained),
+        failure=failures[-1] if failures else None,
+        progress=None if report is None else _progress(report),
+    )
 
 
 def queues(batch: PostgresBatch, command: cmd.Queues) -> Reply:

@@ -176,12 +176,17 @@ BEGIN
     PERFORM _forget(q, p_now);
   END IF;
   IF q.ends AND _may_forget() THEN
-    DELETE FROM ended WHERE seq IN (
-      SELECT seq FROM ended
-      WHERE queue = q.id AND moment <= p_now - greatest(q.history, q.result_ttl)
-      ORDER BY moment LIMIT FORGET FOR UPDATE SKIP LOCKED);
+    PERFORM _forget_ends(q, p_now);
   END IF;
   RETURN q;
+END $$;
+
+-- Delete ends that were remembered for long enough, at most FORGET.
+CREATE FUNCTION bide._forget_ends(q bide.queue, p_now bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  DELETE FROM ended WHERE seq IN (
+    SELECT seq FROM ended WHERE queue = q.id AND moment <= p_now - _ends_kept(q)
+    ORDER BY moment LIMIT FORGET FOR UPDATE SKIP LOCKED);
 END $$;
 
 -- Delete what was remembered for long enough, at most FORGET messages of each kind.
@@ -201,6 +206,12 @@ CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE s
   INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
 $$;
 
+-- For how many milliseconds ends stay that are stored: at least some were stopped.
+CREATE FUNCTION bide._ends_kept(q bide.queue) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN greatest(q.history, q.result_ttl) > 0 THEN greatest(q.history, q.result_ttl)
+              ELSE STOPPED_KEEP END
+$$;
+
 -- Note that delayed messages were put with a due time in the past, where claims do not look: the first
 -- due time and the last one. `_fold` looks between them for messages that are left.
 CREATE FUNCTION bide._lower(p_queue integer, p_moment bigint, p_dues bigint[]) RETURNS void
@@ -216,8 +227,12 @@ CREATE FUNCTION bide._remember_end(q bide.queue, p_message bide.message, p_how i
                                    p_moment bigint, p_by text, p_result text DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF q.result_ttl > 0 AND EXISTS (SELECT FROM sleeper WHERE queue = q.name || ' ' || p_message.id) THEN
+  IF (q.result_ttl > 0 OR p_message.stopping IS NOT NULL)
+     AND EXISTS (SELECT FROM sleeper WHERE queue = q.name || ' ' || p_message.id) THEN
     PERFORM pg_notify(_channel(), '0 ' || _tag(q.name || ' ' || p_message.id));
+  END IF;
+  IF NOT q.ends THEN  -- it has no history: `_fold` notes the end, because that locks the row of the queue
+    INSERT INTO tally VALUES (q.id, 'ended', -1, 0);
   END IF;
   INSERT INTO ended (queue, id, how, moment, by, due, attempt, since, failures, result)
   SELECT q.id, p_message.id, p_how, p_moment, coalesce(p_message.holder, p_by), p_message.due,
@@ -252,6 +267,34 @@ BEGIN
     RETURN _follow(p_message, p_now);
   END IF;
   RETURN p_message;
+END $$;
+
+-- Ask the worker of a message, which must be locked, to stop; of several who ask, the first one is
+-- remembered. Any end but an ack counts as cancelled from now on. A successor is removed. The process that
+-- has claimed the message is told by the commit; it asks `_stopping` which messages are meant.
+CREATE FUNCTION bide._stop(p_message bide.message, p_by text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE message SET stopping = coalesce(p_message.stopping, p_by, ''), successor = NULL
+  WHERE queue = p_message.queue AND id = p_message.id;
+  PERFORM pg_notify(_channel(), '0/' || p_message.process || ' stop ' || p_message.queue)
+  WHERE p_message.process IS NOT NULL;
+END $$;
+
+-- What is left of a message whose worker was asked to stop, and has not acked it: its successor, or a row of
+-- nulls.
+CREATE FUNCTION bide._stopped(p_message bide.message, p_now bigint)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  p_message.attempt := p_message.attempt + 1;
+  p_message.holder := NULL;
+  PERFORM _remember_end(q, p_message, 1, p_now, nullif(p_message.stopping, ''))
+  FROM queue AS q WHERE id = p_message.queue;
+  INSERT INTO tally VALUES (p_message.queue, 'cancelled', -1, 1);
+  IF p_message.successor IS NULL THEN
+    RETURN NULL;
+  END IF;
+  INSERT INTO tally VALUES (p_message.queue, 'put', -1, 1);
+  RETURN _follow(p_message, p_now);
 END $$;
 
 -- The successor of a message whose lease has ended. Nothing is counted.
@@ -299,6 +342,9 @@ BEGIN
     holder = CASE WHEN p_is.state = 2 THEN p_is.holder END,
     since = CASE WHEN p_is.state = 2 THEN p_is.since END,
     extended = CASE WHEN p_is.state = 2 THEN p_is.extended END,
+    stopping = CASE WHEN p_is.state = 2 THEN p_is.stopping END,
+    progress = CASE WHEN p_is.state = 2 THEN p_is.progress END,
+    process = CASE WHEN p_is.state = 2 THEN p_is.process END,
     is_json = p_is.is_json, headers = p_is.headers, failures = p_is.failures,
     successor = p_is.successor, size = _size(id, p_is.data, p_is.headers),
     data = CASE WHEN data = p_is.data THEN data ELSE p_is.data END
@@ -306,19 +352,29 @@ BEGIN
   PERFORM _remember_return(p_was, p_is.state, new_rank);
 END $$;
 
--- Take a message back whose lease is over.
+-- Take a message back whose lease is over. Of one that is gone, the row that is returned has its `seq` only.
 CREATE FUNCTION bide._lapse(p_was bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  new CONSTANT message := _fail(p_was, p_was.rank, p_now,
-    '"the lease lapsed: the holder died, hung, or needed longer than its lease"');
+  new message;
 BEGIN
-  PERFORM _store(p_was, new);
+  IF p_was.stopping IS NULL THEN
+    new := _fail(p_was, p_was.rank, p_now,
+                 '"the lease lapsed: the holder died, hung, or needed longer than its lease"');
+  ELSE
+    new := _stopped(p_was, p_now);
+  END IF;
+  IF new.seq IS NULL THEN
+    DELETE FROM message WHERE queue = p_was.queue AND id = p_was.id;
+  ELSE
+    PERFORM _store(p_was, new);
+  END IF;
   PERFORM _count_moves(_moved(p_was, new, 'lapsed', p_now));
+  new.seq := p_was.seq;
   RETURN new;
 END $$;
 
--- Lock a message, take it back if its lease is over, and return it; a row of nulls if there is none. A
+-- Lock a message, take it back if its lease is over, and return it; a row without a state if there is none. A
 -- replacement is another row: after waiting for the row before it, a query finds nothing and looks again.
 -- With `p_patience`, a leased message is waited for so many milliseconds at most: see `_awaited`.
 CREATE FUNCTION bide._locked(p_queue integer, p_id text, p_now bigint, p_patience integer DEFAULT NULL)
@@ -346,7 +402,7 @@ END $$;
 
 -- Lock a message that another transaction has locked, once that has ended. A leased one is waited for
 -- `p_patience` milliseconds at most. After that its holder settles it in a transaction of its own, which
--- may be open for long: it is returned without a lock, in the state SETTLING.
+-- may be open for long: it is returned without a lock, in the state SETTLING_STATE.
 CREATE FUNCTION bide._awaited(p_queue integer, p_id text, p_patience integer)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -368,7 +424,7 @@ BEGIN
       NULL;
     END;
   END IF;
-  awaited.state := SETTLING;
+  awaited.state := SETTLING_STATE;
   awaited.successor := NULL;  -- nobody else may change it now
   RETURN awaited;
 END $$;
@@ -381,5 +437,5 @@ BEGIN
   state := CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END;
   due := p_message.due;
   until := CASE WHEN p_message.state >= 2 THEN p_message.rank END;
-  holder := CASE WHEN p_message.state IN (2, SETTLING) THEN p_message.holder END;
+  holder := CASE WHEN p_message.state IN (2, SETTLING_STATE) THEN p_message.holder END;
 END $$;

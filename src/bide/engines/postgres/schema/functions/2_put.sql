@@ -68,7 +68,7 @@ CREATE FUNCTION bide._rows(
          _size(i.id, i.data, i.headers), NULL::integer, NULL::integer,
          (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint, coalesce(i.priority, 0)::smallint,
          coalesce(i.is_json, true), i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.headers,
-         i.failures, NULL::text, i.data
+         i.failures, NULL::text, i.data, NULL::text, NULL::text, NULL::text
   FROM unnest(p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group,
               p_headers, p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
     AS i(id, is_json, data, at, delay, priority, attempts, expires, "group", headers, attempt,
@@ -166,14 +166,15 @@ BEGIN
           moves := moves || _moved(was, NULL, NULL);
           CONTINUE;
         END IF;
-        EXIT WHEN was.seq IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL;
+        EXIT WHEN was.state IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL;
+        new.seq := coalesce(was.seq, new.seq);  -- it takes the place of one that is gone just now
         begun := moment;
         new := _debounced(new, begun + latest, moment);
         INSERT INTO message SELECT new.* ON CONFLICT (queue, id) DO NOTHING;
         EXIT WHEN FOUND;
       END LOOP;
       done := true;
-      IF was.seq IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN
+      IF was.state IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN
         moves := moves || _moved(NULL, new, 'put');
       ELSIF (was.state < 2 AND p_mode = 'replace' OR was.state = 3 AND p_mode <> 'keep')
             AND coalesce(was.seq = ANY (p_only_seqs), true) THEN

@@ -122,7 +122,7 @@ BEGIN
       END IF;
       RETURN QUERY
         UPDATE message m SET state = 2, rank = leased + p_lease, token = claim, holder = p_holder,
-          since = leased, limited = NULL  -- limits may have come meanwhile, and do not count it yet
+          process = p_process, since = leased, limited = NULL  -- limits may have come meanwhile, and do not count it yet
         WHERE m.ctid = ANY (good)
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim, clock,

@@ -148,7 +148,7 @@ BEGIN
       END IF;
       RETURN QUERY
         UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder,
-          since = moment
+          process = p_process, since = moment
         FROM (
           SELECT place, taken + nth AS nth, greatest(l.freed, s.freed, (greatest(
                    _opened(l.last, l.rate, us, nth), CASE WHEN s.name <> '' THEN

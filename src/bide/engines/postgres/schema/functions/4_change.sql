@@ -11,22 +11,25 @@ BEGIN
 END $$;
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
--- message is now (`state` null: it is gone; SETTLING: see `_awaited`, only an ack waits longer). If leases
+-- message is now (`state` null: it is gone; SETTLING_STATE: see `_awaited`, only an ack waits longer). If leases
 -- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
 -- of which all is done answers no row, where there are no limits, and else always that last row.
 --
 -- | verb | which messages | what |
 -- |---|---|---|
 -- | cancel, reschedule, bury_unheld | delayed, ready | delete; move to a due time; dead |
+-- | stop | delayed, ready, leased | delete; of a leased one, ask its worker to stop: that is not done yet |
 -- | edit | delayed, ready, without a due time also dead | change what `p_edit` names |
 -- | revive, purge | dead | ready or delayed again; delete |
 -- | release | leased | end the lease, as a failed attempt |
--- | ack, retry, bury, extend | leased, by the token given | as the holder says |
+-- | ack, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
+--
+-- `p_notes`, as JSON: of an ack the results, of an extend the reports; with no `p_delay` the leases stay.
 CREATE FUNCTION bide._change(
   p_verb text, p_queue text, p_now bigint, p_ids text[], p_tokens bigint[] DEFAULT NULL,
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
-  p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL, p_edit text DEFAULT NULL,
+  p_actor text DEFAULT NULL, p_notes text[] DEFAULT NULL, p_edit text DEFAULT NULL,
   p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  successor bigint)
@@ -47,6 +50,7 @@ DECLARE
   new message;
   cause text;
   how integer;
+  stops boolean;
   ends boolean := false;
   patience integer := CASE WHEN p_verb <> 'ack' THEN SETTLING_WAIT END;
   outcomes json[] := '{}';
@@ -54,7 +58,7 @@ BEGIN
   IF p_sender IS NOT NULL THEN
     PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[]}');
   END IF;
-  IF p_verb = 'extend' AND coalesce(p_delay < q.lease, true) THEN
+  IF p_verb = 'extend' AND p_delay IS NOT NULL AND coalesce(p_delay < q.lease, true) THEN
     PERFORM _shorten(q, p_delay);
   END IF;
   IF (edit ->> 'priority')::integer > 0 THEN
@@ -72,7 +76,7 @@ BEGIN
       outcomes := ARRAY(SELECT _outcome(n, true, NULL, NULL, NULL, NULL, NULL) FROM unnest(gone) AS n);
     END IF;
   END IF;
-  IF p_verb = 'cancel' AND cardinality(p_ids) = 1 AND NOT remembers AND p_if_due IS NULL
+  IF p_verb IN ('cancel', 'stop') AND cardinality(p_ids) = 1 AND NOT remembers AND p_if_due IS NULL
      AND p_only_seqs IS NULL THEN  -- most cancels: they delete at once what they would lock
     DELETE FROM message WHERE queue = q.id AND id = p_ids[1] AND state < 2
     RETURNING due INTO due;
@@ -87,17 +91,17 @@ BEGIN
     END IF;
   END IF;
   FOR wanted IN
-    SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
+    SELECT * FROM unnest(p_ids, p_tokens, p_notes) WITH ORDINALITY AS w(id, token, note, n)
     WHERE n <> ALL (gone) ORDER BY id COLLATE "C", n
   LOOP
     was := _locked(q.id, wanted.id, moment, patience);
-    CONTINUE WHEN was.seq IS NULL;
-    IF was.state = SETTLING THEN
+    CONTINUE WHEN was.state IS NULL;
+    IF was.state = SETTLING_STATE THEN
       patience := 0;  -- of many, only the first is waited for
     END IF;
     number := wanted.n;
     done := (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs)) AND CASE
-      WHEN p_verb IN ('cancel', 'reschedule', 'bury_unheld') THEN
+      WHEN p_verb IN ('cancel', 'stop', 'reschedule', 'bury_unheld') THEN
         was.state < 2 AND (p_if_due IS NULL OR was.due = p_if_due)
       WHEN p_verb = 'edit' THEN
         was.state < 2 OR was.state = 3 AND new_due IS NULL
@@ -107,6 +111,8 @@ BEGIN
       WHEN p_verb = 'release' THEN was.state = 2
       ELSE was.state = 2 AND was.token = wanted.token
     END;
+    stops := p_verb = 'stop' AND was.state = 2 AND (p_if_due IS NULL OR was.due = p_if_due)
+             AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     successor := NULL;
     IF p_verb = 'cancel' AND was.successor IS NOT NULL AND p_if_due IS NULL AND p_only_seqs IS NULL THEN
       successor := (was.successor::json ->> 'due')::bigint;
@@ -114,6 +120,10 @@ BEGIN
     END IF;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
+      IF stops THEN
+        PERFORM _stop(was, p_actor);
+        state := STOPPING_STATE;
+      END IF;
       RETURN NEXT;
       IF p_sender IS NOT NULL THEN
         outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
@@ -131,7 +141,7 @@ BEGIN
       new.expires := was.expires + was.due - coalesce(was.planned, was.due);  -- as its put asked
     END IF;
     CASE p_verb
-      WHEN 'cancel' THEN
+      WHEN 'cancel', 'stop' THEN
         new := NULL;
         cause := 'cancelled';
         how := 1;
@@ -158,8 +168,13 @@ BEGIN
         new.failures := _failed(was.failures, was.attempt, moment, '', p_reason, NULL);
         how := 3;
       WHEN 'extend' THEN
-        new.rank := moment + p_delay;
-        new.extended := coalesce(was.extended, 0) + 1;
+        IF p_delay IS NOT NULL THEN
+          new.rank := moment + p_delay;
+          new.extended := coalesce(was.extended, 0) + 1;
+        END IF;
+        IF wanted.note IS NOT NULL THEN
+          new.progress := left(wanted.note, -1) || ',"moment":' || moment || '}';
+        END IF;
       WHEN 'ack' THEN
         cause := 'acked';
         how := 0;
@@ -173,7 +188,9 @@ BEGIN
           new := NULL;
         END IF;
       ELSE  -- bury, release, retry
-        IF NOT p_untouched THEN
+        IF was.stopping IS NOT NULL THEN
+          new := _stopped(was, moment);
+        ELSIF NOT p_untouched THEN
           new := _fail(was, moment, moment, p_reason, p_verb = 'bury');
           cause := CASE WHEN p_verb <> 'bury' AND was.attempt + 1 < was.attempts THEN 'retried' END;
         ELSIF was.successor IS NOT NULL THEN
@@ -191,8 +208,8 @@ BEGIN
           END IF;
         END IF;
     END CASE;
-    IF remembers AND how IS NOT NULL THEN
-      PERFORM _remember_end(q, CASE how WHEN 3 THEN new ELSE was END, how, moment, p_actor, wanted.result);
+    IF (remembers OR was.stopping IS NOT NULL) AND how IS NOT NULL THEN
+      PERFORM _remember_end(q, CASE how WHEN 3 THEN new ELSE was END, how, moment, p_actor, wanted.note);
     END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
@@ -207,9 +224,14 @@ BEGIN
       ends := ends OR was.state = 2;
     END IF;
     IF new.seq IS NULL THEN
-      state := NULL; due := CASE WHEN p_verb <> 'ack' THEN was.due END; until := NULL; holder := NULL;
+      state := NULL; until := NULL;
+      due := CASE WHEN p_verb <> 'ack' THEN was.due END;
+      holder := CASE WHEN p_verb <> 'ack' THEN was.holder END;
     ELSE
       SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+      IF p_verb = 'extend' AND was.stopping IS NOT NULL THEN
+        state := STOPPING_STATE;
+      END IF;
     END IF;
     RETURN NEXT;
     IF p_sender IS NOT NULL THEN
@@ -233,7 +255,8 @@ BEGIN
   END IF;
 END $$;
 
--- Delete messages that are held by these tokens and have no successor; answer the places of their ids.
+-- Delete messages that are held by these tokens, have no successor, and whose workers were not asked to
+-- stop; answer the places of their ids.
 CREATE FUNCTION bide._ack(p_queue integer, p_moment bigint, p_ids text[], p_tokens bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -246,14 +269,14 @@ BEGIN
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n), LATERAL (
       SELECT ctid FROM message
       WHERE queue = p_queue AND id = w.id AND token = w.token AND rank > p_moment  -- leased: the others
-        AND successor IS NULL                                                      -- have no token
+        AND successor IS NULL AND stopping IS NULL                                 -- have no token
       OFFSET 0
     ) AS m
     ORDER BY w.id COLLATE "C", w.token, w.n
   ), acked AS (
     DELETE FROM message AS m USING held
     WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > p_moment
-      AND m.successor IS NULL
+      AND m.successor IS NULL AND m.stopping IS NULL
     RETURNING held.n, m.limited, m."group"
   )
   SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
@@ -292,11 +315,58 @@ BEGIN
     LIMIT p_limit;
 END $$;
 
+-- The leased messages that a rule names, but those whose workers were asked to stop; at most `p_limit`.
+CREATE FUNCTION bide._running(p_queue integer, p_group text, p_after bigint, p_before bigint,
+                              p_limit bigint)
+RETURNS SETOF bide.message LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN QUERY
+    SELECT * FROM message
+    WHERE queue = p_queue AND state = 2 AND stopping IS NULL AND due >= p_after AND due < p_before
+      AND (p_group IS NULL OR "group" = p_group)
+    ORDER BY rank, seq LIMIT p_limit;
+END $$;
+
+-- Ask the workers of leased messages that a rule names to stop, at most `p_most`. Answers whose are stopping,
+-- how many were cancelled, because their leases were over, and whether more are left. Those that have changed
+-- meanwhile are left alone, and those that are being settled.
+CREATE FUNCTION bide._stop_all(
+  q bide.queue, p_now bigint, p_group text, p_after bigint, p_before bigint, p_actor text, p_most bigint,
+  OUT count integer, OUT more boolean, OUT stopping text[]
+) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  ids text[] := ARRAY(SELECT id FROM _running(q.id, p_group, p_after, p_before, p_most + 1));
+  changed text[] := '{}';
+  patience integer := SETTLING_WAIT;
+  wanted text;
+  was message;
+BEGIN
+  more := cardinality(ids) > p_most;
+  FOREACH wanted IN ARRAY ARRAY(SELECT id FROM unnest(ids[:p_most]) AS id ORDER BY id COLLATE "C") LOOP
+    was := _locked(q.id, wanted, NULL, patience);
+    IF was.state = SETTLING_STATE THEN
+      patience := 0;
+    END IF;
+    IF (was.state = 2 AND was.stopping IS NULL AND was.due >= p_after AND was.due < p_before
+        AND (p_group IS NULL OR was."group" = p_group)) IS NOT TRUE THEN
+      changed := changed || wanted;
+    END IF;
+  END LOOP;
+  ids := ARRAY(SELECT id FROM unnest(ids[:p_most]) WITH ORDINALITY AS i(id, n)
+               WHERE id <> ALL (changed) ORDER BY n);
+  SELECT count(*) FILTER (WHERE c.done),
+         coalesce(array_agg(ids[c.number] ORDER BY c.number) FILTER (WHERE c.state = STOPPING_STATE), '{}')
+  INTO count, stopping FROM _change('stop', q.name, p_now, ids, p_actor => p_actor) AS c;
+END $$;
+
 -- Delete up to BULK messages and count why. Answers how many, and whether more are left. Each is looked
--- at again when it is locked: it may have been claimed, moved or changed meanwhile.
+-- at again when it is locked: it may have been claimed, moved or changed meanwhile. With `p_running` the
+-- workers of leased ones are asked to stop, too: `stopping` has their ids.
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state bigint, p_group text, p_after bigint,
-  p_before bigint, p_actor text, OUT count integer, OUT more boolean
+  p_before bigint, p_actor text, p_running boolean,
+  OUT count integer, OUT more boolean, OUT stopping text[]
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -308,6 +378,7 @@ DECLARE
   ids text[];
   wanted text;
   was message;
+  stop record;
 BEGIN
   CASE p_state
     WHEN 0 THEN first_due := moment + 1;
@@ -338,6 +409,13 @@ BEGIN
     moves := moves || _moved(was, NULL, CASE WHEN was.state < 4 THEN p_cause END);
   END LOOP;
   PERFORM _count_moves(moves);
+  stopping := '{}';
+  IF p_running AND NOT more THEN
+    stop := _stop_all(q, p_now, p_group, first_due, last_due, p_actor, BULK - count);
+    count := count + stop.count;
+    more := stop.more;
+    stopping := stop.stopping;
+  END IF;
 END $$;
 
 -- Set what is given for a queue, made if it does not exist.
@@ -357,6 +435,9 @@ BEGIN
   moment := _moment(p_now);
   limiting := _limit(_open(p_queue, moment, true), p_limits, moment);
   q := limiting.q;
+  IF _may_forget() THEN  -- also ends that `_fold` has not noted
+    PERFORM _forget_ends(q, moment);
+  END IF;
   resumed := q.paused AND NOT coalesce(p_paused, true);
   IF p_paused AND NOT q.paused THEN
     INSERT INTO pause (queue, since, actor) VALUES (q.id, moment, p_actor);

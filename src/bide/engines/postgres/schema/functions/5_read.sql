@@ -263,7 +263,7 @@ BEGIN
     'state', _name((_stands(m, moment)).state), 'due', m.due, 'planned', m.planned,
     'priority', m.priority, 'attempt', m.attempt + (m.state = 2)::integer, 'attempts', m.attempts,
     'failures', m.failures, 'ahead', ahead, 'holder', m.holder, 'since', m.since,
-    'extended', m.extended, 'until', CASE WHEN m.state = 2 THEN m.rank END,
+    'extended', m.extended, 'stopping', m.stopping, 'progress', m.progress, 'until', CASE WHEN m.state = 2 THEN m.rank END,
     'ended', CASE WHEN m.state > 2 THEN m.rank END, 'limited', limiting,
     'successor', (m.successor::json ->> 'due')::bigint));
 END $$;
@@ -294,13 +294,11 @@ DECLARE
   ends json;
 BEGIN
   SELECT * INTO m FROM message WHERE queue = q.id AND id = p_id;
-  IF q.ends THEN
-    SELECT json_agg(json_build_array(how, e.moment, by, due, attempt, since, failures::json,
-      CASE WHEN e.moment > right_now - q.result_ttl THEN result END) ORDER BY seq DESC) INTO ends
-    FROM (SELECT * FROM ended AS o WHERE o.queue = q.id AND o.id = p_id
-          AND o.moment + 0 > right_now - greatest(q.history, q.result_ttl)
-          ORDER BY seq DESC LIMIT p_limit) AS e;
-  END IF;
+  SELECT json_agg(json_build_array(how, e.moment, by, due, attempt, since, failures::json,
+    CASE WHEN e.moment > right_now - q.result_ttl THEN result END) ORDER BY seq DESC) INTO ends
+  FROM (SELECT * FROM ended AS o WHERE o.queue = q.id AND o.id = p_id
+        AND o.moment + 0 > right_now - _ends_kept(q)
+        ORDER BY seq DESC LIMIT p_limit) AS e;
   RETURN json_build_array((_stands(m, right_now)).state, coalesce(ends, '[]'::json));
 END $$;
 
@@ -341,14 +339,16 @@ BEGIN
   RETURN json_build_object('start', first, 'overdue', overdue, 'buckets', counts, 'later', pending - overdue);
 END $$;
 
--- How many delayed and ready messages a rule names.
-CREATE FUNCTION bide._count_unheld(p_queue text, p_group text, p_after bigint, p_before bigint)
+-- How many delayed and ready messages a rule names; and leased ones, with `p_running`.
+CREATE FUNCTION bide._count_where(p_queue text, p_group text, p_after bigint, p_before bigint,
+                                  p_running boolean)
 RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   q CONSTANT queue := _queue(p_queue);
 BEGIN
-  RETURN (SELECT count(*) FROM _unheld(q.id, p_group, p_after, p_before, NULL));
+  RETURN (SELECT count(*) FROM _unheld(q.id, p_group, p_after, p_before, NULL))
+       + (SELECT count(*) FROM _running(q.id, p_group, p_after, p_before, NULL) WHERE p_running);
 END $$;
 
 -- The names of the queues that begin so, of those that the caller may use.

@@ -14,7 +14,15 @@ BEGIN
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
-  WITH changes AS (DELETE FROM tally RETURNING *)
+  WITH changes AS (
+    DELETE FROM tally RETURNING *
+  ), with_ends AS (
+    UPDATE queue SET ends = true FROM (
+      SELECT DISTINCT queue FROM changes WHERE what = 'ended'
+    ) AS e, LATERAL (  -- `OFFSET 0`: one look-up each
+      SELECT id FROM queue WHERE id = e.queue AND NOT ends FOR UPDATE SKIP LOCKED OFFSET 0
+    ) AS q WHERE queue.id = q.id
+  )
   INSERT INTO total AS t (queue, what, hour, count)
   SELECT queue, coalesce(part, what), CASE WHEN part = 'put' THEN -1 ELSE hour END, sum(by)
   FROM changes LEFT JOIN _part ON whole = what GROUP BY 1, 2, 3
@@ -88,6 +96,20 @@ BEGIN
   INSERT INTO sleeper VALUES (p_process, p_queue || ' ' || p_id, EVERYTHING, _moment(NULL))
   ON CONFLICT (queue, process) DO UPDATE SET seen = excluded.seen;
   RETURN _tag(p_queue || ' ' || p_id);
+END $$;
+
+-- The messages of the queue with a number that a process has claimed, and whose workers were asked to stop. It
+-- is told of that by a notification without names: others may read it who may not use the queue.
+CREATE FUNCTION bide._stopping(p_process text, p_number integer)
+RETURNS TABLE (queue text, id text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT q.name, m.id FROM queue AS q JOIN message AS m ON m.queue = q.id
+    WHERE q.id = p_number AND _may_use(q.name)
+      AND m.state = 2 AND m.stopping IS NOT NULL AND m.process = p_process
+    ORDER BY m.rank;
 END $$;
 
 -- Wake the processes that would sleep past the time at which a message can be claimed: all of them if

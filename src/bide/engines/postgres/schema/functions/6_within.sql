@@ -84,7 +84,7 @@ BEGIN
   SELECT json_agg(c), min(c.due) FILTER (WHERE c.number = 0 OR c.state IN (0, 1)) INTO answer, wake
   FROM _change(p_verb, p_queue, p_now, ARRAY[p_id], ARRAY[p_token], p_delay => p_delay,
                p_reason => p_reason,
-               p_results => CASE WHEN p_result IS NOT NULL THEN ARRAY[p_result] END) AS c;
+               p_notes => CASE WHEN p_result IS NOT NULL THEN ARRAY[p_result] END) AS c;
   PERFORM _wake_at_commit(p_queue, wake, p_now);
   RETURN json_build_array(coalesce(answer, '[]'));
 EXCEPTION WHEN lock_not_available OR insufficient_privilege OR serialization_failure THEN
@@ -117,14 +117,14 @@ BEGIN
           c.attempts, c.expires, c.groups, c.headers, c.latest) AS p;
         wake := CASE WHEN c.latest IS NULL
                      THEN least(c.new_due, _moment(asked.now) + c.new_delay) ELSE 0 END;
-      WHEN c.verb IN ('cancel', 'reschedule') THEN
+      WHEN c.verb IN ('cancel', 'stop', 'reschedule') THEN
         SELECT json_agg(a), min(a.due) FILTER (WHERE a.done AND c.verb = 'reschedule') INTO rows, wake
         FROM _change(c.verb, c.queue, asked.now, c.ids, p_at => c.new_due, p_delay => c.new_delay,
                      p_if_due => c.if_due, p_actor => c.actor) AS a;
-      WHEN c.verb = 'cancel_where' THEN
+      WHEN c.verb IN ('cancel_where', 'stop_where') THEN
         SELECT json_agg(a), NULL INTO rows, wake
         FROM _delete_where('cancelled', c.queue, asked.now, NULL, c.of_group, c.after, c.before,
-                           c.actor) AS a;
+                           c.actor, c.verb = 'stop_where') AS a;
       ELSE  -- configure: seldom a change, and one locks the queue until the commit
         wake := NULL;
         PERFORM _configure(c.queue, asked.now, NULL, c.keep, p_history => c.history,

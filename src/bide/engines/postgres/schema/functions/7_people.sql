@@ -154,7 +154,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT ('{delayed,ready,leased,dead,acked,expired}'::text[])[p_state + 1]
+  SELECT ('{delayed,ready,leased,dead,acked,expired,settling,stopping}'::text[])[p_state + 1]
 $$;
 
 -- Cancel a message that no worker holds. Done: it will not be delivered.
@@ -163,6 +163,16 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / SECOND_MS.0))::outcome
   FROM (SELECT 1) AS one LEFT JOIN _change(
     'cancel', queue COLLATE "C", NULL, ARRAY[id], p_actor => session_user::text) AS c ON true
+$$;
+
+-- The same; with `running` also ask the worker of a message that is held to stop. Then its state is stopping:
+-- unless the worker still acks it, it is cancelled.
+CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text, running boolean) RETURNS bide.outcome
+LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / SECOND_MS.0))::outcome
+  FROM (SELECT 1) AS one LEFT JOIN _change(
+    CASE WHEN running THEN 'stop' ELSE 'cancel' END, queue COLLATE "C", NULL, ARRAY[id],
+    p_actor => session_user::text) AS c ON true
 $$;
 
 -- Move a message that no worker holds to another due time.
