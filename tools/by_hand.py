@@ -5,6 +5,7 @@ from typing import NamedTuple
 MEMORY = "memory/engine.py"
 STATE = "memory/queue_state.py"
 RECORD = "rules/record.py"
+CHANGE = "rules/change.py"
 DECIDE = "rules/decide.py"
 LEASES = "rules/leases.py"
 UNHELD = "rules/unheld.py"
@@ -106,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "purged ones are not counted",
-        UNHELD,
+        CHANGE,
         "Change(record, None, (how,), end_of",
         "Change(record, None, (), end_of",
     ),
@@ -161,8 +162,8 @@ MUTANTS = [
     Mutant(
         "a dry run forgets",
         CHANGING,
-        "store.look(command.queue).count_unheld",
-        "store.open(command.queue).count_unheld",
+        "queue = store.look(command.queue)\n        held =",
+        "queue = store.open(command.queue)\n        held =",
     ),
     Mutant(
         "next does not see leases",
@@ -179,8 +180,8 @@ MUTANTS = [
     Mutant(
         "an edit stores what was not there",
         MEMORY,
-        'on_conflict != "revive" and not command.if_version',
-        'on_conflict != "revive"',
+        "elif command.stores_new:",
+        'elif command.on_conflict != "revive":',
     ),
     Mutant(
         "one tick early",
