@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 import bide
+from bide.testing import FakeClock
 from bide.testing.hooks import url_of
 from tests.within.libraries import ASYNCHRONOUS, BLOCKING, Made, User, libpq
 
@@ -182,19 +183,22 @@ def test_what_is_being_settled_is_skipped_and_its_neighbours_are_not(
 
 
 def test_a_lease_that_ends_while_the_transaction_is_open_goes_to_nobody_else(
-    orders: bide.Queue, open_transaction: psycopg.Connection[Any]
+    postgres_url: Callable[[], str],
 ) -> None:
-    orders.put(1, id="a")
-    (delivery,) = orders.claim(lease="100ms")
-    delivery.ack(within=open_transaction)
-    is_over = "SELECT extract(epoch FROM clock_timestamp()) * 1000 > %s"
-    while open_transaction.execute(is_over, (delivery.claimed + 100,)).fetchone() == (False,):
-        pass
-    assert orders.claim(wait=0) == []
-    assert orders.cancel("a").state == "settling"
-    open_transaction.rollback()
-    (again,) = orders.claim(lease=60)
-    assert again.attempt == 2
+    clock, url = FakeClock(), postgres_url()
+    with (
+        bide.Queue("orders", url, clock=clock) as orders,
+        closing(psycopg.connect(libpq(url))) as connection,
+    ):
+        orders.put(1, id="a")
+        (delivery,) = orders.claim(lease=60)
+        delivery.ack(within=connection)
+        clock.advance(61)
+        assert orders.claim() == []
+        assert orders.cancel("a").state == "settling"
+        connection.rollback()
+        (again,) = orders.claim(lease=60)
+        assert again.attempt == 2
 
 
 def test_many_that_are_being_settled_are_waited_for_once(
