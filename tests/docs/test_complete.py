@@ -109,13 +109,13 @@ def test_every_state_and_every_cause_is_told() -> None:
 
 
 def test_the_diagram_shows_what_the_table_says() -> None:
-    """All ways of a message but the rare ones, of causes and of what transfers do."""
+    """All ways of a message but the rare ones, of causes, of transfers and of what is stopped."""
     known = {(t.cause, t.before or "-", t.after or "-") for t in TRANSITIONS}
     usual = {
         (t.cause, t.before or "-", t.after or "-")
         for t in TRANSITIONS
         if t.cause not in ("replace", "succeed", "purge", "forget")
-        and not any(word in t.when for word in ("import", "move"))
+        and not any(word in t.when for word in ("import", "move", "asked to stop"))
     }
     drawn = {
         (cause, before, after)
