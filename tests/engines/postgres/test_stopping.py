@@ -222,3 +222,18 @@ def test_what_its_worker_is_settling_in_a_transaction_is_left_alone(
     with bide.Queue("q", url) as queue:
         assert queue.get("c1") is None
         assert queue.history("c1") == []
+
+
+def test_an_ack_in_the_transaction_of_a_user_is_remembered_too(
+    engine: PostgresEngine, other: PostgresEngine, user: psycopg.Connection[Any], url: str
+) -> None:
+    """It is the shortest of all acks, and keeps nothing of other messages."""
+    with bide.Queue("q", url) as queue:
+        queue.put_many([bide.NewMessage(1, id=id) for id in ("c1", "c2")])
+        one, two = queue.claim(2)
+        stop(other, one.id)
+        one.ack(within=user)
+        two.ack(within=user)
+        user.commit()
+        assert [end.how for end in queue.history(one.id)] == ["acked"]
+        assert queue.history(two.id) == []
