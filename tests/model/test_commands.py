@@ -22,7 +22,7 @@ from bide.model.internal_queues import (
 )
 from bide.model.message import Item
 from bide.model.replies import Counts, Flow, Outcome, Sizes
-from bide.server.limits.decoding import Given
+from bide.server.limits.decoding import BatchCommand
 from bide.server.validate import RULES
 
 EXAMPLES: list[Any] = [
@@ -167,7 +167,7 @@ def test_a_reply_travels_as_json(reply: Any) -> None:
 def test_every_field_of_a_command_that_is_not_a_choice_is_bounded_on_the_wire() -> None:
     own_rules = {"queue", "cursor", "priority", "attempts", "group"}  # see `validate`
     any_text = {"prefix", "reason"}
-    for kind in msgspec.inspect.type_info(Given).types:  # type: ignore[attr-defined]
+    for kind in msgspec.inspect.type_info(BatchCommand).types:  # type: ignore[attr-defined]
         for field in kind.fields:
             if field.name in {*RULES, *own_rules, *any_text}:
                 continue

@@ -26,7 +26,7 @@ from bide.server.app import ServerApp
 from bide.server.http.client_address import ClientAddress
 from bide.server.operation import Operation
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import WINDOW
+from bide.server.shared_state import LOGIN_WINDOW
 from bide.testing import FakeClock
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
@@ -376,7 +376,7 @@ def test_failed_logins_are_throttled_until_the_minute_is_over(
     again = unknown.get("/v1/queues")
     assert (again.status, again.headers["retry-after"]) == (429, "60")
     assert "try again in 60 s" in again.problem["detail"]
-    clock.advance(WINDOW)
+    clock.advance(LOGIN_WINDOW)
     assert unknown.get("/v1/queues").status == 200
     assert guess(client, 1) == [401]
 

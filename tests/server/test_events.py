@@ -193,7 +193,7 @@ def test_a_worker_by_http_is_told_of_in_its_namespace(serve: Serve, make_token: 
 def test_a_token_that_is_revoked_hears_no_more(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "RECHECK", 0.05)
+    monkeypatch.setattr(admission, "RECHECK_EVERY", 0.05)
     server = serve(auth="required")
     token = make_token("shop", "read")
     with listening(server.with_token(token), "counts=0.02") as stream:

@@ -67,7 +67,7 @@ def test_a_turn_that_is_not_waited_for_any_more_goes_to_the_next() -> None:
 
 
 def test_of_long_loops_one_at_a_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_bodies, "SLICE", 0.0)
+    monkeypatch.setattr(request_bodies, "SLICE_SECONDS", 0.0)
 
     async def story() -> None:
         bodies, said = LargeBodies(1), []

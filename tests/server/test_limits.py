@@ -45,7 +45,7 @@ from bide.model.limits import (
 )
 from bide.model.message import MAX_ATTEMPT, MAX_ATTEMPTS
 from bide.server.limits.open_calls import Claimers
-from bide.server.limits.request_bodies import CHECKED
+from bide.server.limits.request_bodies import UNCHECKED_BYTES
 from tests.server.client import Client, Q, Reply
 from tests.server.conftest import Serve
 
@@ -197,7 +197,7 @@ def test_what_tokens_are_made_of_is_bounded(make_token: Any) -> None:
 
 def large(one: bytes, count: int, begin: bytes, end: bytes) -> bytes:
     """Return a request of more than a megabyte: spaces are worth nothing."""
-    return begin + b" " * CHECKED + b",".join([one] * count) + end
+    return begin + b" " * UNCHECKED_BYTES + b",".join([one] * count) + end
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_large_request_holds_a_bounded_number_of_objects(
 def test_a_large_message_may_hold_anything_in_its_body(serve: Serve) -> None:
     client = serve(max_body=4 << 20)
     body = b'{"body": [' + b",".join([b"{}"] * (MAX_OBJECTS + 300_000)) + b"]}"
-    assert len(body) > CHECKED
+    assert len(body) > UNCHECKED_BYTES
     assert client.send("POST", f"{Q}/messages", data=body).status == 201
 
 

@@ -38,7 +38,7 @@ def read(data: bytes) -> Any:
 @pytest.fixture(params=["at once", "in steps"], autouse=True)
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "in steps":
-        monkeypatch.setattr(decoding, "AT_ONCE", 0)
+        monkeypatch.setattr(decoding, "UNCOUNTED_BYTES", 0)
         monkeypatch.setattr(decoding, "LARGE", 0)
 
 
@@ -105,7 +105,7 @@ def test_a_put_with_too_many_header_fields_is_not_read_to_its_end(
 
 
 def test_a_list_that_announces_too_many_values_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "AT_ONCE", 0)
+    monkeypatch.setattr(decoding, "UNCOUNTED_BYTES", 0)
     monkeypatch.setattr(decoding, "LARGE", 0)
     announced = b"\x81\xa8commands\xdd" + MAX_PACKED.to_bytes(4, "big")
     with pytest.raises(Problem, match="more than 6,000,000 values"):
@@ -114,9 +114,9 @@ def test_a_list_that_announces_too_many_values_is_not_read(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536])
 def test_lengths_of_each_size_are_counted(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(decoding, "AT_ONCE", 0)
+    monkeypatch.setattr(decoding, "UNCOUNTED_BYTES", 0)
     monkeypatch.setattr(decoding, "LARGE", 0)
-    monkeypatch.setattr(decoding, "_COUNTED_AT_ONCE", 1)
+    monkeypatch.setattr(decoding, "_VALUES_PER_PAUSE", 1)
     monkeypatch.setattr("bide.model.limits.MAX_PACKED", 20)
     assert read(msgspec.msgpack.encode({"commands": [cmd.Put("q", [Item("a", b"1" * size)])]}))
     with pytest.raises(Problem, match="more than 20 values"):

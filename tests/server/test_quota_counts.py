@@ -140,7 +140,7 @@ def test_a_count_that_is_under_way_ends_with_the_server() -> None:
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[module.Quotas]:
     """Provide quotas whose counts take no time."""
-    monkeypatch.setattr(module, "SHARE", 0)
+    monkeypatch.setattr(module, "PAUSE_FACTOR", 0)
     lane, usage = open_lane("memory://counting"), SharedState()
     settings = Settings(quotas={"shop": Quota(pending=10)})
     yield module.Quotas(settings, lane, SlowReads(lane), usage)
@@ -168,7 +168,7 @@ def test_a_count_that_failed_is_repeated_as_soon_as_one_that_did_not(
         with pytest.raises(Problem, match="may have 10 messages and has 10"):
             await counting.admit(SHOP, [PUT])
 
-    monkeypatch.setattr(counting, "_sum", count)
+    monkeypatch.setattr(counting, "_total", count)
     monkeypatch.setattr(module, "COUNT_EVERY", -1.0)
     asyncio.run(story())
 
@@ -183,7 +183,7 @@ def test_a_put_waits_for_the_first_count_but_for_no_later_one_while_there_is_roo
             await counted.wait()
             return 8
 
-        monkeypatch.setattr(counting, "_sum", count)
+        monkeypatch.setattr(counting, "_total", count)
         first, second = (asyncio.create_task(counting.admit(SHOP, [PUT])) for _ in range(2))
         await asyncio.sleep(0)
         assert [first.done(), second.done()] == [False, False]
@@ -194,7 +194,7 @@ def test_a_put_waits_for_the_first_count_but_for_no_later_one_while_there_is_roo
             use.messages.value = 0
         await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30)
         counted.set()
-        await asyncio.gather(*counting._counting.values())
+        await asyncio.gather(*counting._counts_under_way.values())
 
     monkeypatch.setattr(module, "COUNT_EVERY", -100.0)
     asyncio.run(story())
@@ -215,12 +215,12 @@ def test_what_is_put_as_a_count_begins_is_counted_once(
             return stored
 
         monkeypatch.setattr(counting, "_names", names)
-        monkeypatch.setattr(counting, "_sum", count)
+        monkeypatch.setattr(counting, "_total", count)
         for _ in range(6):  # the second of them begins a count, which none waits for
             with await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30):
                 stored += 1
             named.clear()
-        over = asyncio.ensure_future(asyncio.wait([*counting._counting.values()]))
+        over = asyncio.ensure_future(asyncio.wait([*counting._counts_under_way.values()]))
         named.set()
         await over
         with counting.shared.of("shop") as use:
@@ -237,7 +237,7 @@ def test_a_put_that_is_under_way_as_a_count_begins_is_counted(
         return 0  # the store does not show it yet
 
     async def story() -> None:
-        monkeypatch.setattr(counting, "_sum", nothing)
+        monkeypatch.setattr(counting, "_total", nothing)
         with await counting.admit(SHOP, [PUT] * 7):
             with pytest.raises(Problem, match="may have 10 messages and has 7"):
                 await counting.admit(SHOP, [PUT] * 4)

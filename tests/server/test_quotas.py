@@ -21,7 +21,7 @@ from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
 from bide.server.access.tokens import Tokens
 from bide.server.limits import quotas as module
-from bide.server.limits.admitted import ENDED
+from bide.server.limits.admitted import HISTORY_RECORD
 from bide.server.limits.quotas import Quotas
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.problem import Problem
@@ -109,7 +109,7 @@ def test_dead_and_kept_messages_count_and_deleting_makes_room(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RECOUNT_EVERY", -1.0)
-    monkeypatch.setattr(module, "SHARE", 0)
+    monkeypatch.setattr(module, "PAUSE_FACTOR", 0)
     client = serve(auth="required", quotas={"shop": Quota(pending=3)})
     client = client.with_token(make_token("shop", "admin"))
     client.send("PATCH", "/v1/queues/orders", {"keep": "1h"})
@@ -183,7 +183,7 @@ def test_stored_bytes_are_bounded_and_deleting_makes_room(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
-    monkeypatch.setattr(module, "SHARE", 0)
+    monkeypatch.setattr(module, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(module, "WEIGH_EVERY", -60.0)
     server = serve(auth="required", quotas={"shop": Quota(stored=10_000)})
     client = server.with_token(make_token("shop", "admin"))
@@ -228,7 +228,7 @@ def test_results_are_remembered_while_there_is_room(
 ) -> None:
     """An ack is never refused; without room for its result, it is done without one."""
     monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
-    monkeypatch.setattr(module, "SHARE", 0)
+    monkeypatch.setattr(module, "PAUSE_FACTOR", 0)
     server = serve(auth="required", quotas={"shop": Quota(stored=20_000)})
     shop = server.with_token(make_token("shop", "admin"))
     assert shop.send("PATCH", Q, {"result_ttl": "1d"}).status == 200
@@ -257,7 +257,7 @@ def test_reasons_are_cut_to_a_line_without_room(
 ) -> None:
     """Else retries of one message would fill the store: each may leave 8 KiB."""
     monkeypatch.setattr(module, "RECOUNT_EVERY", 0.0)
-    monkeypatch.setattr(module, "SHARE", 0)
+    monkeypatch.setattr(module, "PAUSE_FACTOR", 0)
     server = serve(auth="required", quotas={"shop": Quota(stored=20_000)})
     shop = server.with_token(make_token("shop", "admin"))
     assert shop.put(f"{Q}/messages/m", {"body": 1, "attempts": 100}).status == 201
@@ -307,7 +307,7 @@ def test_what_a_batch_settles_is_counted_once_for_all(
     for _ in range(2):  # the second time their leases are over, which only the store knows
         assert shop.post("/v1/batch", {"commands": commands}).status == 200
     first, second = before
-    assert second - first == 2 * ENDED + 1 + 2
+    assert second - first == 2 * HISTORY_RECORD + 1 + 2
 
 
 def test_a_namespace_has_so_many_queues(serve: Serve, make_token: Any) -> None:
@@ -332,7 +332,7 @@ def test_a_namespace_has_so_many_queues(serve: Serve, make_token: Any) -> None:
 def test_requests_and_answers_of_a_namespace_have_a_rate(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CARRIED", 1)
+    monkeypatch.setattr(module, "REPORT_BYTES", 1)
     server = serve(auth="required", quotas={"shop": Quota(byte_rate=0.5)})
     shop = server.with_token(make_token("shop", "admin"))
     assert shop.post(f"{Q}/messages", {"body": "x" * 1_000}).status == 201
@@ -348,7 +348,7 @@ def test_requests_and_answers_of_a_namespace_have_a_rate(
 def test_what_anybody_may_ask_for_counts_for_nobody(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CARRIED", 1)
+    monkeypatch.setattr(module, "REPORT_BYTES", 1)
     server = serve(auth="required", quotas={"*": Quota(byte_rate=50_000)})
     for path in ("/docs", "/openapi.json", "/docs", "/openapi.json"):
         assert len(server.get(path).data) > 50_000
@@ -379,7 +379,7 @@ def test_what_is_told_after_the_end_counts_nowhere() -> None:
 def test_a_namespace_has_its_whole_allowance_on_a_machine_that_has_just_started(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CARRIED", 1)
+    monkeypatch.setattr(module, "REPORT_BYTES", 1)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     server = serve(auth="required", quotas={"shop": Quota(rate=0.01, byte_rate=100_000)})
     shop = server.with_token(make_token("shop", "produce"))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from math import ceil
-from typing import Any
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -70,10 +70,10 @@ class SharedFile:
         self._file = -1  # a late call must not use another file with this number
 
 
-WINDOW = 60.0
+LOGIN_WINDOW = 60.0
 """Seconds in which failed logins of an address are counted."""
 
-PLACES = 16_384
+LOGIN_PLACES = 16_384
 """The number of places for addresses. Of two addresses with the same place, the refused one is
 counted, or else the last one."""
 
@@ -81,6 +81,18 @@ MAX_KNOWN = 10_000
 """The number of valid tokens that are remembered: they stay usable from a refused address."""
 
 _ATTEMPTS = struct.Struct("=16sdQ")
+"""The fields of `Attempts` in the file."""
+
+
+class Attempts(NamedTuple):
+    """The failed logins of an address."""
+
+    key: bytes
+    """The digest of the address or network."""
+    began: float
+    """The time of the first one, in seconds of the monotonic clock."""
+    failures: int
+    """How many there were since."""
 
 
 class LoginThrottle(SharedFile):
@@ -93,7 +105,8 @@ class LoginThrottle(SharedFile):
 
     def __init__(self, descriptor: int | None = None) -> None:
         super().__init__(descriptor)
-        self._known: BoundedDict[bytes, None] = BoundedDict(MAX_KNOWN)
+        self._valid_tokens: BoundedDict[bytes, None] = BoundedDict(MAX_KNOWN)
+        """Digests of tokens that were valid lately."""
 
     def check(self, address: str, token: str, now: float) -> None:
         """Refuse an address with too many failed logins.
@@ -101,21 +114,22 @@ class LoginThrottle(SharedFile):
         Args:
             address: the address of the client.
             token: the token of the request.
-            now: the time.
+            now: the time, in seconds of the monotonic clock.
 
         Raises:
             Problem: too many logins have failed; it says when to try again.
         """
-        if not address or _digest(token) in self._known:
+        if not address or _digest(token) in self._valid_tokens:
             return
+        key = _digest(network_of(address))
         with self.locked() as file:
-            known, began, count = self._read(file, key := _digest(network_of(address)))
-        wait = began + WINDOW - now
-        if known == key and count >= MAX_FAILED_LOGINS and wait > 0:
+            attempts = self._read(file, key)
+        wait = attempts.began + LOGIN_WINDOW - now
+        if attempts.key == key and attempts.failures >= MAX_FAILED_LOGINS and wait > 0:
             raise Problem(
                 "too-many-logins",
-                f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {WINDOW:g} s; try "
-                f"again in {ceil(wait)} s",
+                f"{address} has sent {MAX_FAILED_LOGINS:,} wrong tokens within {LOGIN_WINDOW:g} s; "
+                f"try again in {ceil(wait)} s",
                 headers={"retry-after": str(ceil(wait))},
             )
 
@@ -125,22 +139,24 @@ class LoginThrottle(SharedFile):
             return
         key = _digest(network_of(address))
         with self.locked() as file:
-            known, began, count = self._read(file, key)
-            if now < began + WINDOW and known == key:
-                count += 1
-            elif now < began + WINDOW and count >= MAX_FAILED_LOGINS:
-                return
+            attempts = self._read(file, key)
+            is_current = now < attempts.began + LOGIN_WINDOW
+            if is_current and attempts.key == key:
+                attempts = attempts._replace(failures=attempts.failures + 1)
+            elif is_current and attempts.failures >= MAX_FAILED_LOGINS:
+                return  # the place is that of another address, which stays refused
             else:
-                began, count = now, 1
-            os.pwrite(file, _ATTEMPTS.pack(key, began, count), _place_of(key))
+                attempts = Attempts(key, now, 1)
+            os.pwrite(file, _ATTEMPTS.pack(*attempts), _place_of(key))
 
     def passed(self, token: str) -> None:
         """Remember a valid token."""
-        self._known[_digest(token)] = None
+        self._valid_tokens[_digest(token)] = None
 
-    def _read(self, file: int, key: bytes) -> tuple[Any, ...]:
+    def _read(self, file: int, key: bytes) -> Attempts:
+        """Return what is at the place of a key: perhaps attempts of another one, or none."""
         data = os.pread(file, _ATTEMPTS.size, _place_of(key))
-        return _ATTEMPTS.unpack(data.ljust(_ATTEMPTS.size, b"\0"))
+        return Attempts(*_ATTEMPTS.unpack(data.ljust(_ATTEMPTS.size, b"\0")))
 
 
 def _digest(text: str) -> bytes:
@@ -148,13 +164,18 @@ def _digest(text: str) -> bytes:
 
 
 def _place_of(key: bytes) -> int:
-    return int.from_bytes(key[:8]) % PLACES * _ATTEMPTS.size
+    """Return the offset in the file at which attempts of a key are."""
+    return int.from_bytes(key[:8]) % LOGIN_PLACES * _ATTEMPTS.size
 
 
 NEVER = float("-inf")
 """The time of a count before the first one."""
 
-_KEY = 16
+_KEY_SIZE = 16
+
+
+Measure = Literal["messages", "stored"]
+"""What is counted: messages, or their bytes, which takes longer."""
 
 
 class Amount(msgspec.Struct):
@@ -184,14 +205,24 @@ class NamespaceUsage(msgspec.Struct):
     byte_at: float = 0.0
     """The time at which `byte_allowance` was computed."""
 
+    def amount(self, measure: Measure) -> Amount:
+        """Return the amount of a measure."""
+        return self.messages if measure == "messages" else self.stored
+
     def packed(self, key: bytes) -> bytes:
-        """Return its record."""
-        messages, stored, *paces = msgspec.structs.astuple(self)
+        """Return its record in the file: the key of the namespace, and all fields as numbers."""
+        messages, stored, *allowances = msgspec.structs.astuple(self)
         amounts = *msgspec.structs.astuple(messages), *msgspec.structs.astuple(stored)
-        return _RECORD.pack(key, *amounts, *paces)
+        return _RECORD.pack(key, *amounts, *allowances)
+
+    @classmethod
+    def unpacked(cls, record: bytes) -> "NamespaceUsage":
+        """Return the usage of a record; see `packed`."""
+        _key, *numbers = _RECORD.unpack(record)
+        return cls(Amount(*numbers[:3]), Amount(*numbers[3:6]), *numbers[6:])
 
 
-_RECORD = struct.Struct(f"={_KEY}s10d")
+_RECORD = struct.Struct(f"={_KEY_SIZE}s10d")
 
 
 class NamespaceFile(SharedFile):
@@ -206,6 +237,7 @@ class NamespaceFile(SharedFile):
         super().__init__(descriptor)
         self._size = size
         self._places: dict[bytes, int] = {}
+        """The offsets of the known records by their keys."""
 
     def place_of(self, file: int, key: bytes, new: bytes) -> int:
         """Return the offset of a key's record; append a new record if there is none.
@@ -214,9 +246,9 @@ class NamespaceFile(SharedFile):
         """
         if key not in self._places:
             end = os.fstat(file).st_size
-            known = os.pread(file, end, 0)
+            records = os.pread(file, end, 0)  # other processes may have appended some
             for place in range(0, end, self._size):
-                self._places[known[place : place + _KEY]] = place
+                self._places[records[place : place + _KEY_SIZE]] = place
             if key not in self._places:
                 os.pwrite(file, new, end)
                 self._places[key] = end
@@ -224,7 +256,7 @@ class NamespaceFile(SharedFile):
 
 
 def _key_of(namespace: str | None) -> bytes:
-    return hashlib.blake2b((namespace or "").encode(), digest_size=_KEY).digest()
+    return hashlib.blake2b((namespace or "").encode(), digest_size=_KEY_SIZE).digest()
 
 
 class QuotaUsage(NamespaceFile):
@@ -239,16 +271,16 @@ class QuotaUsage(NamespaceFile):
         key = _key_of(namespace)
         with self.locked() as file:
             place = self.place_of(file, key, NamespaceUsage().packed(key))
-            _, *values = _RECORD.unpack(os.pread(file, _RECORD.size, place))
-            use = NamespaceUsage(Amount(*values[:3]), Amount(*values[3:6]), *values[6:])
+            use = NamespaceUsage.unpacked(os.pread(file, _RECORD.size, place))
             yield use
             os.pwrite(file, use.packed(key), place)
 
 
-COLUMNS = 64
+MOST_COLUMNS = 64
 """The number of processes of a server whose requests under way are counted."""
 
 _PAIR = struct.Struct("=2d")
+"""Messages and bytes."""
 
 
 class Columns(SharedFile):
@@ -259,14 +291,14 @@ class Columns(SharedFile):
 
     def __init__(self, descriptor: int | None = None) -> None:
         super().__init__(descriptor)
-        self.mine = next((n for n in range(COLUMNS) if self._takes(n)), None)
+        self.own_column = next((n for n in range(MOST_COLUMNS) if self._locks(n)), None)
         """The column of this process; `None`: there are too many processes."""
 
     def is_alive(self, column: int) -> bool:
         """Return whether the process of a column lives."""
-        if column == self.mine:
+        if column == self.own_column:
             return True
-        if self._takes(column):
+        if self._locks(column):
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, column)
             return False
         return True
@@ -276,7 +308,8 @@ class Columns(SharedFile):
 
         The threads of one process do not exclude each other.
         """
-        byte = COLUMNS + int.from_bytes(_key_of(namespace)[:4])
+        # The bytes before are the locks of columns.
+        byte = MOST_COLUMNS + int.from_bytes(_key_of(namespace)[:4])
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, byte)
         return byte
 
@@ -285,7 +318,8 @@ class Columns(SharedFile):
         if not self.is_closed:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
-    def _takes(self, column: int) -> bool:
+    def _locks(self, column: int) -> bool:
+        """Try to lock a column; tell whether this process has it now."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, column)
         except OSError:
@@ -301,38 +335,41 @@ class UnderWay(NamespaceFile):
     """
 
     def __init__(self, columns: Columns, descriptor: int | None = None) -> None:
-        super().__init__(_KEY + COLUMNS * _PAIR.size, descriptor)
+        super().__init__(_KEY_SIZE + MOST_COLUMNS * _PAIR.size, descriptor)
         self._columns = columns
-        if columns.mine is not None:  # a dead process may have had this column
+        if columns.own_column is not None:  # a dead process may have had this column
             with self.locked() as file:
                 for place in range(0, os.fstat(file).st_size, self._size):
-                    os.pwrite(file, bytes(_PAIR.size), self._offset(place, columns.mine))
+                    os.pwrite(file, bytes(_PAIR.size), self._offset(place, columns.own_column))
 
     def add(self, namespace: str | None, messages: float, stored: float) -> None:
         """Count what a put adds; negative numbers when it has ended."""
-        if self._columns.mine is None or self.is_closed:
+        if self._columns.own_column is None or self.is_closed:
             return
         with self.locked() as file:
-            offset = self._offset(self._place(file, namespace), self._columns.mine)
-            before = _PAIR.unpack(os.pread(file, _PAIR.size, offset))
-            os.pwrite(file, _PAIR.pack(before[0] + messages, before[1] + stored), offset)
+            offset = self._offset(self._place(file, namespace), self._columns.own_column)
+            messages_before, stored_before = _PAIR.unpack(os.pread(file, _PAIR.size, offset))
+            pair = messages_before + messages, stored_before + stored
+            os.pwrite(file, _PAIR.pack(*pair), offset)
 
     def of(self, namespace: str | None) -> tuple[float, float]:
         """Return how many messages and bytes are under way, of all live processes."""
         with self.locked() as file:
             place = self._place(file, namespace)
-            data = os.pread(file, COLUMNS * _PAIR.size, self._offset(place, 0))
+            data = os.pread(file, MOST_COLUMNS * _PAIR.size, self._offset(place, 0))
         columns = enumerate(_PAIR.iter_unpack(data))
         pairs = [pair for n, pair in columns if any(pair) and self._columns.is_alive(n)]
         return sum(messages for messages, _ in pairs), sum(stored for _, stored in pairs)
 
     def _place(self, file: int, namespace: str | None) -> int:
+        """Return the offset of the record of a namespace."""
         key = _key_of(namespace)
         return self.place_of(file, key, key.ljust(self._size, b"\0"))
 
     @staticmethod
     def _offset(place: int, column: int) -> int:
-        return place + _KEY + column * _PAIR.size
+        """Return the offset of the pair of a process in the record at `place`."""
+        return place + _KEY_SIZE + column * _PAIR.size
 
 
 _HEAD = struct.Struct("=QQ")
@@ -370,10 +407,10 @@ class _Posts(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_posts = msgspec.msgpack.Decoder(_Posts).decode
-_decode = msgspec.msgpack.Decoder(ServerStats).decode
+_decode_posts = msgspec.msgpack.Decoder(_Posts).decode
+_decode_stats = msgspec.msgpack.Decoder(ServerStats).decode
 
-_FINEST = 1 << 20
+_FRACTIONS = 1 << 20
 """Sums of seconds are multiples of 1/this: they add up exactly in any order, so a sum does not
 fall by a rounding error when a process ends."""
 
@@ -387,6 +424,7 @@ class SharedStats(SharedFile):
     def __init__(self, descriptor: int | None = None) -> None:
         super().__init__(descriptor)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        """The name of this process among the posts."""
 
     def post(self, stats: ServerStats) -> None:
         """Post what this process has done so far."""
@@ -405,23 +443,24 @@ class SharedStats(SharedFile):
         """Lock the posts. Changes are stored."""
         with self.locked() as file:
             head = os.pread(file, _HEAD.size, 0)
-            at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
-            posts = _posts(os.pread(file, size, at)) if size else _Posts()
-            for name in [name for name in posts.living if not _lives(name)]:
+            offset, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
+            posts = _decode_posts(os.pread(file, size, offset)) if size else _Posts()
+            for name in [name for name in posts.living if not _is_alive(name)]:
                 ended = posts.ended.plus(_read(posts.living.pop(name)).ceased())
                 newest = dict(list(ended.tallies.items())[-MAX_TALLIES:])
                 posts.ended = msgspec.structs.replace(ended, tallies=newest)
             yield posts
             data = _encode(posts)
             # Not over the current posts: a process that is killed while writing changes nothing.
-            place = _HEAD.size if at - _HEAD.size >= len(data) else at + size
-            os.pwrite(file, data, place)
-            os.pwrite(file, _HEAD.pack(place, len(data)), 0)
+            has_room_before = offset - _HEAD.size >= len(data)
+            new_offset = _HEAD.size if has_room_before else offset + size
+            os.pwrite(file, data, new_offset)
+            os.pwrite(file, _HEAD.pack(new_offset, len(data)), 0)
 
 
 def _read(post: bytes | msgspec.Raw) -> ServerStats:
     """Decode figures, rounded so that they add up exactly."""
-    stats = _decode(post)
+    stats = _decode_stats(post)
     stats.seconds = {operation: _exact(took) for operation, took in stats.seconds.items()}
     for tally in (*stats.tallies.values(), *stats.sent.tallies.values()):
         tally.lateness.sum = _exact(tally.lateness.sum)
@@ -430,12 +469,14 @@ def _read(post: bytes | msgspec.Raw) -> ServerStats:
 
 
 def _exact(seconds: float) -> float:
-    return math.floor(seconds * _FINEST) / _FINEST
+    return math.floor(seconds * _FRACTIONS) / _FRACTIONS
 
 
-def _lives(name: str) -> bool:
+def _is_alive(name: str) -> bool:
+    """Tell whether the process with a name among the posts lives."""
+    process_id, _, _word = name.partition("-")
     try:
-        os.kill(int(name.partition("-")[0]), 0)
+        os.kill(int(process_id), 0)  # sends no signal
     except OSError:
         return False
     return True

@@ -9,10 +9,10 @@ import msgspec
 from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH
 
-LINE = 200
+SHORT_REASON = 200
 """The maximum length of a reason in a namespace without room, in characters."""
 
-ENDED = 256
+HISTORY_RECORD = 256
 """About the number of bytes of a record in a history, without result and reasons."""
 
 
@@ -26,16 +26,17 @@ class Admitted:
 
     def __init__(self, commands: Sequence[Any]) -> None:
         self.commands = commands
-        self._ends: list[Callable[[], object]] = []
+        self._end_calls: list[Callable[[], object]] = []
+        """What `end` will call."""
 
     def at_end(self, call: Callable[[], object]) -> None:
         """Call a function when the commands have been executed, or failed."""
-        self._ends.append(call)
+        self._end_calls.append(call)
 
     def end(self) -> None:
         """Call what was given to `at_end`, the last one first; once."""
-        while self._ends:
-            self._ends.pop()()
+        while self._end_calls:
+            self._end_calls.pop()()
 
     def __enter__(self) -> Self:
         return self
@@ -49,15 +50,18 @@ class Admitted:
         self.end()
 
 
-def left_by(command: Any) -> int:
+def bytes_left_by(command: Any) -> int:
     """Return how many bytes of results and reasons a command leaves in the store."""
     if isinstance(command, cmd.Ack):
-        return ENDED * command.weight + sum(map(len, filter(None, command.results)))
-    if isinstance(command, cmd.BuryCommand) or (
-        isinstance(command, cmd.RetryCommand) and (command.reason or not command.release)
-    ):
-        return (ENDED + min(len(command.reason), REASON_LENGTH)) * command.weight
-    return 0
+        return HISTORY_RECORD * command.weight + sum(map(len, filter(None, command.results)))
+    if isinstance(command, cmd.RetryCommand):
+        records_failure = bool(command.reason) or not command.release
+    else:
+        records_failure = isinstance(command, cmd.BuryCommand)
+    if not records_failure:
+        return 0
+    size: int = (HISTORY_RECORD + min(len(command.reason), REASON_LENGTH)) * command.weight
+    return size
 
 
 def shortened(command: Any) -> Any:
@@ -68,6 +72,6 @@ def shortened(command: Any) -> Any:
     if isinstance(command, cmd.Ack):
         return msgspec.structs.replace(command, results=[])
     if isinstance(command, (cmd.BuryCommand, cmd.RetryCommand, cmd.Release)):
-        line = next(iter(command.reason.splitlines()), "")[:LINE]
-        return msgspec.structs.replace(command, reason=line)
+        first_line = next(iter(command.reason.splitlines()), "")
+        return msgspec.structs.replace(command, reason=first_line[:SHORT_REASON])
     return command

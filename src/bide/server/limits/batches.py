@@ -25,13 +25,21 @@ MOST_UNDER_WAY = 5_000
 """Commands of batches that may be under way. The lane accepts twice as many without delay, so the
 commands of one batch keep their order."""
 
-AT_ONCE = 16
+MOST_LARGE_AT_ONCE = 16
 """How many commands with large replies are executed at once: each may return one message of any
 size."""
 
-_LARGE = (cmd.Find, cmd.Scan, cmd.Claim, cmd.Explain, cmd.ForecastCommand, cmd.History, cmd.Queues)
+_WITH_LARGE_REPLIES = (
+    cmd.Find,
+    cmd.Scan,
+    cmd.Claim,
+    cmd.Explain,
+    cmd.ForecastCommand,
+    cmd.History,
+    cmd.Queues,
+)
 
-_BOUNDED = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
+_WITH_MAX_BYTES = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -57,20 +65,21 @@ class BatchPart(NamedTuple):
 def parts_of(batch: Sequence[Sent]) -> list[BatchPart]:
     """Return the parts of a batch, in order."""
     parts: list[BatchPart] = []
-    sent_together: list[Sent] = []
-    large = 0
+    together: list[Sent] = []
+    large_count = 0
     for sent in batch:
-        slow, is_large = is_slow(sent.command), isinstance(sent.command, _LARGE)
-        if sent_together and (slow or large + is_large > AT_ONCE):
-            parts.append(BatchPart(sent_together, False, large))
-            sent_together, large = [], 0
+        slow = is_slow(sent.command)
+        own_count = 1 if isinstance(sent.command, _WITH_LARGE_REPLIES) else 0
+        if together and (slow or large_count + own_count > MOST_LARGE_AT_ONCE):
+            parts.append(BatchPart(together, large=large_count))
+            together, large_count = [], 0
         if slow:
-            parts.append(BatchPart([sent], True, int(is_large)))
+            parts.append(BatchPart([sent], slow=True, large=own_count))
         else:
-            sent_together.append(sent)
-            large += is_large
-    if sent_together:
-        parts.append(BatchPart(sent_together, False, large))
+            together.append(sent)
+            large_count += own_count
+    if together:
+        parts.append(BatchPart(together, large=large_count))
     return parts
 
 
@@ -86,7 +95,8 @@ class Batches:
         self._gate = gate
         self._clock = clock
         self._under_way = 0
-        self._less = asyncio.Event()
+        """How many commands of batches are under way."""
+        self._fewer_under_way = asyncio.Event()
         """Set when fewer commands are under way."""
 
     async def execute(self, batch: Sequence[Sent], visit: Visit) -> list[Answer]:
@@ -105,12 +115,10 @@ class Batches:
             Problem: there is no room for the replies.
             ClientGone: the client has gone.
         """
-        wanted, only_reads = 0, True
-        for sent in batch:
-            wanted += room_for(sent.command, self._gate.largest)
-            only_reads = only_reads and sent.command.only_reads
-        if wanted:
-            await visit.hold(min(wanted, cmd.MAX_BYTES))
+        wanted_room = sum(room_for(sent.command, self._gate.largest) for sent in batch)
+        only_reads = all(sent.command.only_reads for sent in batch)
+        if wanted_room:
+            await visit.hold(min(wanted_room, cmd.MAX_BYTES))
         room = cmd.MAX_BYTES
         answers: list[Answer] = []
         for part in parts_of(batch):
@@ -120,29 +128,42 @@ class Batches:
                 answers += await self._execute(part, visit, in_order=not only_reads)
             elif room > 0:
                 share = room // part.large
-                bounded = part._replace(sent=[_bounded(sent, share) for sent in part.sent])
+                bounded = part._replace(sent=[_with_max_bytes(sent, share) for sent in part.sent])
                 replies = await self._execute(bounded, visit, in_order=not only_reads)
                 room -= sum(len(_encode(reply)) for reply in replies if isinstance(reply, Reply))
                 answers += replies
             else:
-                small = [sent for sent in part.sent if not isinstance(sent.command, _LARGE)]
-                done = iter(await self._execute(BatchPart(small), visit, in_order=not only_reads))
-                answers += [
-                    _put_off(sent.command, self._clock.now())
-                    if isinstance(sent.command, _LARGE)
-                    else next(done)
-                    for sent in part.sent
-                ]
+                answers += await self._execute_without_room(part, visit, in_order=not only_reads)
         return answers
 
+    async def _execute_without_room(
+        self, part: BatchPart, visit: Visit, *, in_order: bool
+    ) -> list[Answer]:
+        """Execute only commands whose replies are small; return an answer for each command."""
+        is_large = [isinstance(sent.command, _WITH_LARGE_REPLIES) for sent in part.sent]
+        small = [sent for sent, large in zip(part.sent, is_large, strict=True) if not large]
+        replies = iter(await self._execute(BatchPart(small), visit, in_order=in_order))
+        now = self._clock.now()
+        return [
+            _answer_without_room(sent.command, now) if large else next(replies)
+            for sent, large in zip(part.sent, is_large, strict=True)
+        ]
+
     async def _execute(self, part: BatchPart, visit: Visit, *, in_order: bool) -> list[Answer]:
-        """Execute commands at once; return a reply or an error for each."""
+        """Execute commands at once; return a reply or an error for each.
+
+        Args:
+            part: the commands.
+            visit: the request.
+            in_order: whether the lane executes them in their order, see `Lane.acall`.
+        """
         if part.slow:
-            return [await self._slow_read(part.sent[0].command, visit)]
+            (sent,) = part.sent
+            return [await self._slow_read(sent.command, visit)]
         count = len(part.sent)
         while self._under_way + count > MOST_UNDER_WAY:
-            self._less.clear()
-            await self._less.wait()
+            self._fewer_under_way.clear()
+            await self._fewer_under_way.wait()
         self._under_way += count
         call = self._gate.lane.acall
         try:
@@ -161,7 +182,7 @@ class Batches:
             )
         finally:
             self._under_way -= count
-            self._less.set()
+            self._fewer_under_way.set()
 
     async def _slow_read(self, command: cmd.Command, visit: Visit) -> Answer:
         """Execute a slow read; return its reply or its error."""
@@ -174,14 +195,16 @@ class Batches:
             return error
 
 
-def _bounded(sent: Sent, share: int) -> Sent:
+def _with_max_bytes(sent: Sent, share: int) -> Sent:
+    """Return a command whose reply takes at most `share` bytes, or one message of any size."""
     command = sent.command
-    if isinstance(command, _BOUNDED) and command.max_bytes > share:
+    if isinstance(command, _WITH_MAX_BYTES) and command.max_bytes > share:
         return Sent(msgspec.structs.replace(command, max_bytes=share), sent.identity)
     return sent
 
 
-def _put_off(command: cmd.Command, now: int) -> Answer:
+def _answer_without_room(command: cmd.Command, now: int) -> Answer:
+    """Return the answer to a command that was not executed: the caller asks again."""
     match command:
         case cmd.Find():
             return Found([])

@@ -27,18 +27,23 @@ from bide.server.problem import Problem, invalid
 SLICE = 64 * 1024
 """Bytes that are scanned in one step, and the most that a request may have around its list."""
 
-_FIRST = 256
+_FIRST_SCAN = 256
 """Bytes of an object that are scanned first; each step takes twice as many, up to `SLICE`."""
 
+# The quantifiers are possessive (`*+`): nothing is tried a second time in another way.
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_FLAT = rb'(?:[^\[\]{}"]++|%b)*+' % _STRING
+_WITHOUT_BRACKETS = rb'(?:[^\[\]{}"]++|%b)*+' % _STRING
 
-_BEGIN = re.compile(rb"\s*+\{%b\[" % _FLAT, re.DOTALL)
-_NEXT = re.compile(rb"\s*+(,?)\s*+([\]{]?)")
+_BEGIN_OF_LIST = re.compile(rb"\s*+\{%b\[" % _WITHOUT_BRACKETS, re.DOTALL)
+"""The beginning of a request, up to the bracket of its list."""
 
-_NO_SIGNS = bytes(set(range(256)) - set(b'[]{}"'))
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_STEPS = bytes.maketrans(b"[]", b"\x01\xff")
+_NEXT_OF_LIST = re.compile(rb"\s*+(?P<comma>,?)\s*+(?P<sign>[\]{]?)")
+"""What comes before an object of the list, and its first sign, or the end of the list."""
+
+# What `_scan` makes of a piece: its brackets and quotes, of one kind, then as steps of the depth.
+_NOT_SIGNS = bytes(set(range(256)) - set(b'[]{}"'))
+_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_DEPTH_STEPS = bytes.maketrans(b"[]", b"\x01\xff")
 """What a bracket adds to the depth, as a signed byte."""
 
 
@@ -53,44 +58,61 @@ async def split(data: bytes, longest: int, pause: Pause) -> tuple[bytes, list[by
     Raises:
         Problem: the request is malformed, an object is too long, or there are too many.
     """
-    begin = _BEGIN.match(data, 0, SLICE)
-    if begin is None:
+    beginning = _BEGIN_OF_LIST.match(data, 0, SLICE)
+    if beginning is None:
         raise _malformed("it does not begin with an object and its list")
     objects: list[bytes] = []
-    at = begin.end()
+    at = beginning.end()
     while True:
-        match = _NEXT.match(data, at, at + SLICE)
-        sign = match[2] if match else b""
-        if not match or not sign or (sign == b"{" and bool(match[1]) is not bool(objects)):
+        match = _NEXT_OF_LIST.match(data, at, at + SLICE)
+        sign = match["sign"] if match else b""
+        if match is None or not sign:
             raise _malformed(f"an object or the end of the list is missing at byte {at:,}")
+        has_comma = bool(match["comma"])
         if sign == b"]":
             break
+        if has_comma is not bool(objects):  # a comma comes before each object but the first
+            raise _malformed(f"an object or the end of the list is missing at byte {at:,}")
         if len(objects) == MAX_HTTP_MESSAGES:
             raise invalid(
                 "messages",
                 f"messages are more than {MAX_HTTP_MESSAGES:,}; send them in several requests",
             )
-        at = await _end_of_object(data, match.start(2), len(objects), longest, pause)
-        objects.append(data[match.start(2) : at])
-    if match[1]:
+        begin = match.start("sign")
+        at = await _end_of_object(data, begin, len(objects), longest, pause)
+        objects.append(data[begin:at])
+    if has_comma:
         raise _malformed(f"an object is missing at byte {at:,}")
-    around = begin[0] + data[match.start(2) : match.start(2) + SLICE + 1]
+    end_of_list = match.start("sign")
+    around = beginning[0] + data[end_of_list : end_of_list + SLICE + 1]
     if len(around) > SLICE:
         raise _malformed(f"there are more than {SLICE:,} bytes beside its list")
     return around, objects
 
 
 async def _end_of_object(data: bytes, begin: int, number: int, longest: int, pause: Pause) -> int:
-    """Return the end of the object that begins at a byte."""
-    at, size = begin + 1, min(_FIRST, SLICE)
+    """Return the end of the object that begins at a byte.
+
+    Args:
+        data: the request.
+        begin: the offset of the object.
+        number: the place of the object in its list, for the error text.
+        longest: bytes that the object may take.
+        pause: lets other requests go on.
+
+    Raises:
+        Problem: the object does not end, or is too long.
+    """
+    at, size = begin + 1, min(_FIRST_SCAN, SLICE)
     depth, in_string = 1, False
     while at - begin <= longest:
         await pause()
         piece = data[at : at + size]
         if not piece:
             raise _malformed(f"the object of byte {begin:,} does not end")
-        if _ends_escaped(piece):
+        if _ends_escaped(piece):  # an escape is not cut in two
             piece = data[at : at + size + 1]
+        # Without escapes, each quote begins or ends a string; the length stays the same.
         piece = piece.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
         depth_after, in_string_after = _scan(piece, depth, in_string)
         if depth_after is None:
@@ -116,20 +138,26 @@ def _scan(piece: bytes, depth: int, in_string: bool) -> tuple[int | None, bool]:
 
     The depth is `None` if the object ends in the piece. Each step is one call for the whole piece,
     so that a byte costs about the same in any text.
+
+    Args:
+        piece: the piece.
+        depth: how many brackets are open before it.
+        in_string: whether it begins within a string.
     """
-    signs = piece.translate(_ONE_KIND, _NO_SIGNS)
+    signs = piece.translate(_BRACES_TO_BRACKETS, _NOT_SIGNS)
     if in_string or b'"' in signs:
-        parts = signs.replace(b'""', b"").split(b'"')
+        parts = signs.replace(b'""', b"").split(b'"')  # within and outside of strings in turn
         signs = b"".join(parts[1::2] if in_string else parts[::2])
         if len(parts) % 2 == 0:
             in_string = not in_string
     signs = signs.replace(b"[]", b"").replace(b"[]", b"")  # most pairs; they change no depth
-    closed = signs.count(b"]")
-    if closed >= depth:
-        steps = memoryview(signs.translate(_STEPS)).cast("b")
+    closing_count = signs.count(b"]")
+    if closing_count >= depth:  # else the depth cannot become 0
+        steps = memoryview(signs.translate(_DEPTH_STEPS)).cast("b")
         if 0 in accumulate(steps, initial=depth):
             return None, in_string
-    return depth + len(signs) - 2 * closed, in_string
+    opening_count = len(signs) - closing_count
+    return depth + opening_count - closing_count, in_string
 
 
 def _end_in(piece: bytes, depth: int, in_string: bool) -> int:
@@ -145,20 +173,22 @@ def _end_in(piece: bytes, depth: int, in_string: bool) -> int:
     return end
 
 
-def _malformed(why: str) -> Problem:
-    return Problem("malformed", f'The body cannot be read as {{"messages": [{{...}}, ...]}}: {why}')
+def _malformed(reason: str) -> Problem:
+    return Problem(
+        "malformed", f'The body cannot be read as {{"messages": [{{...}}, ...]}}: {reason}'
+    )
 
 
-Given = cmd.Command | Bulk | Undo
+BatchCommand = cmd.Command | Bulk | Undo
 
-AT_ONCE = 4 * 1024 * 1024
+UNCOUNTED_BYTES = 4 * 1024 * 1024
 """Bytes up to which values are not counted first: skipping them takes 20 ms at most."""
 
-_COUNTED_AT_ONCE = 4_096
+_VALUES_PER_PAUSE = 4_096
 """Values that are counted before other requests may go on."""
 
 
-_Place = Annotated[int, Meta(ge=0, le=limits.MAX_COMMANDS)]
+_CommandPlace = Annotated[int, Meta(ge=0, le=limits.MAX_COMMANDS)]
 
 
 class _Identified(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -170,7 +200,7 @@ class _Identified(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     time."""
     number: Annotated[int, Meta(ge=1, le=1 << 53)] = 1
     """The number of the batch. It grows with each batch of the client."""
-    places: Annotated[list[_Place], Meta(max_length=limits.MAX_COMMANDS)] = []
+    places: Annotated[list[_CommandPlace], Meta(max_length=limits.MAX_COMMANDS)] = []
     """The place of each command in the batch as it was sent first; by default 0, 1, 2 and so on. To
     send only some commands again, name their places."""
     repeated: bool = False
@@ -180,10 +210,10 @@ class _Identified(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 class RequestBatch(_Identified):
     """Commands to be executed in this order, each all or nothing."""
 
-    commands: Annotated[list[Given], Meta(max_length=limits.MAX_COMMANDS)]
+    commands: Annotated[list[BatchCommand], Meta(max_length=limits.MAX_COMMANDS)]
 
 
-class _Raws(_Identified):
+class _RawBatch(_Identified):
     """A batch with encoded commands."""
 
     commands: Annotated[list[Raw], Meta(max_length=limits.MAX_COMMANDS)]
@@ -195,13 +225,17 @@ class _Headers(msgspec.Struct):
     headers: Raw = field(default_factory=Raw)
 
 
-_whole = msgspec.msgpack.Decoder(RequestBatch).decode
-_raw_batch = msgspec.msgpack.Decoder(_Raws).decode
-_headers = msgspec.msgpack.Decoder(_Headers).decode
-_fields = msgspec.msgpack.Decoder(Annotated[dict[str, Raw], Meta(max_length=100)]).decode
-_raws = msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=limits.MAX_COUNT)]).decode
-_item = msgspec.msgpack.Decoder(Item).decode
-_command: Callable[[bytes | Raw], Given] = msgspec.msgpack.Decoder(Given).decode
+_decode_batch = msgspec.msgpack.Decoder(RequestBatch).decode
+_decode_raw_batch = msgspec.msgpack.Decoder(_RawBatch).decode
+_decode_headers = msgspec.msgpack.Decoder(_Headers).decode
+_decode_fields = msgspec.msgpack.Decoder(Annotated[dict[str, Raw], Meta(max_length=100)]).decode
+_decode_raws = msgspec.msgpack.Decoder(
+    Annotated[list[Raw], Meta(max_length=limits.MAX_COUNT)]
+).decode
+_decode_item = msgspec.msgpack.Decoder(Item).decode
+_decode_command: Callable[[bytes | Raw], BatchCommand] = msgspec.msgpack.Decoder(
+    BatchCommand
+).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -214,44 +248,57 @@ async def unpack(data: bytes, pause: Pause) -> RequestBatch:
         InvalidArgument: the headers of a message are too long.
     """
     if len(data) <= LARGE:
-        return _whole(data)
-    if len(data) > AT_ONCE:
+        return _decode_batch(data)
+    if len(data) > UNCOUNTED_BYTES:
         await _count_values(data, pause)
-    commands, named, fields = [], 0, 0
-    raws = _raw_batch(data)
-    for raw in raws.commands:
-        command = _command(raw) if len(memoryview(raw)) <= LARGE else await _large(raw, pause)
-        check_count("messages", named := named + command.weight, limits.MAX_BATCH_MESSAGES)
+    commands: list[BatchCommand] = []
+    message_count = field_count = 0
+    raw_batch = _decode_raw_batch(data)
+    for raw in raw_batch.commands:
+        if len(memoryview(raw)) <= LARGE:
+            command = _decode_command(raw)
+        else:
+            command = await _large_command(raw, pause)
+        message_count += command.weight
+        check_count("messages", message_count, limits.MAX_BATCH_MESSAGES)
         if isinstance(command, cmd.Put):
-            check_fields(fields := fields + sum(map(_fields_of, command.items)))
+            field_count += sum(map(_field_count, command.items))
+            check_fields(field_count)
         commands.append(command)
         await pause()
-    identified = {name: getattr(raws, name) for name in _Identified.__struct_fields__}
-    return RequestBatch(commands=commands, **identified)
+    identity = {name: getattr(raw_batch, name) for name in _Identified.__struct_fields__}
+    return RequestBatch(commands=commands, **identity)
 
 
-async def _large(raw: Raw, pause: Pause) -> Given:
+async def _large_command(raw: Raw, pause: Pause) -> BatchCommand:
     """Decode a large command; the messages of a put are decoded one by one."""
-    fields = _fields(raw)
+    fields = _decode_fields(raw)
     check_headers(fields.get("headers", Raw()))
-    packed = fields.get("items", Raw())
+    raw_items = fields.get("items", Raw())
     if "items" in fields:
-        fields["items"] = Raw(b"\x90")
-    command = _command(_encode(fields))
+        fields["items"] = Raw(_EMPTY_LIST)
+    command = _decode_command(_encode(fields))
     if not isinstance(command, cmd.Put):
         return command
     items: list[Item] = []
-    count = 0
-    for packed_item in _raws(packed):
-        if len(memoryview(packed_item)) > LARGE:
-            check_headers(_headers(packed_item).headers)
-        items.append(_item(packed_item))
-        check_fields(count := count + _fields_of(items[-1]))
+    field_count = 0
+    for raw_item in _decode_raws(raw_items):
+        if len(memoryview(raw_item)) > LARGE:
+            check_headers(_decode_headers(raw_item).headers)
+        item = _decode_item(raw_item)
+        items.append(item)
+        field_count += _field_count(item)
+        check_fields(field_count)
         await pause()
     return msgspec.structs.replace(command, items=items)
 
 
-def _fields_of(item: Item) -> int:
+_EMPTY_LIST = b"\x90"
+"""In msgpack."""
+
+
+def _field_count(item: Item) -> int:
+    """Return how many header fields and failures a message has."""
     return len(item.headers or ()) + len(item.failures)
 
 
@@ -271,41 +318,46 @@ def check_headers(raw: Raw) -> None:
 async def _count_values(data: bytes, pause: Pause) -> None:
     """Count the values of a batch.
 
+    The first byte of a value says what it is, and how many bytes or values follow (the msgpack
+    specification, "Formats").
+
     Raises:
         Problem: there are too many.
         DecodeError: it ends too early.
     """
-    at, remaining, seen, end = 0, 1, 0, len(data)
+    at, end = 0, len(data)
+    remaining = 1  # values that must still come: the batch itself is one
+    seen = 0
     while remaining:
         seen += 1
-        if not seen % _COUNTED_AT_ONCE:
+        if not seen % _VALUES_PER_PAUSE:
             check_count("values", seen + remaining, limits.MAX_PACKED)
             await pause()
         if at >= end:
             break
-        kind = data[at]
+        first_byte = data[at]
         at += 1
         remaining -= 1
-        if kind < 0x80 or kind >= 0xE0:
+        if first_byte < 0x80 or first_byte >= 0xE0:  # a small number
             continue
-        if kind <= 0x9F:
-            remaining += (kind & 0x0F) * (2 if kind < 0x90 else 1)
-        elif kind <= 0xBF:
-            at += kind & 0x1F
-        elif (size := _PREFIX.get(kind)) is not None:
+        if first_byte <= 0x9F:  # a small map, whose entries are two values, or a small array
+            remaining += (first_byte & 0x0F) * (2 if first_byte < 0x90 else 1)
+        elif first_byte <= 0xBF:  # a short text
+            at += first_byte & 0x1F
+        elif (size := _LENGTH_SIZES.get(first_byte)) is not None:
             length = int.from_bytes(data[at : at + size])
             at += size
-            if kind >= 0xDC:
-                remaining += length * (2 if kind >= 0xDE else 1)
+            if first_byte >= 0xDC:  # an array, or a map
+                remaining += length * (2 if first_byte >= 0xDE else 1)
             else:
-                at += length + (kind in _EXTENSIONS)
+                at += length + (first_byte in _EXTENSIONS)
         else:
-            at += _FIXED.get(kind, 0)
+            at += _FIXED_SIZES.get(first_byte, 0)
     if remaining or at > end:
         raise msgspec.DecodeError("Input data was truncated")
 
 
-_PREFIX = {
+_LENGTH_SIZES = {
     0xC4: 1,
     0xC5: 2,
     0xC6: 4,
@@ -323,9 +375,9 @@ _PREFIX = {
 """Size of the length field of bytes, extensions, text, arrays and maps."""
 
 _EXTENSIONS = (0xC7, 0xC8, 0xC9)
-"""Kinds with one more byte, the type of the extension."""
+"""First bytes of values with one more byte, the type of the extension."""
 
-_FIXED = {
+_FIXED_SIZES = {
     0xCA: 4,
     0xCB: 8,
     0xCC: 1,

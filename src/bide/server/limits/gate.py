@@ -57,6 +57,7 @@ class Gate:
 
     def __post_init__(self) -> None:
         self.replies = ReplyBudget(MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE)
+        """The memory of the replies that are under way."""
         self.largest = self.max_body + MAX_HEADERS
         """How many bytes a message in a reply may take."""
         self.turns: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
@@ -75,7 +76,7 @@ class Gate:
             counts: whether its bytes count as transferred.
         """
         client = (scope.get("extensions") or {}).get(CLIENT)
-        return Visit(self, network, client or Present(), request, counts)
+        return Visit(self, network, client or Present(), request, counts=counts)
 
 
 @dataclass(eq=False)
@@ -97,16 +98,18 @@ class Visit:
     counts: bool
     caller: Caller = field(default=OPEN, init=False)
     """Who sends the request; it has not been let in yet."""
-    _held: int = field(default=0, init=False)
+    _room: int = field(default=0, init=False)
     """Bytes of the reply budget that the visit has taken."""
-    _floor: int = field(default=0, init=False)
+    _room_until_end: int = field(default=0, init=False)
     """Bytes that it keeps until its end, whatever the replies take."""
-    _charged: int = field(default=0, init=False)
+    _unsent_charge: int = field(default=0, init=False)
     """Bytes of replies that count as transferred, and were not sent yet."""
     _had_turn: bool = field(default=False, init=False)
     """Whether it was admitted to read replies that may take more than a second's bytes."""
-    _slow: bool = field(default=False, init=False)
+    _reads_slowly: bool = field(default=False, init=False)
+    """Whether a slow read of it is under way; those within it do not count again."""
     _closed: bool = field(default=False, init=False)
+    """Whether `close` was called."""
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Held while a reply of any size is read: a visit reads one at a time."""
 
@@ -122,9 +125,9 @@ class Visit:
     def carried(self, size: int) -> None:
         """Count bytes of the request or its answer."""
         if self.gate.quotas is not None and self.counts:
-            sent = min(size, self._charged)
-            self._charged -= sent
-            self.gate.quotas.carried(self.caller.namespace, size - sent)
+            already_counted = min(size, self._unsent_charge)
+            self._unsent_charge -= already_counted
+            self.gate.quotas.carried(self.caller.namespace, size - already_counted)
 
     def check(self) -> None:
         """End the request if its client has gone.
@@ -154,7 +157,7 @@ class Visit:
                 if self._waits_for_turn(room):
                     self._charge(size or 0)
             if size is not None:
-                self._keep(max(size, self._floor))
+                self._keep(max(size, self._room_until_end))
             if self._closed:  # others share the result: see `bide.dashboard.reading.RecentResults`
                 self._keep(0)
         return reply
@@ -169,11 +172,11 @@ class Visit:
         async with self._reading:
             self.check()
             await self._take(size)
-            self._floor = self._held
+            self._room_until_end = self._room
 
     def let_go(self) -> None:
         """Give the room back: what was read is needed no more."""
-        self._floor = 0
+        self._room_until_end = 0
         self._keep(0)
 
     @contextmanager
@@ -184,22 +187,25 @@ class Visit:
             Problem: there are too many.
         """
         admission = self.gate.admission
-        if self._slow or (admission is not None and not admission.asks):
+        if self._reads_slowly or (admission is not None and not admission.asks):
             yield
             return
         with self.gate.slow_calls.one(self.caller.namespace, self.network):
-            self._slow = True
+            self._reads_slowly = True
             try:
                 yield
             finally:
-                self._slow = False
+                self._reads_slowly = False
 
     def close(self) -> None:
-        """End the visit; what the client did not wait for counts as transferred."""
+        """End the visit; what the client did not wait for counts as transferred.
+
+        A read that is under way gives its room back itself, when it ends.
+        """
         if self.client.disconnected:
-            self.carried(self._held)
+            self.carried(self._room)
         self._closed = True
-        if self._held and not self._reading.locked():
+        if self._room and not self._reading.locked():
             self.let_go()
 
     def _waits_for_turn(self, room: int) -> bool:
@@ -233,11 +239,12 @@ class Visit:
     def _charge(self, size: int) -> None:
         """Count a reply before it is sent; `carried` does not count these bytes again."""
         if self.gate.quotas is not None:
-            self._charged += size
+            self._unsent_charge += size
             self.gate.quotas.carried(self.caller.namespace, size)
             self._settle()
 
     def _settle(self) -> None:
+        """Tell the other processes what this one has counted, and hear of what they have."""
         if self.gate.quotas is not None:
             self.gate.quotas.settle(self.caller.namespace)
 
@@ -251,11 +258,11 @@ class Visit:
         """Take room. The room that the visit has is given back first: two visits that each wait for
         what the other one has would wait for ever."""
         size = min(size, MAX_REPLIES_OF_NAMESPACE)
-        if size > self._held:
+        if size > self._room:
             self._keep(0)
-            self._held = await self.gate.replies.take(self.caller.namespace, size, self.client)
+            self._room = await self.gate.replies.take(self.caller.namespace, size, self.client)
 
     def _keep(self, size: int) -> None:
-        if (spare := self._held - size) > 0:
-            self._held = size
+        if (spare := self._room - size) > 0:
+            self._room = size
             self.gate.replies.give_back(self.caller.namespace, spare)

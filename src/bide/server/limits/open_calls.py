@@ -29,6 +29,7 @@ class LongCalls:
     setting: str
     most: int
     _open: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+    """Open calls by ("namespace", its name) and ("address", the address)."""
 
     @contextmanager
     def one(self, namespace: str | None, network: str) -> Iterator[None]:
@@ -44,11 +45,11 @@ class LongCalls:
         keys = [("namespace", namespace or "")]
         if network:
             keys.append(("address", network))
-        for what, name in keys:
-            if self._open[what, name] >= self.most:
+        for noun, name in keys:
+            if self._open[noun, name] >= self.most:
                 raise Problem(
                     "too-many-open",
-                    f"the {what} {name or '(of the whole store)'} has {self.most:,} {self.kind} "
+                    f"the {noun} {name or '(of the whole store)'} has {self.most:,} {self.kind} "
                     f"open at this server process; end some, or set a larger {self.setting}",
                 )
         for key in keys:
@@ -62,7 +63,7 @@ class LongCalls:
                     del self._open[key]
 
 
-LATELY = 15.0
+CLAIMER_SECONDS = 15.0
 """Seconds for which a claimer is remembered between two claims."""
 
 
@@ -71,7 +72,9 @@ class Claimers:
 
     def __init__(self) -> None:
         self._waiting: Counter[tuple[str, str]] = Counter()
-        self._seen: BoundedDict[tuple[str, str], float] = BoundedDict(MAX_CLAIMERS)
+        """Waiting claims by holder and queue."""
+        self._last_claims: BoundedDict[tuple[str, str], float] = BoundedDict(MAX_CLAIMERS)
+        """By holder and queue: when its last claim ended, in seconds of the monotonic clock."""
 
     @property
     def waiting(self) -> int:
@@ -92,14 +95,16 @@ class Claimers:
 
     def seen(self, holder: str, queue: str) -> None:
         """Record that a worker has claimed."""
-        self._seen[holder, queue] = time.monotonic()
+        self._last_claims[holder, queue] = time.monotonic()
 
     def listed(self) -> dict[str, list[str]]:
         """Return the current claimers, with the queues of each."""
-        since = time.monotonic() - LATELY
-        lately = [key for key, moment in self._seen.items() if moment > since]
+        since = time.monotonic() - CLAIMER_SECONDS
+        between_claims = [
+            key for key, claimed_at in self._last_claims.items() if claimed_at > since
+        ]
         queues_by_holder: dict[str, list[str]] = {}
-        for holder, queue in dict.fromkeys([*self._waiting, *lately]):
+        for holder, queue in dict.fromkeys([*self._waiting, *between_claims]):
             if holder in queues_by_holder or len(queues_by_holder) < MAX_CLAIMERS:
                 queues_by_holder.setdefault(holder, []).append(queue)
         return queues_by_holder
@@ -110,10 +115,17 @@ class Listener:
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
+        """By queue: the time at which to look into it, in Unix milliseconds."""
         self.news = asyncio.Event()
+        """Set when there are hints, or when the server stops."""
 
     def add(self, queue: str, wake: int) -> None:
-        """Add a hint; keep the earliest of each queue. Some may be dropped: clients also poll."""
+        """Add a hint; keep the earliest of each queue. Some may be dropped: clients also poll.
+
+        Args:
+            queue: the queue.
+            wake: when to look into it, in Unix milliseconds.
+        """
         if queue in self.hints or len(self.hints) < MAX_HINTS:
             self.hints[queue] = min(wake, self.hints.get(queue, wake))
         self.news.set()
@@ -136,6 +148,7 @@ class EventFanout:
         self._lane = lane
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the listeners; `None` before the first one."""
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Listener]:
@@ -158,6 +171,7 @@ class EventFanout:
         return len(self._listeners)
 
     def _hear(self, queue: str, wake: int) -> None:
+        """Take a hint of the lane, in any thread."""
         loop = self._loop
         if self._listeners and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._pass_on, queue, wake)

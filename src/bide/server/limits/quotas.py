@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
@@ -27,12 +27,12 @@ from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import READ_MOST
 from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
-from bide.server.limits.admitted import Admitted, left_by, shortened
+from bide.server.limits.admitted import Admitted, bytes_left_by, shortened
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
 from bide.server.settings import Quota, Settings
-from bide.server.shared_state import NEVER, NamespaceUsage, QuotaUsage, SharedState
+from bide.server.shared_state import NEVER, Measure, NamespaceUsage, QuotaUsage, SharedState
 from bide.tasks import cancel
 
 COUNT_EVERY = 10.0
@@ -44,14 +44,14 @@ RECOUNT_EVERY = 1.0
 WEIGH_EVERY = 60.0
 """The least number of seconds between two counts of bytes for requests about the usage."""
 
-SHARE = 20
+PAUSE_FACTOR = 20
 """A count is repeated after this many times its duration at the earliest."""
 
-CARRIED = 256 * 1024
+REPORT_BYTES = 256 * 1024
 """Bytes of requests and answers after which a process reports them to the others; earlier if a
 namespace may carry less in a tenth of a second."""
 
-WAITING = 32
+MOST_WAITING = 32
 """How many namespaces may wait for other processes at a time."""
 
 _UNCOUNTED = (InternalQueue.WORKERS, InternalQueue.DECLARED, InternalQueue.UNDO)
@@ -61,8 +61,6 @@ undo records."""
 DECLARATION_SIZE = 2_048
 """The most bytes that the declared settings of a queue take, its name included."""
 
-What = Literal["messages", "stored"]
-"""What is counted: messages, or their bytes, which takes longer."""
 
 _log = logger("bide.server")
 
@@ -86,29 +84,31 @@ class Quotas:
     state: SharedState
     admission: Admission | None = None
     clock: Clock = SYSTEM_CLOCK
-    _queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
+    _known_queues: dict[str | None, set[str]] = field(default_factory=dict, init=False)
     """The full names of the queues that a namespace has or had."""
-    _making: defaultdict[str | None, asyncio.Lock] = field(
+    _maker_locks: defaultdict[str | None, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock), init=False
     )
     """By namespace: held while a request makes new queues there."""
     _makers: dict[str | None, asyncio.Task[Any] | None] = field(default_factory=dict, init=False)
-    """The requests that hold these locks."""
+    """By namespace: the request that holds its lock."""
     _threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(WAITING, "bide-make-queues"), init=False
+        default_factory=lambda: ThreadPoolExecutor(MOST_WAITING, "bide-make-queues"), init=False
     )
     """They wait while another process makes new queues in a namespace."""
-    _counting: dict[tuple[What, str | None], asyncio.Task[None]] = field(
+    _counts_under_way: dict[tuple[Measure, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
-    _counted: set[tuple[What, str | None]] = field(default_factory=set, init=False)
-    """What this process has counted at least once."""
-    _carried: dict[str | None, int] = field(default_factory=dict, init=False)
-    """Bytes of requests and answers that are not yet in `shared`."""
+    """By measure and namespace."""
+    _once_counted: set[tuple[Measure, str | None]] = field(default_factory=set, init=False)
+    """Measures and namespaces that this process has counted at least once."""
+    _unreported_bytes: dict[str | None, int] = field(default_factory=dict, init=False)
+    """By namespace: bytes of requests and answers that are not yet in `shared`."""
     _report_at: dict[tuple[str | None, bool], float] = field(default_factory=dict, init=False)
     """By namespace, and whether requests need tokens: from how many bytes on these are reported."""
-    _exhausted: dict[str | None, float] = field(default_factory=dict, init=False)
-    """The time until which a namespace is refused that transferred too much."""
+    _refused_until: dict[str | None, float] = field(default_factory=dict, init=False)
+    """By namespace that transferred too much: the time until which it is refused, in seconds of the
+    monotonic clock."""
 
     @property
     def shared(self) -> QuotaUsage:
@@ -117,6 +117,7 @@ class Quotas:
 
     @property
     def _asks(self) -> bool:
+        """Whether requests need tokens."""
         return self.admission is not None and self.admission.asks
 
     @property
@@ -136,8 +137,9 @@ class Quotas:
         with self.shared.of(caller.namespace) as use:
             messages, stored = int(use.messages.value), int(use.stored.value)
         names = await self._names(caller)
-        if not caller.of_all_queues:
-            messages, stored = [await self._sum(what, names) for what in ("messages", "stored")]
+        if not caller.of_all_queues:  # the figures of other queues are none of its business
+            messages = await self._total("messages", names)
+            stored = await self._total("stored", names)
         return Usage(
             namespace=caller.namespace,
             messages=messages,
@@ -184,53 +186,63 @@ class Quotas:
         return admitted
 
     async def _admit(self, namespace: str | None, admitted: Admitted) -> None:
-        commands = admitted.commands
-        makes: list[cmd.Put | cmd.Configure] = []
-        records = 0
-        for command in commands:
+        """Admit commands; `admitted` then has those to execute, and what is to be done at the end.
+
+        Raises:
+            Problem: a command is refused.
+        """
+        makers: list[cmd.Put | cmd.Configure] = []  # what may make queues that count
+        undo_bytes = 0
+        for command in admitted.commands:
             if not isinstance(command, (cmd.Put, cmd.Configure)):
                 continue
             internal = internal_queue(command.queue)
             if internal not in _UNCOUNTED:
-                makes.append(command)
+                makers.append(command)
             elif isinstance(command, cmd.Put) and internal is InternalQueue.UNDO:
-                records += sum(map(stored_size, command.items))
+                undo_bytes += sum(map(stored_size, command.items))
             elif isinstance(command, cmd.Put):
-                await self._let_some(command, internal)
-        if makes:
-            await self._let_in(namespace, {command.queue for command in makes}, admitted)
-        if puts := [command for command in makes if isinstance(command, cmd.Put)]:
+                await self._admit_uncounted(command, internal)
+        if makers:
+            await self._admit_queues(namespace, {command.queue for command in makers}, admitted)
+        if puts := [command for command in makers if isinstance(command, cmd.Put)]:
             items = [item for put in puts for item in put.items]
+            # With a version, a put replaces messages, and adds none.
             added = sum(len(put.items) for put in puts if put.if_version is None)
-            await self._let(namespace, items, added, admitted)
-        for command in commands:
-            if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
-                self._bound(namespace, [_moved(command.ids, command.at, command.delay)])
-                await self._let(namespace, (), 0, admitted)
-            elif isinstance(command, cmd.Reschedule):
-                self._bound(namespace, [_moved(command.ids, command.at, command.delay)])
-            elif isinstance(command, cmd.Revive):
-                self._bound(namespace, [_moved(command.ids, None, command.delay)])
-            elif isinstance(command, cmd.Edit):
-                edited = Item(
-                    "",
-                    command.data or b"",
-                    at=command.at,
-                    delay=command.delay or 0,
-                    group=command.group or None,
-                    headers=command.headers or None,
-                )
-                if stored_size(edited):
-                    await self._let(namespace, [edited] * len(command.ids), 0, admitted)
-                else:
-                    self._bound(namespace, [edited])
-        await self._leave(namespace, admitted, records)
+            await self._admit_messages(namespace, items, added, admitted)
+        for command in admitted.commands:
+            await self._admit_change(namespace, command, admitted)
+        await self._count_leavings(namespace, admitted, undo_bytes)
 
-    async def _let_some(self, command: cmd.Put, internal: InternalQueue | None) -> None:
+    async def _admit_change(self, namespace: str | None, command: Any, admitted: Admitted) -> None:
+        """Admit a command if it changes messages: their due times, or their contents."""
+        if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
+            self._check_each(namespace, [_item_at(command.ids, command.at, command.delay)])
+            # It adds nothing, but is refused while the namespace has too much.
+            await self._admit_messages(namespace, (), 0, admitted)
+        elif isinstance(command, cmd.Reschedule):
+            self._check_each(namespace, [_item_at(command.ids, command.at, command.delay)])
+        elif isinstance(command, cmd.Revive):
+            self._check_each(namespace, [_item_at(command.ids, None, command.delay)])
+        elif isinstance(command, cmd.Edit):
+            edited = Item(
+                "",
+                command.data or b"",
+                at=command.at,
+                delay=command.delay or 0,
+                group=command.group or None,
+                headers=command.headers or None,
+            )
+            if stored_size(edited):
+                await self._admit_messages(namespace, [edited] * len(command.ids), 0, admitted)
+            else:  # only the due time is new
+                self._check_each(namespace, [edited])
+
+    async def _admit_uncounted(self, command: cmd.Put, internal: InternalQueue | None) -> None:
         """Admit reports of workers or declared settings: no quota counts them, so they are few."""
-        what, fix = "reports of workers", "stop some workers"
+        noun, fix = "reports of workers", "stop some workers"
         if internal is InternalQueue.DECLARED:
-            what, fix = "declarations of settings", "cancel those of queues that are gone"
+            noun, fix = "declarations of settings", "cancel those of queues that are gone"
             if max(map(stored_size, command.items), default=0) > DECLARATION_SIZE:
                 raise Problem(
                     "too-large",
@@ -238,32 +250,43 @@ class Quotas:
                     field="body",
                 )
         counts = expect(Counts, await self.lane.acall(cmd.Count(command.queue)))
-        there = counts.sizes.total + counts.kept
-        if there + len(command.items) <= READ_MOST:
+        count = counts.sizes.total + counts.kept
+        if count + len(command.items) <= READ_MOST:
             return
+        # Those that replace others add none.
         ids = [item.id for item in command.items]
-        known = expect(Found, await self.lane.acall(cmd.Find(command.queue, ids))).messages
-        if None in known:
+        replaced = expect(Found, await self.lane.acall(cmd.Find(command.queue, ids))).messages
+        if None in replaced:
             raise _exceeded(
-                f"{command.queue} has {there:,} {what}, and may have {READ_MOST:,}; {fix}"
+                f"{command.queue} has {count:,} {noun}, and may have {READ_MOST:,}; {fix}"
             )
 
-    async def _leave(self, namespace: str | None, admitted: Admitted, records: int) -> None:
-        """Count what commands leave in the store: results, reasons, and bytes of undo records."""
-        size = records + sum(map(left_by, admitted.commands))
+    async def _count_leavings(
+        self, namespace: str | None, admitted: Admitted, undo_bytes: int
+    ) -> None:
+        """Count what commands leave in the store: results, reasons, and bytes of undo records.
+
+        Without room for it, let the commands leave less.
+        """
+        size = undo_bytes + sum(map(bytes_left_by, admitted.commands))
         if not size:
             return
-        stored = self.of(namespace).stored
-        if self._add_stored(namespace, size, stored):
+        most = self.of(namespace).stored
+        if self._add_stored(namespace, size, most):
             return
         await self._count(namespace, "stored", RECOUNT_EVERY)
-        if self._add_stored(namespace, size, stored):
+        if self._add_stored(namespace, size, most):
             return
         admitted.commands = [shortened(command) for command in admitted.commands]
-        self._add_stored(namespace, records + sum(map(left_by, admitted.commands)), None)
+        size = undo_bytes + sum(map(bytes_left_by, admitted.commands))
+        self._add_stored(namespace, size, most=None)
 
     def _add_stored(self, namespace: str | None, size: int, most: int | None) -> bool:
-        """Count bytes that are stored, unless they would be more than `most`; tell whether."""
+        """Count bytes that are stored, unless they would be more than `most` with all others.
+
+        Returns:
+            Whether they were counted; always with `None` for `most`.
+        """
         with self.shared.of(namespace) as use:
             if most is not None and use.stored.value + size > most:
                 return False
@@ -271,53 +294,64 @@ class Quotas:
             use.stored.added += size
         return True
 
-    async def _let(
+    async def _admit_messages(
         self, namespace: str | None, items: Sequence[Item], added: int, admitted: Admitted
     ) -> None:
-        """Admit messages, of which `added` are new."""
+        """Admit messages, of which `added` are new.
+
+        Raises:
+            Problem: they are too many or too large, or come too fast.
+        """
         quota = self.of(namespace)
-        size = self._bound(namespace, items)
-        messages = quota.pending if quota.pending is not None and added else float("inf")
-        stored = float("inf") if quota.stored is None else quota.stored
-        if messages != float("inf"):
+        size = self._check_each(namespace, items)
+        most_messages = quota.pending if quota.pending is not None and added else float("inf")
+        most_bytes = float("inf") if quota.stored is None else quota.stored
+        if most_messages != float("inf"):
             await self._count(namespace, "messages", COUNT_EVERY, waits=False)
         with self.shared.of(namespace) as use:
-            many, unweighed = use.messages.value + added > messages, use.stored.after == NEVER
-            heavy = use.stored.value + size > stored
-        if many:
+            are_too_many = use.messages.value + added > most_messages
+            are_too_large = use.stored.value + size > most_bytes
+            was_never_counted = use.stored.after == NEVER
+        # What seems to have no room is counted again: messages may have left the store.
+        if are_too_many:
             await self._count(namespace, "messages", RECOUNT_EVERY)
-        if quota.stored is not None and unweighed:
-            self._begin(namespace, "stored")  # nothing waits for the first count
-        elif heavy:
+        if quota.stored is not None and was_never_counted:
+            self._begin_count(namespace, "stored")  # nothing waits for the first count
+        elif are_too_large:
             await self._count(namespace, "stored", RECOUNT_EVERY)
         # First: a count that begins now must know of them, or find them in the store.
         self.state.under_way.add(namespace, added, size)
         admitted.at_end(partial(self.state.under_way.add, namespace, -added, -size))
         with self.shared.of(namespace) as use:
-            if use.messages.value + added > messages:
+            if use.messages.value + added > most_messages:
                 raise _exceeded(
-                    f"the namespace may have {messages:,} messages and has "
+                    f"the namespace may have {most_messages:,} messages and has "
                     f"{use.messages.value:,.0f}, dead and kept ones included; let some be "
                     "consumed, cancel or purge some, or ask for a larger quota (pending)"
                 )
-            if use.stored.value + size > stored:
+            if use.stored.value + size > most_bytes:
                 raise _exceeded(
-                    f"the messages of the namespace may take {stored:,} bytes and take "
+                    f"the messages of the namespace may take {most_bytes:,} bytes and take "
                     f"{use.stored.value:,.0f}, dead and kept ones included; let some be consumed, "
                     "cancel or purge some, or ask for a larger quota (stored)"
                 )
             if quota.rate is not None and items:
-                self._pace(use, quota.rate, len(items))
-            for amount, more in ((use.messages, added), (use.stored, size)):
-                amount.value += more
-                amount.added += more
+                self._take_rate(use, quota.rate, len(items))
+            for amount, increase in ((use.messages, added), (use.stored, size)):
+                amount.value += increase
+                amount.added += increase
 
-    def _bound(self, namespace: str | None, items: Sequence[Item]) -> int:
-        """Check each message by itself; return how many bytes all take."""
+    def _check_each(self, namespace: str | None, items: Sequence[Item]) -> int:
+        """Check each message by itself; return how many bytes all take.
+
+        Raises:
+            Problem: one is too large, or too far ahead.
+        """
         quota, now = self.of(namespace), self.clock.now()
         total = 0
         for item in items:
-            total += (size := stored_size(item))
+            size = stored_size(item)
+            total += size
             if quota.max_body is not None and size > quota.max_body:
                 raise Problem(
                     "too-large",
@@ -326,8 +360,8 @@ class Quotas:
                     "put a reference, or ask for a larger quota (max_body)",
                     field="body",
                 )
-            ahead = item.delay if item.at is None else item.at - now
-            if ahead > quota.longest_ms:
+            delay_ms = item.delay if item.at is None else item.at - now
+            if delay_ms > quota.longest_ms:
                 raise invalid(
                     "delay" if item.at is None else "at",
                     f"the namespace may put messages up to {quota.longest_delay} ahead; put "
@@ -337,23 +371,26 @@ class Quotas:
 
     def carried(self, namespace: str | None, size: int) -> None:
         """Count bytes of a request or an answer."""
-        self._carried[namespace] = total = self._carried.get(namespace, 0) + size
+        self._unreported_bytes[namespace] = total = self._unreported_bytes.get(namespace, 0) + size
         if total >= self._report_at.get((namespace, self._asks), 0):
             self.settle(namespace)
 
     def settle(self, namespace: str | None) -> None:
         """Report the bytes counted here to the other processes, and take theirs into account."""
-        total = self._carried.pop(namespace, 0)
+        total = self._unreported_bytes.pop(namespace, 0)
         rate = self.of(namespace).byte_rate
-        self._report_at[namespace, self._asks] = min(CARRIED, (rate or CARRIED * 10) / 10)
+        bytes_of_a_tenth = REPORT_BYTES if rate is None else rate / 10
+        self._report_at[namespace, self._asks] = min(REPORT_BYTES, bytes_of_a_tenth)
         if rate is None or self.shared.is_closed:
             return
         with self.shared.of(namespace) as use:
             now = time.monotonic()
+            # A bucket that fills by `rate` per second, up to those of one second.
             use.byte_allowance = min(rate, use.byte_allowance + (now - use.byte_at) * rate) - total
             use.byte_at = now
             if use.byte_allowance < 0:
-                self._exhausted[namespace] = now - use.byte_allowance / rate
+                seconds_until_zero = -use.byte_allowance / rate
+                self._refused_until[namespace] = now + seconds_until_zero
 
     def may_carry(self, namespace: str | None) -> None:
         """Admit a request, unless the namespace has transferred too many bytes.
@@ -361,9 +398,9 @@ class Quotas:
         Raises:
             Problem: it has; the text says when to try again.
         """
-        wait = self._exhausted.get(namespace, NEVER) - time.monotonic()
+        wait = self._refused_until.get(namespace, NEVER) - time.monotonic()
         if wait <= 0:
-            self._exhausted.pop(namespace, None)
+            self._refused_until.pop(namespace, None)
             return
         rate = self.of(namespace).byte_rate
         raise Problem(
@@ -373,8 +410,12 @@ class Quotas:
             headers={"retry-after": str(ceil(wait)), "connection": "close"},
         )
 
-    def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:
-        """Take tokens from a bucket that fills by `rate` per second up to those of one second."""
+    def _take_rate(self, use: NamespaceUsage, rate: float, count: int) -> None:
+        """Take tokens from a bucket that fills by `rate` per second up to those of one second.
+
+        Raises:
+            Problem: it has too few; the text says when to try again.
+        """
         now = time.monotonic()
         full = max(rate, 1.0)
         use.allowance, use.at = min(full, use.allowance + (now - use.at) * rate), now
@@ -388,23 +429,28 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _let_in(self, namespace: str | None, wanted: Set[str], admitted: Admitted) -> None:
+    async def _admit_queues(
+        self, namespace: str | None, wanted: Set[str], admitted: Admitted
+    ) -> None:
         """Admit queues, by their full names: new ones only while there is room.
 
         While a request makes new queues, no other request of any process makes some in the same
         namespace: it would count on the same room.
         """
         most = self.of(namespace).queues
-        if most is None or wanted <= self._queues.get(namespace, set()):
+        if most is None or wanted <= self._known_queues.get(namespace, set()):
             return
         task = asyncio.current_task()
         if self._makers.get(namespace) is not task:  # else an undo within a batch that makes queues
             await self._begin_to_make(namespace, admitted)
             self._makers[namespace] = task
-        if wanted <= self._queues.get(namespace, set()):  # another request has made them meanwhile
+        if wanted <= self._known_queues.get(
+            namespace, set()
+        ):  # another request has made them meanwhile
             return
         names = await self._names(Caller(namespace, frozenset()))
-        known = self._queues[namespace] = set(names)
+        known = set(names)
+        self._known_queues[namespace] = known
         if len(known | wanted) > most and not wanted <= known:
             raise _exceeded(
                 f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
@@ -423,20 +469,25 @@ class Quotas:
         return admitted
 
     async def _begin_to_make(self, namespace: str | None, admitted: Admitted) -> None:
-        """Wait until no other request makes queues in a namespace, and keep others from it."""
-        lock, columns = self._making[namespace], self.state.columns
+        """Wait until no other request makes queues in a namespace, and keep others from it.
+
+        A lock of asyncio is for the requests of this process, a byte of a file for other processes.
+        The end of `admitted` releases both.
+        """
+        lock, columns = self._maker_locks[namespace], self.state.columns
         await lock.acquire()
-        hold = asyncio.get_running_loop().run_in_executor(self._threads, columns.hold, namespace)
+        loop = asyncio.get_running_loop()
+        holding = loop.run_in_executor(self._threads, columns.hold, namespace)
         try:
-            byte = await asyncio.shield(hold)
+            byte = await asyncio.shield(holding)
         except BaseException:  # the thread still waits: no other request may hold it before
 
             def give_up(_: object) -> None:
-                if not hold.cancelled() and hold.exception() is None:
-                    columns.release(hold.result())
+                if not holding.cancelled() and holding.exception() is None:
+                    columns.release(holding.result())
                 lock.release()
 
-            hold.add_done_callback(give_up)
+            holding.add_done_callback(give_up)
             raise
 
         def end() -> None:
@@ -447,62 +498,71 @@ class Quotas:
         admitted.at_end(end)
 
     async def _count(
-        self, namespace: str | None, what: What, every: float, *, waits: bool = True
+        self, namespace: str | None, measure: Measure, every: float, *, waits: bool = True
     ) -> None:
         """Count what a namespace has, unless the last count is recent.
 
         Args:
             namespace: the namespace.
-            what: what is counted.
+            measure: what is counted.
             every: how many seconds old the last count may be.
             waits: whether to wait for a count that is under way, and not only for the first one.
         """
-        key = what, namespace
+        key = measure, namespace
         with self.shared.of(namespace) as use:
-            due = time.monotonic() > getattr(use, what).after + every
-        if due:
-            self._begin(namespace, what)
-        if key in self._counting and (waits or key not in self._counted):
-            await asyncio.shield(self._counting[key])
+            is_due = time.monotonic() > use.amount(measure).after + every
+        if is_due:
+            self._begin_count(namespace, measure)
+        if key in self._counts_under_way and (waits or key not in self._once_counted):
+            await asyncio.shield(self._counts_under_way[key])
 
-    def _begin(self, namespace: str | None, what: What) -> None:
-        if (key := (what, namespace)) in self._counting:
+    def _begin_count(self, namespace: str | None, measure: Measure) -> None:
+        """Begin a count, unless this process counts already; other processes begin none."""
+        key = measure, namespace
+        if key in self._counts_under_way:
             return
-        with self.shared.of(namespace) as use:  # in case this process dies meanwhile
-            getattr(use, what).after = time.monotonic() + WEIGH_EVERY
+        with self.shared.of(namespace) as use:  # for a time only: this process may die meanwhile
+            use.amount(measure).after = time.monotonic() + WEIGH_EVERY
 
-        def over(task: asyncio.Task[None]) -> None:
+        def report_failure(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                _log.warning("namespace %r: its %s cannot be counted: %s", namespace, what, error)
+                _log.warning(
+                    "namespace %r: its %s cannot be counted: %s", namespace, measure, error
+                )
                 if not self.shared.is_closed:
                     with self.shared.of(namespace) as use:  # so that it is repeated soon
-                        getattr(use, what).after = time.monotonic()
+                        use.amount(measure).after = time.monotonic()
 
-        self._counting[key] = asyncio.create_task(self._measure(namespace, what))
-        self._counting[key].add_done_callback(over)
+        task = asyncio.create_task(self._recount(namespace, measure))
+        self._counts_under_way[key] = task
+        task.add_done_callback(report_failure)
 
-    async def _measure(self, namespace: str | None, what: What) -> None:
+    async def _recount(self, namespace: str | None, measure: Measure) -> None:
+        """Count what is in the store, and add what was put since, or is under way."""
         began = time.monotonic()
         try:
             names = await self._names(Caller(namespace, frozenset()), records=True)
-            queues = self._queues.setdefault(namespace, set())
+            queues = self._known_queues.setdefault(namespace, set())
             queues.update(name for name in names if internal_queue(name) not in _UNCOUNTED)
-            with self.shared.of(namespace) as use:  # last: what is put meanwhile is counted twice
-                before = getattr(use, what).added
-            open_messages, open_bytes = self.state.under_way.of(namespace)
-            under_way = open_messages if what == "messages" else open_bytes
-            counted = await self._sum(what, names)
+            # Read last, so that what is put while the store is counted may count twice, but is
+            # never missed.
             with self.shared.of(namespace) as use:
-                amount = getattr(use, what)
-                amount.value = counted + under_way + amount.added - before
-                amount.after = (now := time.monotonic()) + SHARE * (now - began)
-            self._counted.add((what, namespace))
-        finally:  # a callback would be late for who needs a new count at once
-            self._counting.pop((what, namespace), None)
+                added_before = use.amount(measure).added
+            open_messages, open_bytes = self.state.under_way.of(namespace)
+            under_way = open_messages if measure == "messages" else open_bytes
+            total = await self._total(measure, names)
+            with self.shared.of(namespace) as use:
+                now = time.monotonic()
+                amount = use.amount(measure)
+                amount.value = total + under_way + amount.added - added_before
+                amount.after = now + PAUSE_FACTOR * (now - began)
+            self._once_counted.add((measure, namespace))
+        finally:  # a callback would be too late for a request that needs a new count at once
+            self._counts_under_way.pop((measure, namespace), None)
 
     async def close(self) -> None:
         """End the counts that are under way."""
-        await cancel(self._counting.values())
+        await cancel(self._counts_under_way.values())
         self._threads.shutdown(wait=False)
 
     async def _names(self, caller: Caller, *, records: bool = False) -> list[str]:
@@ -512,33 +572,41 @@ class Quotas:
             caller: the caller.
             records: whether to return also those with undo records.
         """
-        names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
-        counted: list[str] = []
-        for name in names:
+        all_names = expect(Names, await self.lane.acall(cmd.Queues(caller.prefix("")))).names
+        names: list[str] = []
+        for name in all_names:
             internal = internal_queue(name)
             if internal is InternalQueue.UNDO:
-                counts = records
+                is_wanted = records
             else:
-                counts = internal is not InternalQueue.DECLARED and caller.own(name) is not None
-            if counts:
-                counted.append(name)
-        return counted
+                is_wanted = internal is not InternalQueue.DECLARED and caller.own(name) is not None
+            if is_wanted:
+                names.append(name)
+        return names
 
-    async def _sum(self, what: What, names: Sequence[str]) -> int:
+    async def _total(self, measure: Measure, names: Sequence[str]) -> int:
         """Return how many messages, or bytes, are in queues."""
-        if what == "stored":
+        if measure == "stored":
             replies = [await self.slow_reads.read(cmd.Count(name, stored=True)) for name in names]
             return sum(expect(Counts, reply).stored or 0 for reply in replies)
-        counted = [expect(Counts, await self.lane.acall(cmd.Count(name))) for name in names]
-        return sum(counts.sizes.total + counts.kept for counts in counted)
+        replies = [await self.lane.acall(cmd.Count(name)) for name in names]
+        counts_of_queues = [expect(Counts, reply) for reply in replies]
+        return sum(counts.sizes.total + counts.kept for counts in counts_of_queues)
 
 
-def _moved(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
-    """Return what stands for messages that get a due time: by ids, or by a rule."""
+def _item_at(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
+    """Return an item with the due time that messages get, to check how far ahead it is.
+
+    Args:
+        ids: the ids of the messages; error texts show the first. `None`: all that match.
+        at: the due time in Unix milliseconds; `None`: after `delay`.
+        delay: the delay in milliseconds.
+    """
     return Item(ids[0] if ids else "", b"", at=at, delay=delay)
 
 
 def _name_of(item: Item) -> str:
+    """Return the name of a message in error texts."""
     return repr(item.id) if item.id else "it"  # of an edit there is no id
 
 

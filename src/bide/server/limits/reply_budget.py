@@ -9,7 +9,7 @@ after the other gets room.
 import asyncio
 from collections import Counter, deque
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bide.model import commands as cmd
 from bide.model.limits import MAX_NAME
@@ -21,16 +21,16 @@ from bide.server.problem import Problem
 PATIENCE = 5.0
 """Seconds that a request waits for room."""
 
-AROUND = 512
+MESSAGE_OVERHEAD = 512
 """About the number of bytes of a message in memory, beside its body, id, headers and failures."""
 
-FACTS = 64 * 1024
+FACTS_BYTES = 64 * 1024
 """Bytes of the facts that explain a message: its last failure, the workers of its queue."""
 
-NAMES = 256 * 1024
+NAMES_BYTES = 256 * 1024
 """Bytes of the names of a namespace's queues."""
 
-BUCKET = 48
+BUCKET_BYTES = 48
 """Bytes of a bucket of a forecast."""
 
 
@@ -55,15 +55,16 @@ def room_for(command: cmd.Command, largest: int) -> int:
         case cmd.Claim():
             count = command.count
         case cmd.History():
-            return max(command.max_bytes, FACTS)
+            return max(command.max_bytes, FACTS_BYTES)
         case cmd.Explain():
-            return FACTS
+            return FACTS_BYTES
         case cmd.Queues():
-            return NAMES
+            return NAMES_BYTES
         case cmd.ForecastCommand():
-            return BUCKET * command.buckets
+            return BUCKET_BYTES * command.buckets
         case _:
             return 0
+    # A reply ends before `max_bytes` are exceeded, but may contain one message of any size.
     return min(max(command.max_bytes, largest), count * largest)
 
 
@@ -72,7 +73,7 @@ def size_of_reply(reply: Reply) -> int | None:
     match reply:
         case Found() | Page() | Claimed():
             messages = [message for message in reply.messages if message is not None]
-            return AROUND * len(messages) + sum(map(size_of, messages))
+            return MESSAGE_OVERHEAD * len(messages) + sum(map(size_of, messages))
         case Names():
             return sum(MAX_NAME if len(name) > MAX_NAME else len(name) for name in reply.names)
     return None
@@ -88,7 +89,7 @@ class Client(Protocol):
 
 
 class Present:
-    """A client of which is known that it has gone once it has said so."""
+    """A client that counts as present until `leave` is called."""
 
     def __init__(self) -> None:
         self.disconnected = False
@@ -99,6 +100,15 @@ class Present:
         self.disconnected = True
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_exception(ClientGone())
+
+
+class Applicant(NamedTuple):
+    """A request that waits for room."""
+
+    size: int
+    """The bytes that it wants."""
+    granted: "asyncio.Future[None]"
+    """Done when it has them."""
 
 
 class ReplyBudget:
@@ -114,9 +124,9 @@ class ReplyBudget:
         self._share = share
         self.taken = 0
         """Bytes that are taken."""
-        self._by_namespace: Counter[str | None] = Counter()
-        self._waiting: dict[str | None, deque[tuple[int, asyncio.Future[None]]]] = {}
-        """By namespace: the bytes that are wanted, in the order of arrival. The namespace that got
+        self._taken_by_namespace: Counter[str | None] = Counter()
+        self._waiting: dict[str | None, deque[Applicant]] = {}
+        """By namespace: the requests that wait, in the order of arrival. The namespace that got
         room last is the last one."""
 
     async def take(self, namespace: str | None, size: int, client: Client) -> int:
@@ -133,23 +143,23 @@ class ReplyBudget:
         """
         size = min(size, self._share)
         queue = self._waiting.setdefault(namespace, deque())
-        entry = size, asyncio.get_running_loop().create_future()
-        queue.append(entry)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        applicant = Applicant(size, granted)
+        queue.append(applicant)
         self._serve()
-        wait = entry[1]
-        if wait.done():
+        if granted.done():
             return size
-        client.waiting = wait
+        client.waiting = granted
         try:
             async with asyncio.timeout(PATIENCE):
-                await wait
+                await granted
         except BaseException as error:
-            if wait.done() and not wait.cancelled() and wait.exception() is None:
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self.give_back(namespace, size)  # it came together with the end of the wait
             else:
-                with suppress(ValueError):  # `_serve` leaves out those that are done
-                    queue.remove(entry)
-                self._serve()
+                with suppress(ValueError):  # `_serve` has removed it, since it is done
+                    queue.remove(applicant)
+                self._serve()  # those behind it may need less
             if isinstance(error, TimeoutError):
                 raise Problem(
                     "overloaded",
@@ -165,33 +175,33 @@ class ReplyBudget:
     def give_back(self, namespace: str | None, size: int) -> None:
         """Give room back."""
         self.taken -= size
-        self._by_namespace[namespace] -= size
-        if not self._by_namespace[namespace]:
-            del self._by_namespace[namespace]
+        self._taken_by_namespace[namespace] -= size
+        if not self._taken_by_namespace[namespace]:
+            del self._taken_by_namespace[namespace]
         if self._waiting:
             self._serve()
 
     def _serve(self) -> None:
-        """Give room to those that wait, namespace by namespace."""
-        served = True
-        while served:
-            served = False
+        """Give room to those that wait, namespace by namespace, one request of each in turn."""
+        was_room_given = True
+        while was_room_given:
+            was_room_given = False
             for namespace, queue in list(self._waiting.items()):
-                while queue and queue[0][1].done():
+                while queue and queue[0].granted.done():  # its client has gone
                     queue.popleft()
                 if not queue:
                     del self._waiting[namespace]
                     continue
-                size, wait = queue[0]
-                if self._by_namespace[namespace] + size > self._share:
+                size, granted = queue[0]
+                if self._taken_by_namespace[namespace] + size > self._share:
                     continue
                 if self.taken + size > self._most:
                     return  # no smaller one of another namespace goes first, again and again
                 queue.popleft()
                 self.taken += size
-                self._by_namespace[namespace] += size
-                wait.set_result(None)
+                self._taken_by_namespace[namespace] += size
+                granted.set_result(None)
                 del self._waiting[namespace]
                 if queue:
-                    self._waiting[namespace] = queue
-                served = True
+                    self._waiting[namespace] = queue  # as the last one
+                was_room_given = True

@@ -18,7 +18,7 @@ from bide.tasks import cancel, first_of
 LARGE = 64 * 1024
 """Bytes from which on decoding a body blocks the event loop for milliseconds."""
 
-SLICE = 0.002
+SLICE_SECONDS = 0.002
 """Seconds after which a loop over a large request lets other requests go on."""
 
 T = TypeVar("T")
@@ -67,18 +67,19 @@ class LargeBodies:
         await self._turn.acquire()
         loop = asyncio.get_running_loop()
         began = loop.time()
+        # `call_soon` runs after the decoding, which does not await: so the difference is its time.
         loop.call_soon(lambda: loop.call_later(loop.time() - began, self._turn.release))
 
     def pauses(self) -> Pause:
-        """Return a function for a loop over a large request: it yields every `SLICE` seconds.
+        """Return a function for a loop over a large request: it yields every `SLICE_SECONDS`.
 
         Only one loop over a large request runs at a time.
         """
         since = time.monotonic()
 
         async def pause() -> None:
-            nonlocal since
-            if time.monotonic() - since >= SLICE:
+            nonlocal since  # when this loop got the interpreter, in seconds of the monotonic clock
+            if time.monotonic() - since >= SLICE_SECONDS:
                 await asyncio.sleep(0)
                 await self._turn.acquire()
                 asyncio.get_running_loop().call_soon(self._turn.release)
@@ -87,13 +88,13 @@ class LargeBodies:
         return pause
 
 
-CHECKED = 1024 * 1024
+UNCHECKED_BYTES = 1024 * 1024
 """Bytes up to which the structure of a request is not checked."""
 
-ESCAPED = 6
+ESCAPED_BYTES = 6
 """Bytes of JSON text that a byte of a body may take, as an escaped character."""
 
-_NO_SIGNS = bytes(set(range(256)) - set(b"[]{},:"))
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},:"))
 
 
 def check_json(data: bytes) -> None:
@@ -102,7 +103,7 @@ def check_json(data: bytes) -> None:
     Raises:
         Problem: it is too large, or has too many objects or values.
     """
-    if len(data) <= CHECKED:
+    if len(data) <= UNCHECKED_BYTES:
         return
     if len(data) > limits.MAX_JSON:
         raise Problem(
@@ -129,10 +130,13 @@ def check_body(text: bytes, most: int, beside: int = 0) -> None:
     Raises:
         InvalidArgument: it is larger.
     """
-    size, whole = len(text), most + beside
-    if size > ESCAPED * whole or (
-        size > whole and (size := len(text.translate(None, _NO_SIGNS))) > whole
-    ):
+    largest_message = most + beside
+    size = len(text)
+    if size <= largest_message:
+        return
+    if size <= ESCAPED_BYTES * largest_message:  # it may be small without escapes and spaces
+        size = len(text.translate(None, _NOT_STRUCTURE))
+    if size > largest_message:
         raise InvalidArgument(
             f"body takes {size:,} bytes, the limit is {most:,}; store it elsewhere and put a "
             "reference"
@@ -148,8 +152,13 @@ def check_fields(count: int) -> None:
     check_count("header fields and failures", count, limits.MAX_FIELDS_TOTAL)
 
 
-def check_count(what: str, count: int, most: int) -> None:
+def check_count(noun: str, count: int, most: int) -> None:
     """Check how many of something a request holds.
+
+    Args:
+        noun: what is counted, in the plural, for the error text.
+        count: how many there are.
+        most: how many there may be.
 
     Raises:
         Problem: there are too many.
@@ -157,7 +166,7 @@ def check_count(what: str, count: int, most: int) -> None:
     if count > most:
         raise Problem(
             "too-large",
-            f"the request holds more than {most:,} {what}; send it in several",
+            f"the request holds more than {most:,} {noun}; send it in several",
             field="body",
         )
 
@@ -187,7 +196,7 @@ class RequestBody:
         """Return the body.
 
         Args:
-            length: the header `content-length`.
+            length: the header `content-length`; `None`: the request has none.
             most: the maximum size in bytes.
             seconds: how long the whole body may take.
 
@@ -198,20 +207,21 @@ class RequestBody:
         if length is not None and length.isdecimal() and int(length) > most:
             raise _too_large(most)
         parts: list[bytes] = []
-        more = True
+        has_more = True
         try:
             async with asyncio.timeout(seconds):
-                while more:
+                while has_more:
                     message = await self.receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGone
-                    parts.append(message.get("body", b""))
-                    size = self.received + len(parts[-1])
+                    part = message.get("body", b"")
+                    parts.append(part)
+                    size = self.received + len(part)
                     if size > most:
                         raise _too_large(most)
                     self._bodies.grow(self.received, size)
                     self.received = size
-                    more = message.get("more_body", False)
+                    has_more = message.get("more_body", False)
         except TimeoutError:
             raise Problem(
                 "timeout",
@@ -246,9 +256,9 @@ async def unless_gone(
     Args:
         receive: reports that the client has gone.
         work: the work.
-        refusal: raises when the client may no longer wait.
-        last_check: raises after the work if the client may not get its result.
-        undo: called with a result that the client does not get.
+        refusal: raises when the client may no longer wait, and never returns.
+        last_check: raises after the work if the client may not get its result; `None`: it may.
+        undo: called with a result that the client does not get; `None`: nothing is to be undone.
 
     Raises:
         ClientGone: the client has closed the connection.
@@ -269,7 +279,7 @@ async def unless_gone(
         handed_over = True
         return working.result()
     finally:
-        await cancel([working])
-        came = not working.cancelled() and working.exception() is None
-        if undo is not None and came and not handed_over:
+        await cancel([working])  # it may have its result nevertheless
+        has_result = not working.cancelled() and working.exception() is None
+        if undo is not None and has_result and not handed_over:
             await undo(working.result())

@@ -13,7 +13,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Count, ForecastCommand, Scan
 from bide.model.replies import Reply
 
-PAUSE = 1.0
+MAX_PAUSE = 1.0
 """The longest pause after a slow read, in seconds."""
 
 
@@ -31,7 +31,7 @@ class Turns:
         try:
             yield
         finally:
-            pause = min(PAUSE, time.monotonic() - began)
+            pause = min(MAX_PAUSE, time.monotonic() - began)
             asyncio.get_running_loop().call_later(pause, self._turn.release)
 
 
@@ -62,10 +62,15 @@ class SlowReads:
     def __init__(self, lane: Lane) -> None:
         self._main = lane
         self._own: Lane | None = None
+        """The lane of slow reads, from the first one on; `_main` if the store has no second one."""
         self._turns = Turns()
 
     async def read(self, command: Command, owner: object = None) -> Reply:
         """Execute a slow read, and return its reply.
+
+        Args:
+            command: the slow read.
+            owner: see `Lane.acall`.
 
         Raises:
             StoreError: it was not executed.

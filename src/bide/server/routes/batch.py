@@ -23,7 +23,7 @@ from bide.server.access.rights import RIGHTS, Caller, Right
 from bide.server.access.senders import sender_of
 from bide.server.call import ApiCall
 from bide.server.limits.batches import Sent
-from bide.server.limits.decoding import Given, RequestBatch, unpack
+from bide.server.limits.decoding import BatchCommand, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
@@ -171,7 +171,7 @@ async def _unpacked(call: ApiCall, pause: Pause) -> RequestBatch:
         raise of_decoding(error, RequestBatch) from None
 
 
-async def _own(call: ApiCall, command: Given, pause: Pause) -> Any:
+async def _own(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
     """Check a command and return it for the store.
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.

@@ -12,7 +12,7 @@ from bide.model.replies import Outcome
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.limits.decoding import check_headers, split
-from bide.server.limits.request_bodies import ESCAPED, LARGE, check_body, check_fields
+from bide.server.limits.request_bodies import ESCAPED_BYTES, LARGE, check_body, check_fields
 from bide.server.operation import JSON, Answer
 from bide.server.problem import Problem, invalid, within
 from bide.server.request import decode
@@ -120,7 +120,7 @@ async def many_of(call: ApiCall) -> wire.PutMany:
     if len(data) <= LARGE:
         return decode(data, wire.PutMany)
     pause, most = call.service.large_bodies.pauses(), call.service.settings.max_body
-    around, objects = await split(data, ESCAPED * (most + MAX_HEADERS), pause)
+    around, objects = await split(data, ESCAPED_BYTES * (most + MAX_HEADERS), pause)
     del data
     many = decode(around, wire.PutMany)
     for number, encoded in enumerate(objects):
