@@ -6,6 +6,7 @@ has an index.
 
 import random
 import sqlite3
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
@@ -13,13 +14,13 @@ from typing import Any
 
 import bide
 from benchmarks.core.store import BODY, folder
-from benchmarks.figure import Figure, paired
+from benchmarks.figure import Figure
 from benchmarks.postgres.store import store
 
 __all__ = ["run"]
 
-MESSAGES = 100
-PAIRS = 31
+MESSAGES = 200
+TURNS = 15
 ACCOUNTS = 10_000
 TABLES = (
     "CREATE TABLE account (id integer PRIMARY KEY, balance integer)",
@@ -74,24 +75,30 @@ def _figure(kind: str, queue: bide.Queue, shop: Any, begin: Begin, mark: str) ->
         shop.execute(change, (before + 5, account))
         shop.execute(book, (id, account))
 
-    def seconds(*, acks: bool) -> float:
-        """Return how many seconds a transaction takes, of many, each for a message."""
+    def transaction(delivery: bide.Delivery, *, acks: bool) -> float:
+        """Return how many seconds a transaction takes."""
+        start = time.perf_counter()
+        with begin():
+            effect(f"{delivery.id}-{acks}")
+            if acks:
+                delivery.ack(within=shop)
+        return time.perf_counter() - start
+
+    def turn() -> tuple[float, float]:
+        """Return the medians with an ack and without it, of transactions in turn."""
         queue.put_many([BODY] * MESSAGES)
         deliveries = queue.claim(MESSAGES, lease="10m")
-        start = time.perf_counter()
-        for delivery in deliveries:
-            with begin():
-                effect(delivery.id)
-                if acks:
-                    delivery.ack(within=shop)
-        took = time.perf_counter() - start
-        if not acks:
-            queue.ack(deliveries)
-        return took / MESSAGES
+        pairs = [
+            (transaction(delivery, acks=False), transaction(delivery, acks=True))
+            for delivery in deliveries
+        ]
+        without, acked = (statistics.median(column) for column in zip(*pairs, strict=True))
+        return acked, without
 
-    seconds(acks=True)
-    seconds(acks=False)
-    value, limit, ratio = paired(PAIRS, lambda: seconds(acks=True), lambda: seconds(acks=False))
+    turn()
+    turns = [turn() for _ in range(TURNS)]
+    value, limit = (statistics.median(column) for column in zip(*turns, strict=True))
+    ratio = statistics.median(acked / without for acked, without in turns)
     return Figure(
         f"a transaction with an ack on {kind}, against the same without it",
         value * 1e6,
