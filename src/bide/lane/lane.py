@@ -239,8 +239,15 @@ class Lane(LaneThread):
         self._listen()
 
     def overhear(self, listener: Callable[[str, int], None]) -> None:
-        """Call `listener` with the hints that come while claims wait, in any thread."""
+        """Call `listener` with every hint, in any thread; the lane's thread begins to listen."""
         self._listeners = (*self._listeners, listener)
+        self._worker.ensure()
+        self._notes.append((self._listen_for, listener))
+        self._signal.set()
+
+    def _listen_for(self, listener: Callable[[str, int], None]) -> None:
+        if listener in self._listeners and not self._closing:
+            self._listen()
 
     def stop_listening(self, listener: Callable[[str, int], None]) -> None:
         """Call a listener no more."""
