@@ -218,6 +218,7 @@ def test_the_action_log_counts_who_was_asked_to_stop(serve: Serve, tmp_path: Pat
     held(client, "b", group="g")
     stop(client)
     client.send("DELETE", f"{Q}/messages?group=g&running=true")
+    until(lambda: b"cancelWhere" in log.read_bytes())  # it is written after the answer
     lines = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
     acts = [(line["act"], line["messages"]) for line in lines if "cancel" in line["act"]]
     assert acts == [("cancel", 1), ("cancelWhere", 1)]
