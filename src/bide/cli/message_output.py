@@ -271,6 +271,8 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
             f"{outcome.holder} was asked to stop, and holds {name} until {shown(outcome.until)}; "
             "unless it still acks, the message counts as cancelled"
         )
+    if outcome.state == "settling":
+        return f"{outcome.holder} settles {name} in a transaction that is still open"
     if outcome.state == "leased" and outcome.until is not None:
         return f"{outcome.holder} holds {name} until {shown(outcome.until)}"
     if outcome.state == "settling":
