@@ -324,6 +324,18 @@ def test_the_last_report_of_each_second_is_stored(scene: Scene, is_async: bool) 
     scene.play(story())
 
 
+@pytest.mark.parametrize("kind", STORES)
+def test_any_text_of_a_report_comes_back(kind: str, request: pytest.FixtureRequest) -> None:
+    with url_of(kind, request) as url, bide.Queue("rows", url) as rows:
+        rows.put("a", id="a")
+        (delivery,) = rows.claim(1)
+        delivery.report(1, text="a\x00b ü \ud800 \"\\ '")
+        message = rows.get("a")
+        assert message is not None
+        assert message.progress is not None
+        assert message.progress.text == "a\x00b ü ? \"\\ '"
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), True, "40", None])
 def test_a_report_is_a_number(wrong: Any) -> None:
     with ScratchStore() as store:
