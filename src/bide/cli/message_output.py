@@ -275,8 +275,6 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
         return f"{outcome.holder} settles {name} in a transaction that is still open"
     if outcome.state == "leased" and outcome.until is not None:
         return f"{outcome.holder} holds {name} until {shown(outcome.until)}"
-    if outcome.state == "settling":
-        return f"{outcome.holder} settles {name} in a transaction that is still open"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
         other = ", and no longer as you saw it" if as_seen else ""
         return f"{name} is {outcome.state}, due {shown(outcome.due)}{other}"
