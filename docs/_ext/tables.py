@@ -39,7 +39,6 @@ INTERNAL = frozenset(
         "remembers",
         "loses_replies",
         "recovers",
-        "overlaps",
         "takes_back",
     }
 )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-import msgspec
 import pytest
 
 from bide.clock import Signal
@@ -343,36 +342,15 @@ def test_a_closed_loop_is_forgotten(
     assert gone() is None
 
 
-@pytest.mark.parametrize(
-    ("overlaps", "tasks", "sizes"),
-    [
-        (False, 100, [100]),
-        (True, 63, [63]),
-        (True, 64, [32, 32]),
-        (True, 101, [51, 50]),
-        (True, 300, [150, 150]),
-    ],
-)
-def test_a_server_gets_many_commands_in_halves(
-    loop: asyncio.AbstractEventLoop,
-    lane: Lane,
-    engine: FlakyEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    overlaps: bool,
-    tasks: int,
-    sizes: list[int],
+def test_the_commands_of_many_tasks_are_one_batch(
+    loop: asyncio.AbstractEventLoop, lane: Lane, engine: FlakyEngine
 ) -> None:
-    able = msgspec.structs.replace(engine.capabilities, overlaps=overlaps)
-    monkeypatch.setattr(type(engine), "capabilities", able)
-
     async def main() -> None:
-        await asyncio.gather(*(lane.acall(put(f"m{number}")) for number in range(tasks)))
+        await asyncio.gather(*(lane.acall(put(f"m{number}")) for number in range(300)))
 
     loop.run_until_complete(asyncio.wait_for(main(), PATIENCE))
-    assert [len(batch) for batch in engine.batches] == [1, *sizes]
-    assert [c for batch in engine.batches[1:] for c in batch] == [
-        put(f"m{number}") for number in range(tasks)
-    ]
+    assert [len(batch) for batch in engine.batches] == [1, 300]
+    assert engine.batches[1] == [put(f"m{number}") for number in range(300)]
 
 
 def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:

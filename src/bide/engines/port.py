@@ -45,9 +45,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     give each command that changes something an identity, and repeat it."""
     recovers: bool = False
     """After an interrupt, the next call of `execute` releases what a claim has leased."""
-    overlaps: bool = False
-    """A server does the work. So many commands are executed in halves: while it is busy with one,
-    this process is with the callers of the other."""
     takes_back: bool = False
     """It executes `Bulk` and `Undo` itself; for others they are made of other commands."""
 

@@ -82,11 +82,6 @@ class Executor:
         """What the engine can do. An event loop may ask: it does not wait for a running batch."""
         return self.open().capabilities
 
-    @property
-    def _overlaps(self) -> bool:
-        """Whether many commands are better executed in halves; false before the first one."""
-        return self._engine is not None and self._engine.capabilities.overlaps
-
     def open(self) -> Engine:
         """Open the engine, if that has not been done."""
         if (engine := self._engine) is not None:

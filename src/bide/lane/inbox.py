@@ -23,9 +23,6 @@ MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
 """The maximum number of commands, and of messages, in one batch."""
 
-HALVED = 64
-"""Fewer commands are not halved: two batches would cost more than they save."""
-
 LIMIT = 10_000
 """The maximum number of waiting commands; further callers wait."""
 
@@ -200,7 +197,6 @@ class Inbox:
         self.requests: deque[LaneRequest] = deque()
         self.batch: list[LaneRequest] = []
         """The last ones that were taken."""
-        self._left = 0  # so many of `requests` were not in the last batch
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
         self._threads: deque[Signal] = deque()  # that wait for space
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
@@ -237,16 +233,9 @@ class Inbox:
         self._turns.discard(loop)
         self._signal.set()
 
-    def take(self, *, overlaps: bool = False) -> list[LaneRequest]:
-        """Remove and return the commands of one batch.
-
-        With `overlaps`, of many commands only one half: while the server executes it, the tasks
-        of the other half submit their next commands.
-        """
-        waiting = len(self.requests)
-        if overlaps and waiting >= HALVED:
-            waiting = max((waiting + 1) // 2, self._left)
-        most = min(waiting, MAX_COMMANDS)
+    def take(self) -> list[LaneRequest]:
+        """Remove and return the commands of one batch."""
+        most = min(len(self.requests), MAX_COMMANDS)
         batch: list[LaneRequest] = []
         self.batch = batch
         weight = 0
@@ -255,7 +244,6 @@ class Inbox:
             batch.append(request)  # before it leaves: else an error here would lose it
             self.requests.popleft()
             weight += request.command.weight
-        self._left = len(self.requests)
         if batch:
             self.wake_callers()
         if self._turns:  # a loop that was closed never calls `_end_turn`

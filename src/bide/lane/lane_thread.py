@@ -119,7 +119,7 @@ class LaneThread(Executor):
             # A claim whose time ends now asks once more, if it is its turn.
             self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
             over = self._waiting.overdue(now)
-            taken = self._inbox.take(overlaps=self._overlaps)
+            taken = self._inbox.take()
             for request in taken:
                 if request.deadline is not None and not request.entered:
                     self._waiting.enter(request)

@@ -77,7 +77,7 @@ class PostgresEngine:
         StoreError: the server cannot be reached or holds no store; the error says why.
     """
 
-    capabilities = Capabilities(overlaps=True, remembers=True, loses_replies=True)
+    capabilities = Capabilities(remembers=True, loses_replies=True)
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings

@@ -54,9 +54,7 @@ class RedisEngine:
         StoreError: the store cannot be reached, or is not what bide needs.
     """
 
-    capabilities = Capabilities(
-        ids_ordered=False, resends=True, recovers=True, overlaps=True, remembers=True
-    )
+    capabilities = Capabilities(ids_ordered=False, resends=True, recovers=True, remembers=True)
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings

@@ -234,9 +234,7 @@ async def about(call: ApiCall) -> About:
     from importlib.metadata import version
 
     can = call.service.lane.capabilities
-    capabilities = msgspec.structs.replace(
-        can, caller_time=False, resends=False, overlaps=False, takes_back=True
-    )
+    capabilities = msgspec.structs.replace(can, caller_time=False, resends=False, takes_back=True)
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
     return About(
