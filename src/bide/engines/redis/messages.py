@@ -188,10 +188,6 @@ def spread(
     Returns:
         The shard and the indexes of the messages of each call; one without any if there are no ids.
     """
-    if len(ids) == 1:
-        return [(shard_of(ids[0], shards), [0])]
-    if shards == 1 and len(set(ids)) == len(ids) <= SLICE and sum(sizes) <= BYTES:
-        return [(0, [*range(len(ids))])]
     calls: list[tuple[int, dict[str, int]]] = []
     latest: dict[int, dict[str, int]] = {}
     room: dict[int, int] = {}
