@@ -217,7 +217,7 @@ def test_an_id_that_the_queue_had_until_just_now(
     from bide.importing.transit import Transit
 
     fill_rq(broker)
-    back = Transit._back
+    back = Transit._put_back
     once = [True]
 
     def put_now(queue: str, ids: Any) -> Any:
@@ -232,7 +232,7 @@ def test_an_id_that_the_queue_had_until_just_now(
         back(transit, entry)
 
     monkeypatch.setattr(takeover, "find_all", put_now)
-    monkeypatch.setattr(Transit, "_back", end_now)
+    monkeypatch.setattr(Transit, "_put_back", end_now)
     bide.take_over(orders, "rq", broker.store_url)
     assert not once
     done = Counter[str]()

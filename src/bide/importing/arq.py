@@ -39,11 +39,11 @@ class ArqSource(SourceQueue):
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read the job, and whether a worker has it."""
-        names = (b"arq:in-progress:" + entry.member, b"arq:abort")
+        [job_key] = self.keys(entry)
         return [
-            ("GET", self.keys(entry)[0]),
-            ("EXISTS", names[0]),
-            ("ZSCORE", names[1], entry.member),
+            ("GET", job_key),
+            ("EXISTS", b"arq:in-progress:" + entry.member),
+            ("ZSCORE", b"arq:abort", entry.member),
         ]
 
     def keys(self, entry: SourceEntry) -> list[bytes]:
@@ -62,6 +62,11 @@ class ArqSource(SourceQueue):
         if data is None:
             raise Gone
         job = decoded(data, pickles=self.pickles)
-        created = created_at(int(job["et"]) / 1000)
-        due = due_at(entry.score / 1000)
-        return self._call(entry.member.decode(), job["f"], job["a"], job["k"], due, created)
+        return self._call(
+            id=entry.member.decode(),
+            name=job["f"],
+            args=job["a"],
+            kwargs=job["k"],
+            due=due_at(entry.score / 1000),
+            created=created_at(int(job["et"]) / 1000),
+        )

@@ -21,6 +21,7 @@ _SHIFT = 0x1000
 """The score of a delayed job is its time in milliseconds, times this, plus a counter."""
 
 _KNOWN = (b"bullmq:5.", b"bullmq:6.")
+"""How the versions begin whose layout is known."""
 
 
 class BullMQSource(SourceQueue):
@@ -37,6 +38,7 @@ class BullMQSource(SourceQueue):
 
     @property
     def _prefix(self) -> bytes:
+        """How the keys of the queue begin."""
         return f"bull:{self.queue}:".encode()
 
     def places(self) -> list[Place]:
@@ -46,9 +48,10 @@ class BullMQSource(SourceQueue):
             InvalidArgument: another version of BullMQ wrote the queue, or there is none.
         """
         meta = self._prefix + b"meta"
-        version, events = self.redis.ask("HMGET", meta, "version", "opts.maxLenEvents")
-        # BullMQ for Python has the layout of the known versions, and notes none.
-        if not version.startswith(_KNOWN) if version is not None else events is None:
+        version, max_events = self.redis.ask("HMGET", meta, "version", "opts.maxLenEvents")
+        # BullMQ for Python has the layout of the known versions, and notes none of them.
+        is_of_python = version is None and max_events is not None
+        if not is_of_python and (version is None or not version.startswith(_KNOWN)):
             named = "no version of BullMQ" if version is None else version.decode(errors="replace")
             raise InvalidArgument(
                 f"{meta.decode()} names {named}; bide takes over queues of BullMQ 5 and 6 with the "
@@ -76,13 +79,16 @@ class BullMQSource(SourceQueue):
         if not {b"name", b"data", b"timestamp"} <= job.keys():
             raise NotTakenOver("it is no job of BullMQ 5 or 6, or a marker of an older version")
         self._refuse(job)
-        data = json.loads(job[b"data"])
-        priority = 255 - min(int(job.get(b"priority") or 0), 255)
-        created = created_at(int(job[b"timestamp"]) / 1000)
-        delayed = entry.place.key.endswith(b":delayed")
-        due = due_at(int(entry.score) // _SHIFT / 1000) if delayed else NOW
-        name = job[b"name"].decode(errors="replace")
-        return self._job(entry.member.decode(), name, data, due, priority, created)
+        is_delayed = entry.place.key.endswith(b":delayed")
+        return self._job(
+            id=entry.member.decode(),
+            name=job[b"name"].decode(errors="replace"),
+            body=json.loads(job[b"data"]),
+            due=due_at(int(entry.score) // _SHIFT / 1000) if is_delayed else NOW,
+            # In BullMQ the lowest number goes first, in bide the highest.
+            priority=255 - min(int(job.get(b"priority") or 0), 255),
+            created=created_at(int(job[b"timestamp"]) / 1000),
+        )
 
     def held(self) -> Iterator[HeldMessage]:
         """Yield the jobs that workers run."""

@@ -59,11 +59,14 @@ def id_of(headers: Mapping[str, Any]) -> tuple[str, str | None]:
         >>> id_of({"id": "a", "retries": 0}), id_of({"id": "a", "retries": 2})
         (('a', None), ('a.retry-2', 'a'))
     """
-    id = str(headers["id"])
-    retries, replaced = headers.get("retries") or 0, headers.get("replaced_task_nesting") or 0
-    if not retries and not replaced:
-        return id, None
-    return f"{id}.retry-{retries}" + (f".replaced-{replaced}" if replaced else ""), id
+    task_id = str(headers["id"])
+    retries, replacements = headers.get("retries") or 0, headers.get("replaced_task_nesting") or 0
+    if not retries and not replacements:
+        return task_id, None
+    id = f"{task_id}.retry-{retries}"
+    if replacements:
+        id += f".replaced-{replacements}"
+    return id, task_id
 
 
 def encoded(message: TaskMessage) -> Any:
@@ -103,6 +106,7 @@ _STEP = "\x06\x16"
 """Between the name of a queue and a priority, in the key of the list."""
 
 _KEPT = ("correlation_id", "reply_to", "priority", "delivery_mode")
+"""The properties that say how a task is published; the others are of this one delivery."""
 
 _LOWEST = 9
 """The last priority of Celery on Redis, where 0 goes first."""
@@ -115,38 +119,49 @@ class CelerySource(SourceQueue):
 
     def places(self) -> list[Place]:
         """Return the lists of the queue, one per priority."""
-        names = [self.queue, *(f"{self.queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
+        # The list of priority 0 has the name of the queue.
+        lower = [f"{self.queue}{_STEP}{priority}" for priority in range(1, _LOWEST + 1)]
+        names = [self.queue, *lower]
         return [Place(name.encode(), "list", oldest_last=True) for name in names]
 
     def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the task, as `bide.contrib.celery.install` would have stored it."""
         envelope = json.loads(entry.member)
-        headers, kind = envelope["headers"], envelope["content-type"]
+        headers, content_type = envelope["headers"], envelope["content-type"]
         if "task" not in headers or "id" not in headers:
             raise NotTakenOver("it is of Celery's protocol 1; bide takes over protocol 2")
-        if "python-serialize" in kind and not self.pickles:
+        if "python-serialize" in content_type and not self.pickles:
             raise Pickled
+        # Without its time: a worker of Celery that gets the task when it is due must not wait.
         eta = headers.pop("eta", None)
         due = NOW if eta is None else due_at(iso_seconds(eta))
-        body, given = envelope["body"], envelope["properties"]
-        raw = base64.b64decode(body) if given.get("body_encoding") == "base64" else body.encode()
+        body, properties = envelope["body"], envelope["properties"]
+        is_base64 = properties.get("body_encoding") == "base64"
+        data = base64.b64decode(body) if is_base64 else body.encode()
         encoding = envelope["content-encoding"]
         is_text = encoding == "utf-8" and "compression" not in headers
         message = TaskMessage(
             task=headers["task"],
-            text=raw.decode() if is_text else None,
-            data=None if is_text else raw,
-            content_type=kind,
+            text=data.decode() if is_text else None,
+            data=None if is_text else data,
+            content_type=content_type,
             content_encoding=encoding,
             headers={**headers, "eta": None},
-            properties={name: given[name] for name in _KEPT if given.get(name) is not None},
+            properties={
+                name: properties[name] for name in _KEPT if properties.get(name) is not None
+            },
             routing_key=self.queue,
             declare=[self.queue],
         )
         id, group = id_of(headers)
-        priority = min(max(_LOWEST - int(given.get("priority") or 0), 0), _LOWEST)
-        body = msgspec.to_builtins(message)
-        return self._job(id, headers["task"], body, due, priority, group=group)
+        return self._job(
+            id=id,
+            name=headers["task"],
+            body=msgspec.to_builtins(message),
+            due=due,
+            priority=min(max(_LOWEST - int(properties.get("priority") or 0), 0), _LOWEST),
+            group=group,
+        )
 
     def held(self) -> Iterator[HeldMessage]:
         """Yield the tasks that workers have received and not acked, those with an ETA among them.
@@ -155,16 +170,16 @@ class CelerySource(SourceQueue):
         """
         cursor = 0
         while True:
-            cursor, values = self.redis.ask("HSCAN", "unacked", cursor, "COUNT", 500)
-            for value in values.values():
+            cursor, unacked = self.redis.ask("HSCAN", "unacked", cursor, "COUNT", 500)
+            for delivery in unacked.values():
                 try:
-                    envelope, _, key = json.loads(value)
+                    envelope, _, queue = json.loads(delivery)
                     headers = envelope["headers"]
                     eta = f", due {headers['eta']}" if headers.get("eta") else ""
                     held = HeldMessage(str(headers.get("id")), f"{headers.get('task')}{eta}")
                 except MALFORMED:
                     continue  # not written by Celery
-                if key == self.queue:
+                if queue == self.queue:  # the hash is that of all queues
                     yield held
             if not cursor:
                 return

@@ -27,8 +27,10 @@ class ForeignRedis:
     def __init__(self, url: str) -> None:
         settings = read_url(split_url(url))
         self.shown = settings.shown
+        """The URL without its password."""
         address = settings.address if settings.sentinels is None else settings.sentinels.master()
         self._place = shown_address(address)
+        """The server, for errors: with Sentinels the URL does not name it."""
         pool = ConnectionPool(connection_class=settings.kind, **settings.arguments_at(address))
         self._client: Any = Redis.from_pool(pool)
 
@@ -45,7 +47,7 @@ class ForeignRedis:
         return self.ask_all([command])[0]
 
     def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Execute commands at once; return their replies. Raises what `ask` raises."""
+        """Execute commands in one round trip; return their replies. Raises what `ask` raises."""
         try:
             with self._client.pipeline(transaction=False) as pipe:
                 for command in commands:
@@ -57,6 +59,7 @@ class ForeignRedis:
             raise no_connection(error, self.shown, self._place) from error
 
 
+# A member that was given another score meanwhile is another message: it stays.
 _REMOVE = """
 local count = 0
 for i = 1, #ARGV, 2 do
@@ -66,7 +69,6 @@ for i = 1, #ARGV, 2 do
 end
 return count
 """
-# A member that was given another score meanwhile is another message: it stays.
 
 
 class SetMember(NamedTuple):
@@ -92,11 +94,12 @@ class SortedSet(ForeignRedis):
     def __init__(self, url: str, key: str | bytes) -> None:
         super().__init__(url)
         self._key = key
-        kind = self.ask("TYPE", key)
-        if kind not in (b"zset", b"none"):
+        key_type = self.ask("TYPE", key)
+        if key_type not in (b"zset", b"none"):
             self.close()
             raise NotAStore(
-                f"{self.shown}: {key!r} is a {kind.decode()}, not a sorted set; it was left alone"
+                f"{self.shown}: {key!r} is a {key_type.decode()}, not a sorted set; it was left "
+                "alone"
             )
 
     def size(self) -> int:
@@ -106,8 +109,10 @@ class SortedSet(ForeignRedis):
     def page(self, low: bytes, skip: int, count: int) -> list[SetMember]:
         """Return up to `count` members of a score from `low` on, after the first `skip` of them."""
         command = "ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count
-        flat = self.ask(*command)
-        return [SetMember(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+        flat = self.ask(*command)  # each member, and behind it its score
+        return [
+            SetMember(member, score) for member, score in zip(flat[::2], flat[1::2], strict=True)
+        ]
 
     def remove(self, entries: Sequence[SetMember]) -> int:
         """Remove the members that still have the given score; return how many it removed."""

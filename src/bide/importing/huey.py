@@ -38,9 +38,11 @@ _FIELDS = (
 """The fields of Huey's messages, in their order; older versions have fewer."""
 
 _FEWEST = 8
+"""How many fields the oldest version has that is read."""
 
 _QUEUE = "huey.redis."
 _SCHEDULE = "huey.schedule."
+"""How the keys begin of waiting tasks, and of scheduled ones."""
 
 _STAMP = 8
 """Bytes before a message in a queue with priorities: when it was put, in microseconds."""
@@ -61,34 +63,34 @@ class HueySource(SourceQueue):
     @cached_property
     def _name(self) -> str:
         """The name in keys: Huey leaves out other characters, unless it has `clean_name=False`."""
-        as_it_is = (f"{_QUEUE}{self.queue}", f"{_SCHEDULE}{self.queue}")
-        if self.redis.ask("EXISTS", *as_it_is):
+        uncleaned_keys = (f"{_QUEUE}{self.queue}", f"{_SCHEDULE}{self.queue}")
+        if self.redis.ask("EXISTS", *uncleaned_keys):
             return self.queue
         return re.sub("[^A-Za-z0-9_]", "", self.queue)
 
     def places(self) -> list[Place]:
         """Return the set of scheduled tasks, and the queue."""
         key = f"{_QUEUE}{self._name}".encode()
-        by_priority = self.redis.ask("TYPE", key) == b"zset"
-        return [
-            Place(f"{_SCHEDULE}{self._name}".encode(), "zset"),
-            Place(key, "zset" if by_priority else "list", not by_priority),
-        ]
+        has_priorities = self.redis.ask("TYPE", key) == b"zset"
+        waiting = Place(key, "zset") if has_priorities else Place(key, "list", oldest_last=True)
+        return [Place(f"{_SCHEDULE}{self._name}".encode(), "zset"), waiting]
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read whether the task was revoked, alone or with all of its function."""
         try:
             message = self._message(entry)
         except (NotTakenOver, Pickled):
-            return []
-        names = (f"r:{message['id']}", f"rt:{message['name']}")
-        marks = [mark.encode(errors="replace") for mark in names]  # half a character is no mark
+            return []  # `item` raises the same, and needs no content
+        marks = [
+            # Half a surrogate pair, which Redis cannot have, becomes "?": then no mark is found.
+            mark.encode(errors="replace")
+            for mark in (f"r:{message['id']}", f"rt:{message['name']}")
+        ]
+        # Huey keeps marks in a hash, RedisExpireHuey in keys of their own.
+        keys = [f"huey.r.{self._name}.".encode() + mark for mark in marks]
         return [
             *(("HEXISTS", f"huey.results.{self._name}", mark) for mark in marks),
-            (
-                "EXISTS",
-                *(f"huey.r.{self._name}.".encode() + mark for mark in marks),
-            ),  # RedisExpireHuey
+            ("EXISTS", *keys),
         ]
 
     def name(self, entry: SourceEntry) -> str:
@@ -107,28 +109,39 @@ class HueySource(SourceQueue):
             raise NotTakenOver("it is part of a pipeline or a chord")
         eta = message["eta"]
         due = due_at(_seconds(eta)) if eta else NOW
-        end = _end(message, due, now, scheduled=entry.place.key.startswith(_SCHEDULE.encode()))
+        is_scheduled = entry.place.key.startswith(_SCHEDULE.encode())
+        end = _end(message, due, now, scheduled=is_scheduled)
         return self._call(
-            str(message["id"]),
-            message["name"],
-            message["args"],
-            message["kwargs"],
-            due,
+            id=str(message["id"]),
+            name=message["name"],
+            args=message["args"],
+            kwargs=message["kwargs"],
+            due=due,
             created=self._created(entry),
             priority=min(max(int(message["priority"] or 0), 0), 255),
             expires=None if end is None else lasting(due, end, now),
         )
 
     def _has_stamp(self, entry: SourceEntry) -> bool:
+        """Tell whether an element begins with the time when it was put: in a queue by priority."""
         return entry.place.kind == "zset" and entry.place.key.startswith(_QUEUE.encode())
 
     def _created(self, entry: SourceEntry) -> int | None:
+        """Return when a task was put, in Unix milliseconds; `None` if nothing says so."""
         if not self._has_stamp(entry):
             return None
         return created_at(int.from_bytes(entry.member[:_STAMP]) / 1_000_000)
 
     def _message(self, entry: SourceEntry) -> dict[str, Any]:
-        data = inflated(entry.member[_STAMP * self._has_stamp(entry) :], 2 * self.max_body)
+        """Return the fields of a message, by name.
+
+        Raises:
+            NotTakenOver: it is no message of Huey that can be read.
+            Pickled: pickles are not to be read.
+        """
+        stored = entry.member[_STAMP:] if self._has_stamp(entry) else entry.member
+        # Larger than a body: a pickle has more around the values than JSON.
+        data = inflated(stored, 2 * self.max_body)
         if not is_pickle(data):
             raise NotTakenOver("it is not as Huey's own serializer writes it")
         if not self.pickles:
@@ -145,7 +158,7 @@ def _seconds(when: datetime) -> float:
 
 
 def _end(message: dict[str, Any], due: int, now: int, *, scheduled: bool) -> int | None:
-    """Return when a task expires in Unix milliseconds, if it does.
+    """Return when a task expires in Unix milliseconds; `None` if it does not.
 
     Huey counts a length of time from each time at which it puts the task into its queue. For a
     scheduled task the last one is its due time, or the start of the consumer if that is later.

@@ -9,7 +9,7 @@ from typing import Any
 
 from bide.importing.source import NotTakenOver
 
-_PLAIN = {
+_PLAIN_TYPES = {
     ("builtins", "set"),
     ("builtins", "frozenset"),
     ("collections", "OrderedDict"),
@@ -21,6 +21,7 @@ _PLAIN = {
     ("decimal", "Decimal"),
     ("uuid", "UUID"),
 }
+"""The types, by module and name, that a pickle may load: making one runs no code of a stranger."""
 
 MOST = 100_000
 """The maximum number of values in a pickle."""
@@ -44,25 +45,25 @@ def is_pickle(data: bytes) -> bool:
 class _Reader(pickle.Unpickler):
     """Makes plain values only: loading a class of the program could run code of a stranger."""
 
-    def __init__(self, data: bytes, also: dict[str, type]) -> None:
+    def __init__(self, data: bytes, replacements: dict[str, type]) -> None:
         super().__init__(io.BytesIO(data))
-        self._also = also
+        self._replacements = replacements
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a type of plain values."""
-        if (made := self._also.get(f"{module}.{name}")) is not None:
-            return made
-        if (module, name) in _PLAIN:
+        if (replacement := self._replacements.get(f"{module}.{name}")) is not None:
+            return replacement
+        if (module, name) in _PLAIN_TYPES:
             return super().find_class(module, name)
         raise NotTakenOver(f"its pickle has a {module}.{name}, which is no plain value")
 
 
-def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
+def plain(data: bytes, replacements: dict[str, type] | None = None) -> Any:
     """Return the value of a pickle of numbers, texts, lists, dicts, dates, decimals and UUIDs.
 
     Args:
         data: the pickle.
-        also: replacements of further classes, by name.
+        replacements: what is made instead of instances of further classes, by their names.
 
     Raises:
         NotTakenOver: it is broken, has anything else in it, or more than `MOST` values.
@@ -76,8 +77,8 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
     """
     try:
         _check_steps(data)
-        value = _Reader(data, also or {}).load()
-        _count(value)
+        value = _Reader(data, replacements or {}).load()
+        _check_size(value)
         return value
     except NotTakenOver:
         raise
@@ -109,20 +110,20 @@ def _check_steps(data: bytes) -> None:
         ValueError: an instruction is broken, or promises more bytes than there are.
     """
     for count, (step, argument, _) in enumerate(pickletools.genops(data)):
-        too_far = step.name in _INDEXED and argument is not None and int(argument) > MOST_STEPS
-        if count > MOST_STEPS or too_far:
+        is_too_far = step.name in _INDEXED and argument is not None and int(argument) > MOST_STEPS
+        if count > MOST_STEPS or is_too_far:
             raise NotTakenOver(f"its pickle has more than {MOST_STEPS:,} steps")
 
 
-def _count(value: Any) -> None:
+def _check_size(value: Any) -> None:
     """Check how many values there are: a small pickle can name the same list a billion times.
 
     Raises:
         NotTakenOver: too many, or without end because a list contains itself.
     """
-    count, rest = 0, [value]
-    while rest:
-        container = rest.pop()
+    count, uncounted = 0, [value]
+    while uncounted:
+        container = uncounted.pop()
         if isinstance(container, dict):
             container = container.values()
         elif not isinstance(container, (list, tuple, set, frozenset)):
@@ -130,18 +131,22 @@ def _count(value: Any) -> None:
         count += len(container)
         if count > MOST:
             raise NotTakenOver(f"its pickle has more than {MOST:,} values, or contains itself")
-        rest += container
+        uncounted += container
 
 
 def inflated(data: bytes, limit: int) -> bytes:
     """Return data without the compression of zlib or gzip, if it has one.
 
+    Args:
+        data: what may be compressed.
+        limit: how many bytes it may have without compression.
+
     Raises:
         NotTakenOver: it is broken, or larger than the limit.
     """
-    if data[:1] not in (b"\x78", b"\x1f"):
+    if data[:1] not in (b"\x78", b"\x1f"):  # the first byte of zlib, and of gzip
         return data
-    reader = zlib.decompressobj(wbits=47)  # either format
+    reader = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # 32: either format
     try:
         content = reader.decompress(data, limit)
     except zlib.error as error:

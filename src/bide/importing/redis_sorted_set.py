@@ -37,6 +37,7 @@ MILLISECONDS = 1e11
 """Scores from here on are milliseconds (of 1973 and later), smaller ones are seconds."""
 
 EXAMPLES = 100
+"""How many of the refused members are listed."""
 
 
 class LoadedSet(msgspec.Struct):
@@ -123,26 +124,38 @@ def load_sorted_set(
     check_redis(url)
     from bide.importing.foreign_redis import SortedSet
 
-    read = _Reader(key, scores, body, id_field, queue._builder.max_body)
+    reader = _Reader(key, scores, body, id_field, queue._builder.max_body)
     with closing(SortedSet(url, key)) as source:
         if found is not None:
             found(source.size())
-        run = _Run(queue, source, read, remove and not dry_run, dry_run)
-        low, skip = b"-inf", 0
-        while page := source.page(low, skip, batch):
+        run = _Run(queue, source, reader, remove=remove and not dry_run, dry_run=dry_run)
+        # Pages are by score, not by place: programs may add members before those that were read.
+        lowest_score, skip = b"-inf", 0
+        while page := source.page(lowest_score, skip, batch):
             removed = run.take(page)
             # The next page may begin with more members of the last score: skip those that stayed.
-            score = page[-1].score
-            stayed = sum(entry.score == score and entry not in removed for entry in page)
-            low, skip = score, stayed + (skip if score == low else 0)
+            last_score = page[-1].score
+            stayed = sum(entry.score == last_score and entry not in removed for entry in page)
+            if last_score == lowest_score:  # the members that were skipped have this score, too
+                stayed += skip
+            lowest_score, skip = last_score, stayed
             if progress is not None:
                 progress(len(page))
         run.loaded.left = source.size()
     return run.loaded
 
 
+class _Content(NamedTuple):
+    """A member as a body."""
+
+    data: bytes
+    is_json: bool
+    value: object = None
+    """What a member that is JSON says; `None` for any other one."""
+
+
 class _Reader(NamedTuple):
-    """Makes messages of members."""
+    """Makes messages of members; see `load_sorted_set` for what its fields are."""
 
     key: str
     scores: Scores
@@ -157,34 +170,51 @@ class _Reader(NamedTuple):
             InvalidArgument: it cannot be one.
         """
         member = entry.member
-        value, is_json, data = self._content(member)
-        return Item(self._id(member, value), data, is_json, self._due(float(entry.score)))
+        content = self._content(member)
+        id = self._id(member, content.value)
+        return Item(id, content.data, json=content.is_json, at=self._due(float(entry.score)))
 
-    def _content(self, member: bytes) -> tuple[object, bool, bytes]:
-        """Return the value of a member that is JSON; and whether the body is, and its bytes."""
+    def _content(self, member: bytes) -> "_Content":
+        """Return a member as a body.
+
+        Raises:
+            InvalidArgument: it is too large, or not what members are said to be.
+        """
         if len(member) > self.max_body:
             raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
-        for kind in ("json", "text") if self.body == "auto" else (self.body,):
+        # Of "auto", the first that fits; any member fits "bytes".
+        for form in ("json", "text") if self.body == "auto" else (self.body,):
             try:
-                if kind == "text":
-                    return None, True, bodies.encode(member.decode(), self.max_body)[0]
-                if kind == "json":
+                if form == "text":
+                    data, is_json = bodies.encode(member.decode(), self.max_body)
+                    return _Content(data, is_json)
+                if form == "json":
                     value: object = None
                     with suppress(RecursionError):  # then its depth is refused
                         value = msgspec.json.decode(member)
                     bodies.check_depth(member)
-                    return value, True, member.strip()
+                    return _Content(member.strip(), is_json=True, value=value)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if kind == self.body:
-                    raise InvalidArgument(f"it is no {kind} ({error})") from None
-        return None, False, member
+                if form == self.body:
+                    raise InvalidArgument(f"it is no {form} ({error})") from None
+        return _Content(member, is_json=False)
 
     def _id(self, member: bytes, value: object) -> str:
+        """Return the id of a member's message.
+
+        Args:
+            member: as it is in the set.
+            value: that of a member that is JSON.
+
+        Raises:
+            InvalidArgument: its field cannot be an id.
+        """
         if self.id_field is not None:
-            value_of_field = value.get(self.id_field) if isinstance(value, dict) else None
-            if not isinstance(value_of_field, (str, int)) or isinstance(value_of_field, bool):
+            field_value = value.get(self.id_field) if isinstance(value, dict) else None
+            # `True` is an `int` in Python.
+            if not isinstance(field_value, (str, int)) or isinstance(field_value, bool):
                 raise InvalidArgument(f"it has no field {self.id_field!r} that could be an id")
-            return check_name(str(value_of_field))
+            return check_name(str(field_value))
         try:
             if not member.startswith((b"{", b"[", b'"')):
                 return check_name(member.decode())
@@ -194,6 +224,11 @@ class _Reader(NamedTuple):
         return f"zset-{digest[:32]}"
 
     def _due(self, score: float) -> int:
+        """Return a score as a due time in Unix milliseconds.
+
+        Raises:
+            InvalidArgument: it is no time of bide.
+        """
         in_ms = self.scores == "ms" or (self.scores == "auto" and abs(score) >= MILLISECONDS)
         due = score if in_ms else score * 1000
         if not math.isfinite(due) or not 0 <= due <= LATEST:
@@ -208,59 +243,78 @@ class _Run:
 
     queue: Queue
     source: "SortedSet"
-    read: _Reader
+    reader: _Reader
     remove: bool
     dry_run: bool
     loaded: LoadedSet = field(default_factory=LoadedSet)
 
     def take(self, page: Sequence["SetMember"]) -> "set[SetMember]":
         """Put the messages of some members, and return the members that were removed."""
-        wanted = list(self._readable(page))
+        readable = list(self._readable(page))
+        items = [item for _, item in readable]
         queue = self.queue
         if self.dry_run:
-            present = queue._run(find_all(queue.name, (item.id for _, item in wanted)))
-            outcomes = [Outcome(item.id, item.id not in present) for _, item in wanted]
+            existing = queue._run(find_all(queue.name, (item.id for item in items)))
+            outcomes = [Outcome(item.id, item.id not in existing) for item in items]
         else:
-            parts = in_bytes(item for _, item in wanted)
-            outcomes = queue._run(outcomes_of(*(Put(queue.name, part) for part in parts)))
-            refused = [outcome.id for outcome in outcomes if not outcome.done]
-            present = queue._run(find_all(queue.name, refused))
-        confirmed: set[SetMember] = set()
-        for (entry, item), outcome in zip(wanted, outcomes, strict=True):
+            puts = [Put(queue.name, part) for part in in_bytes(items)]
+            outcomes = queue._run(outcomes_of(*puts))
+            used_ids = [outcome.id for outcome in outcomes if not outcome.done]
+            existing = queue._run(find_all(queue.name, used_ids))
+        in_store: set[SetMember] = set()
+        for (entry, item), outcome in zip(readable, outcomes, strict=True):
             if outcome.done:
                 self.loaded.stored += 1
-            elif not self._is_there(entry, item, present.get(outcome.id)):
+            elif not self._is_there(entry, item, existing.get(outcome.id)):
                 continue
-            confirmed.add(entry)
-        if self.remove:
-            self.loaded.removed += self.source.remove(list(confirmed))
-            return confirmed
-        return set()
+            in_store.add(entry)
+        if not self.remove:
+            return set()
+        self.loaded.removed += self.source.remove(list(in_store))
+        return in_store
 
     def _readable(self, page: Iterable["SetMember"]) -> Iterable[tuple["SetMember", Item]]:
+        """Yield the members that can be messages, with these; refuse the others."""
         for entry in page:
             try:
-                yield entry, self.read.item(entry)
+                yield entry, self.reader.item(entry)
             except InvalidArgument as error:
                 self.loaded.refuse(entry.member, str(error))
 
     def _is_there(self, entry: "SetMember", item: Item, message: Message | None) -> bool:
-        """Tell whether a message that exists is that of the member."""
-        if message is not None and (message.data, message.json) != (item.data, item.json):
-            return self._stays(entry, f"the queue has another message of the id {item.id!r}")
+        """Tell whether the queue has the message of a member; reschedule it if it is to be.
+
+        Args:
+            entry: the member.
+            item: its message.
+            message: the one with this id; `None`: it was there, and is not any more.
+        """
+        if message is None:  # it was delivered in between
+            self.loaded.kept += 1
+            return True
+        if (message.data, message.json) != (item.data, item.json):
+            self.loaded.refuse(entry.member, f"the queue has another message of the id {item.id!r}")
+            return False
+        # A leased message is in an attempt that has not failed yet.
+        failed_attempts = message.attempt - (1 if message.state == "leased" else 0)
         # If an attempt has failed, its due time may be that of a retry.
-        tried = message is not None and message.attempt > (message.state == "leased")
-        if message is not None and message.due != item.at and not tried:
-            if message.state not in ("delayed", "ready"):
-                return self._stays(entry, f"its message is {message.state}, with another due time")
-            command = Reschedule(self.queue.name, [item.id], at=item.at)
-            moved = partial(only_outcome, command)
-            if not self.dry_run and not self.queue._execute(command, moved):
-                return self._stays(entry, "its message has another due time and was just claimed")
+        if message.due != item.at and failed_attempts <= 0:
+            if not self._reschedule(entry, item, message):
+                return False
             self.loaded.rescheduled += 1
-        self.loaded.kept += 1  # or it has been delivered in between
+        self.loaded.kept += 1
         return True
 
-    def _stays(self, entry: "SetMember", reason: str) -> bool:
-        self.loaded.refuse(entry.member, reason)
+    def _reschedule(self, entry: "SetMember", item: Item, message: Message) -> bool:
+        """Give a message the due time of its member's score; return whether that was possible."""
+        if message.state not in ("delayed", "ready"):
+            reason = f"its message is {message.state}, with another due time"
+            self.loaded.refuse(entry.member, reason)
+            return False
+        if self.dry_run:
+            return True
+        command = Reschedule(self.queue.name, [item.id], at=item.at)
+        if self.queue._execute(command, partial(only_outcome, command)):
+            return True
+        self.loaded.refuse(entry.member, "its message has another due time and was just claimed")
         return False

@@ -21,6 +21,7 @@ from bide.importing.source import (
 from bide.model.message import Item
 
 _LIMITED = b"rq:rl:"
+"""How the keys of sets of rate-limited jobs begin."""
 
 _NO_KEY = -2
 """What `PTTL` answers if there is no key: it was deleted since its content was read."""
@@ -29,6 +30,7 @@ _STRANDED = {
     "deferred": "it waits for another job",
     "ready": "the job that it waited for is done; let a worker of RQ start, it enqueues this one",
 }
+"""Registries of jobs that are not pending yet, and why they stay."""
 
 
 class RQSource(SourceQueue):
@@ -57,8 +59,8 @@ class RQSource(SourceQueue):
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
         """Read the job, whether others wait for it, and how long Redis keeps it: for its `ttl`."""
-        key = self.keys(entry)[0]
-        return [("HGETALL", key), ("EXISTS", key + b":dependents"), ("PTTL", key)]
+        [job_key] = self.keys(entry)
+        return [("HGETALL", job_key), ("EXISTS", job_key + b":dependents"), ("PTTL", job_key)]
 
     def keys(self, entry: SourceEntry) -> list[bytes]:
         """Return the hash of the job."""
@@ -66,31 +68,41 @@ class RQSource(SourceQueue):
 
     def item(self, entry: SourceEntry, content: Sequence[Any], now: int) -> Item:
         """Return the call of the job's function."""
-        job, dependents, time_to_live = content
+        job, has_dependents, time_to_live = content
         if not job or time_to_live == _NO_KEY:
             raise Gone
         if not {b"data", b"status", b"created_at"} <= job.keys():
             raise NotTakenOver("its job is not one of RQ 1.16 to 3")
-        limited = entry.place.key.startswith(_LIMITED)
-        if limited and job.get(b"origin") != self.queue.encode():
+        is_limited = entry.place.key.startswith(_LIMITED)
+        if is_limited and job.get(b"origin") != self.queue.encode():
             raise Elsewhere
         self._refuse(job)
-        if dependents:
+        if has_dependents:
             raise NotTakenOver("other jobs depend on it")
+        # Larger than a body: a pickle has more around the values than JSON.
         data = inflated(job[b"data"], 2 * self.max_body)
         name, instance, args, kwargs = decoded(data, pickles=self.pickles)
         if instance is not None:
             raise NotTakenOver("it calls a method of a pickled object")
-        due = due_at(entry.score) if entry.place.kind == "zset" and not limited else NOW
-        created = _created(job[b"created_at"])
+        # The scores of rate-limited jobs are no due times.
+        is_scheduled = entry.place.kind == "zset" and not is_limited
+        due = due_at(entry.score) if is_scheduled else NOW
         end = _end(job, due, time_to_live, now)
-        expires = None if end is None else lasting(due, end, now)
-        return self._call(entry.member.decode(), name, args, kwargs, due, created, expires=expires)
+        return self._call(
+            id=entry.member.decode(),
+            name=name,
+            args=args,
+            kwargs=kwargs,
+            due=due,
+            created=_created(job[b"created_at"]),
+            expires=None if end is None else lasting(due, end, now),
+        )
 
     def held(self) -> Iterator[HeldMessage]:
         """Yield the jobs that workers run."""
         for member in self.redis.ask("ZRANGE", f"rq:wip:{self.queue}", 0, -1):
-            yield HeldMessage(member.decode(errors="replace").partition(":")[0], "running")
+            job_id, _, _ = member.decode(errors="replace").partition(":")  # behind it: the run
+            yield HeldMessage(job_id, "running")
 
     def stranded(self) -> Iterator[HeldMessage]:
         """Yield the jobs that wait for others."""
@@ -100,6 +112,7 @@ class RQSource(SourceQueue):
 
 
 def _created(text: bytes) -> int | None:
+    """Return when a job was made, in Unix milliseconds; `None` if that cannot be read."""
     try:
         return created_at(iso_seconds(text.decode()))
     except ValueError:
@@ -107,15 +120,22 @@ def _created(text: bytes) -> int | None:
 
 
 def _end(job: Mapping[bytes, bytes], due: int, time_to_live: int, now: int) -> int | None:
-    """Return when a job expires in Unix milliseconds, if it does.
+    """Return when a job expires in Unix milliseconds; `None` if it does not.
 
     The `ttl` of a scheduled job counts from the time at which RQ schedules it, and again from the
     time at which RQ puts it into its queue: its due time, or the start of a worker if that is
     later.
+
+    Args:
+        job: its fields.
+        due: its due time in Unix milliseconds, or `NOW`.
+        time_to_live: after how many milliseconds Redis deletes it; below 0: it does not.
+        now: the present time in Unix milliseconds.
     """
-    deleted = None if time_to_live < 0 else now + time_to_live
+    deletion = None if time_to_live < 0 else now + time_to_live
     ttl = int(job.get(b"ttl") or 0) * 1000
     start = max(due, now)
-    if due == NOW or ttl <= 0 or (deleted is not None and deleted < start):
-        return deleted
+    # Redis deletes one before it is due: then RQ never puts it into its queue.
+    if due == NOW or ttl <= 0 or (deletion is not None and deletion < start):
+        return deletion
     return start + ttl

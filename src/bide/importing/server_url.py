@@ -10,8 +10,10 @@ def check_redis(url: str, *, cluster: bool = True) -> None:
     Raises:
         InvalidArgument: it does not; or it names a cluster, where that cannot be.
     """
-    scheme = absolute(url).partition("://")[0]  # it says so if it is no text
+    scheme, _, _ = absolute(url).partition("://")  # raises if it is no text
     if not scheme.startswith(("redis", "unix")) or ("cluster" in scheme and not cluster):
-        kind = "Redis" if cluster else "single Redis"
-        raise InvalidArgument(f"url={mask(url)!r} is no {kind}: redis://, rediss://, unix://, ...")
-    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
+        wanted = "Redis" if cluster else "single Redis"
+        raise InvalidArgument(
+            f"url={mask(url)!r} is no {wanted}: redis://, rediss://, unix://, ..."
+        )
+    opener(url)  # raises if something else is wrong with the URL, or the package for it is missing

@@ -59,6 +59,7 @@ class HeldMessage(NamedTuple):
 
     id: str
     what: str
+    """What it is, or why it stays, for people."""
 
 
 @dataclass(eq=False)
@@ -129,6 +130,11 @@ class SourceQueue(ABC):
         return iter(())
 
     def _refuse(self, job: Mapping[bytes, bytes]) -> None:
+        """Check that a job has none of the fields in `refusals`.
+
+        Raises:
+            NotTakenOver: it has one.
+        """
         for field, reason in self.refusals.items():
             if job.get(field):
                 raise NotTakenOver(reason)
@@ -141,6 +147,7 @@ class SourceQueue(ABC):
         kwargs: Mapping[str, Any],
         due: int,
         created: int | None,
+        *,
         priority: int = 0,
         expires: int | None = None,
     ) -> Item:
@@ -150,7 +157,7 @@ class SourceQueue(ABC):
             NotTakenOver: the arguments are no JSON, or the id is not valid.
         """
         body = {"args": list(args), "kwargs": dict(kwargs)}
-        return self._job(id, name, body, due, priority, created, expires)
+        return self._job(id, name, body, due, priority=priority, created=created, expires=expires)
 
     def _job(
         self,
@@ -158,12 +165,23 @@ class SourceQueue(ABC):
         name: str,
         body: Any,
         due: int,
+        *,
         priority: int,
         created: int | None = None,
         expires: int | None = None,
         group: str | None = None,
     ) -> Item:
         """Return a message whose header names its job.
+
+        Args:
+            id: of the message.
+            name: of the job.
+            body: of the message.
+            due: in Unix milliseconds, or `NOW`.
+            priority: 0 to 255, the highest first.
+            created: in Unix milliseconds; `None`: not known.
+            expires: milliseconds after the due time; `None`: it does not expire.
+            group: of the message.
 
         Raises:
             NotTakenOver: the body is no JSON, or the id or another field is not valid.
@@ -173,8 +191,8 @@ class SourceQueue(ABC):
             item = Item(
                 check_name(id),
                 data,
-                is_json,
-                due,
+                json=is_json,
+                at=due,
                 priority=priority,
                 expires=expires,
                 group=group,

@@ -30,6 +30,7 @@ from bide.queue.sync import Queue, check_blocking
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
 
 EXAMPLES = 100
+"""How many messages that stay are listed, of those that are refused and of those that are held."""
 
 PASSES = 10
 """How often a run looks for more: programs that still put messages must not keep it for ever."""
@@ -116,24 +117,31 @@ def take_over(
         raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
     check_whole(batch, "batch", 1, 1_000)
     check_redis(url, cluster=False)
-    kind = _source_of(library)
-    name = source_queue or kind.default
+    source_class = _source_of(library)
+    name = source_queue or source_class.default
     if not name:
         raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
     from bide.importing.foreign_redis import ForeignRedis
 
     with closing(ForeignRedis(url)) as redis:
-        made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
-        transit = Transit(made, f"{library}:{name}", queue)
-        run = _Run(queue, made, transit, batch, delayed_only, progress or (lambda count: None))
+        source = source_class(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
+        transit = Transit(source, f"{library}:{name}", queue)
+        run = _Run(
+            queue,
+            source,
+            transit,
+            batch,
+            delayed_only=delayed_only,
+            progress=progress or (lambda count: None),
+        )
         if dry_run:
             run.count()
         else:
             with transit.right():
                 run.move()
         run.note_rest()
-    run.done.source_queue = name
-    return run.done
+    run.result.source_queue = name
+    return run.result
 
 
 def _source_of(library: Library) -> type[SourceQueue]:
@@ -164,16 +172,16 @@ class _Run:
     batch: int
     delayed_only: bool
     progress: Callable[[int], object]
-    done: TakenOver = field(default_factory=TakenOver)
+    result: TakenOver = field(default_factory=TakenOver)
 
     def count(self) -> None:
         """Count what a run would move."""
-        self.done.finished = len(self.transit.left())
-        self.done.stored = self.done.finished
+        self.result.finished = len(self.transit.left())
+        self.result.stored = self.result.finished
         for place in self.source.places():
-            skip = 0
+            skip = 0  # how many elements of the place were read
             while page := self._page(place, skip):
-                self.done.stored += len(self._readable(page))
+                self.result.stored += len(self._readable(page))
                 skip += len(page)
                 self.progress(len(page))
 
@@ -191,52 +199,56 @@ class _Run:
         for stranded in self.source.stranded():
             self._refuse(stranded.id, stranded.what)
         for held in self.source.held():
-            self.done.held += 1
-            if len(self.done.held_examples) < EXAMPLES:
-                self.done.held_examples[held.id] = held.what
+            self.result.held += 1
+            if len(self.result.held_examples) < EXAMPLES:
+                self.result.held_examples[held.id] = held.what
 
     def _finish(self) -> None:
-        for part in in_parts(self.transit.left(), self.batch):
-            ready = self._readable(part, taken=True)
+        """Move what an interrupted run has taken out of the source."""
+        for entries in in_parts(self.transit.left(), self.batch):
+            ready = self._readable(entries, taken=True)
             self._carry(ready)
-            self.done.finished += len(ready)
+            self.result.finished += len(ready)
 
     def _pass(self, places: list[Place]) -> int:
         """Move all that can be moved; return how many messages that were."""
-        before = self.done.stored
-        self.done.pickled = self.done.refused = self.done.waiting = self.done.expired = 0
-        self.done.reasons = {}
+        stored_before = self.result.stored
+        # These stay, so each pass meets them again: they count once.
+        self.result.pickled = self.result.refused = self.result.waiting = self.result.expired = 0
+        self.result.reasons = {}
         for place in places:
-            stayed = 0
+            stayed = 0  # elements before those that were not read yet: the others are gone
             while page := self._page(place, stayed):
                 taken = self.transit.take(self._wanted(page))
                 moved = self._carry(taken)
                 stayed += len(page) - moved
                 self.progress(len(page))
-        return self.done.stored - before
+        return self.result.stored - stored_before
 
     def _wanted(self, page: list[SourceEntry]) -> list[Ready]:
+        """Return the messages to take out of the source: those whose ids are free in the queue."""
         ready = self._readable(page)
-        known = set(
-            self.queue._run(find_all(self.queue.name, (message.item.id for message in ready)))
-        )
+        ids = [message.item.id for message in ready]
+        used_ids = set(self.queue._run(find_all(self.queue.name, ids)))
         wanted = []
         for message in ready:
-            if message.item.id in known:
-                self._known(message)
+            if message.item.id in used_ids:
+                self._refuse_used_id(message)
             else:
-                known.add(message.item.id)
+                used_ids.add(message.item.id)  # the page may have two of one id
                 wanted.append(message)
         return wanted
 
     def _carry(self, taken: list[Ready]) -> int:
-        known = self.transit.carry(taken)
-        for message in known:
-            self._known(message)
-        self.done.stored += len(taken) - len(known)
-        return len(taken) - len(known)
+        """Put messages that were taken out of the source; return how many were moved."""
+        returned = self.transit.carry(taken)
+        for message in returned:
+            self._refuse_used_id(message)
+        moved = len(taken) - len(returned)
+        self.result.stored += moved
+        return moved
 
-    def _known(self, message: Ready) -> None:
+    def _refuse_used_id(self, message: Ready) -> None:
         self._refuse(
             message.item.id, f"{self.queue.name} has a message of the id {message.item.id!r}"
         )
@@ -249,24 +261,20 @@ class _Run:
             taken: an interrupted run has taken them out of the source: they move whatever their
                 times are. One that has expired since expires in the store.
         """
-        commands = [self.source.content(entry) for entry in page]
-        flat = [command for group in commands for command in group]
-        replies: Iterator[Any] = iter(self.source.redis.ask_all(flat) if flat else [])
         now = self.queue._clock.now()
         ready = []
-        for entry, group in zip(page, commands, strict=True):
-            content = list(islice(replies, len(group)))
+        for entry, content in zip(page, self._contents(page), strict=True):
             try:
                 item = self.source.item(entry, content, now)
             except Pickled:
-                self.done.pickled += 1
+                self.result.pickled += 1
             except NotTakenOver as error:
                 self._refuse(self.source.name(entry), str(error))
             except Gone:
                 if taken:
                     self.transit.drop([entry])
                 else:
-                    self.done.expired += 1
+                    self.result.expired += 1
             except Elsewhere:
                 continue
             except MALFORMED as error:
@@ -274,31 +282,40 @@ class _Run:
                 self._refuse(self.source.name(entry), reason)
             else:
                 due = now if item.at == NOW else item.due(now)
-                if not taken and item.expires is not None and due + item.expires < max(due, now):
-                    self.done.expired += 1
-                elif not taken and item.at == NOW and self.delayed_only:
-                    self.done.waiting += 1
+                # `expires` is negative if it ends before it is due.
+                has_expired = item.expires is not None and due + item.expires < max(due, now)
+                if has_expired and not taken:
+                    self.result.expired += 1
+                elif item.at == NOW and self.delayed_only and not taken:
+                    self.result.waiting += 1
                 else:
                     ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
         return ready
 
+    def _contents(self, page: Sequence[SourceEntry]) -> Iterator[list[Any]]:
+        """Yield the replies to the commands of each entry, which are executed in one round trip."""
+        commands_by_entry = [self.source.content(entry) for entry in page]
+        commands = [command for commands in commands_by_entry for command in commands]
+        replies = iter(self.source.redis.ask_all(commands) if commands else [])
+        for entry_commands in commands_by_entry:
+            yield list(islice(replies, len(entry_commands)))
+
     def _refuse(self, name: str, reason: str) -> None:
-        self.done.refused += 1
-        if len(self.done.reasons) < EXAMPLES:
-            self.done.reasons[name] = reason
+        """Count a message that stays; note why."""
+        self.result.refused += 1
+        if len(self.result.reasons) < EXAMPLES:
+            self.result.reasons[name] = reason
 
     def _page(self, place: Place, skip: int) -> list[SourceEntry]:
         """Read up to a batch of elements, oldest first, after the first `skip` of them."""
+        ask = self.source.redis.ask
+        first, last = skip, skip + self.batch - 1
         if place.kind == "zset":
-            flat = self.source.redis.ask(
-                "ZRANGE", place.key, skip, skip + self.batch - 1, "WITHSCORES"
-            )
-            pairs = zip(flat[::2], flat[1::2], strict=True)
+            flat = ask("ZRANGE", place.key, first, last, "WITHSCORES")
+            pairs = zip(flat[::2], flat[1::2], strict=True)  # each member, and behind it its score
             return [SourceEntry(place, member, float(score)) for member, score in pairs]
-        if not place.oldest_last:
-            members = self.source.redis.ask("LRANGE", place.key, skip, skip + self.batch - 1)
+        if place.oldest_last:
+            members = ask("LRANGE", place.key, -last - 1, -first - 1)[::-1]  # from the end on
         else:
-            members = self.source.redis.ask("LRANGE", place.key, -skip - self.batch, -skip - 1)[
-                ::-1
-            ]
+            members = ask("LRANGE", place.key, first, last)
         return [SourceEntry(place, member) for member in members]

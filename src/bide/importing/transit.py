@@ -103,10 +103,15 @@ class Transit:
         self._redis = source.redis
         self._source = source
         self._target = target
-        self._lock = f"bide:import:{name}:run".encode()
-        self._side = f"bide:import:{name}".encode()
+        self._lock_key = f"bide:import:{name}:run".encode()
+        """Has the run that may take messages out of the source."""
+        self._transit_key = f"bide:import:{name}".encode()
+        """The hash beside the source: entries in transit, by their rows."""
+        # A hash, since the name of an outbox has a length and characters of its own.
         self._outbox = f"import.{hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()}"
+        """The outbox by whose rows the store knows the messages."""
         self._run = new_id()
+        """Identifies this run."""
 
     @contextmanager
     def right(self) -> Iterator[None]:
@@ -116,7 +121,7 @@ class Transit:
             AlreadyMoving: another run has it.
         """
         end = time.monotonic() + PATIENCE
-        while not self._redis.ask("SET", self._lock, self._run, "NX", "PX", LEASE):
+        while not self._redis.ask("SET", self._lock_key, self._run, "NX", "PX", LEASE):
             if time.monotonic() >= end:
                 raise AlreadyMoving(
                     f"another import takes messages out of {self._redis.shown}; wait until it is "
@@ -126,12 +131,12 @@ class Transit:
         try:
             yield
         finally:
-            if self._redis.ask("GET", self._lock) == self._run.encode():
-                self._redis.ask("DEL", self._lock)
+            if self._redis.ask("GET", self._lock_key) == self._run.encode():
+                self._redis.ask("DEL", self._lock_key)
 
     def left(self) -> list[SourceEntry]:
         """Return what an interrupted run has taken out of the source and not finished."""
-        entries = map(_decode, self._redis.ask("HVALS", self._side))
+        entries = map(_decode, self._redis.ask("HVALS", self._transit_key))
         return sorted(entries, key=attrgetter("row"))
 
     def take(self, ready: Sequence[Ready]) -> list[Ready]:
@@ -139,15 +144,16 @@ class Transit:
         if not ready:
             return []
         now = _now()
-        taking = [
+        # Rows are ordered by time, as the store needs them: see `carry`.
+        with_rows = [
             Ready(entry._replace(row=f"{now}.{id}"), item)
             for (entry, item), id in zip(ready, new_ids(len(ready)), strict=True)
         ]
         arguments: list[object] = []
-        for entry, _ in taking:
+        for entry, _ in with_rows:
             arguments += [*_arguments_of(entry), msgspec.msgpack.encode(entry)]
-        took = self._eval(_TAKE, [], arguments)
-        return [message for message, removed in zip(taking, took, strict=True) if removed]
+        removals = self._eval(_TAKE, [], arguments)
+        return [message for message, removed in zip(with_rows, removals, strict=True) if removed]
 
     def carry(self, taken: Sequence[Ready]) -> list[Ready]:
         """Do the steps 2 and 3; return the messages whose id the queue has already.
@@ -168,30 +174,41 @@ class Transit:
             origin = Origin(self._outbox, list(islice(rows, len(items))), before)
             puts.append(Put(self._target.name, items, origin=origin))
         outcomes = self._target._run(outcomes_of(*puts))
-        known = [
+        existing = [
             message
             for message, outcome in zip(taken, outcomes, strict=True)
-            if not outcome and outcome.state != "forwarded"
+            if not outcome and outcome.state != "forwarded"  # that was put by an interrupted run
         ]
-        for message in reversed(known):  # the oldest last: it is the first again
-            self._back(message.entry)
-        self.drop([message.entry for message in taken if message not in known])
-        return known
+        for message in reversed(existing):  # the oldest last: it is the first again
+            self._put_back(message.entry)
+        self.drop([message.entry for message in taken if message not in existing])
+        return existing
 
     def drop(self, entries: Sequence[SourceEntry]) -> None:
         """Step 3: delete entries of the hash, and the keys of their messages."""
         keys = [key for entry in entries for key in self._source.keys(entry)]
         self._eval(_DONE, keys, [entry.row for entry in entries])
 
-    def _back(self, entry: SourceEntry) -> None:
+    def _put_back(self, entry: SourceEntry) -> None:
+        """Put an entry back where it was in the source."""
         self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
 
     def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> Any:
-        named = [self._lock, self._side, *keys]
+        """Run a script if this run still has the right to; that extends the right.
+
+        Args:
+            script: what comes behind the guard.
+            keys: its `KEYS[3]` and so on; the first two are those of the lock and of the hash.
+            arguments: its `ARGV[3]` and so on; the first two are for the guard.
+
+        Raises:
+            AlreadyMoving: another run has the right.
+        """
+        all_keys = [self._lock_key, self._transit_key, *keys]
         reply = self._redis.ask(
-            "EVAL", _GUARD + script, len(named), *named, self._run, LEASE, *arguments
+            "EVAL", _GUARD + script, len(all_keys), *all_keys, self._run, LEASE, *arguments
         )
-        if reply is None:
+        if reply is None:  # the `false` of the guard
             raise AlreadyMoving(
                 "this import made no progress for too long, and another has taken over; run it "
                 "again"

@@ -1,5 +1,6 @@
 """A move from beginning to end: the ledger, the passes, and what a failure leaves in transit."""
 
+import math
 from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import islice
@@ -77,8 +78,10 @@ class Mover:
         self._target = target
         self._batch = batch
         self._progress = progress
-        self._seen: object = None
+        self._seen_counts: object = None
+        """What `_movable` returned before a pass that found nothing to move."""
         self.moved = Moved(source.name)
+        """What was done so far."""
 
     def run(self) -> Moved:
         """Move the messages that no worker holds; can be called again."""
@@ -86,7 +89,7 @@ class Mover:
             while ledger.open():
                 self._finish(ledger)
             try:
-                self._settings()
+                self._copy_settings()
                 token = ledger.route.token
                 steps = Steps(self._source, self._target, token, ledger.hold, self.moved)
                 self._passes(steps)
@@ -107,19 +110,20 @@ class Mover:
         Compares with the counts from before a pass that found nothing to move: a message that is
         put while a pass ends is in all later counts.
         """
-        return _movable(self._source.counts()) != self._seen
+        return _movable(self._source.counts()) != self._seen_counts
 
     def plan(self) -> Moved:
         """Return what a run would do, without changes."""
         plan = Moved(self._source.name)
-        steps = Steps(self._source, self._target, "", lambda: None, plan)
+        # Nothing is changed, so there is no move to mark messages for, and no ledger to hold.
+        steps = Steps(self._source, self._target, token="", hold=lambda: None, moved=plan)
         for state in ("next", "dead"):
             for page in steps.pages(state, self._batch):
-                going = [message for message in page if not is_marked(message)]
-                known = steps.known(going)
+                untouched = [message for message in page if not is_marked(message)]
+                known = steps.known(untouched)
                 plan.stay(known)
-                plan.finished += len(page) - len(going)
-                count = len(going) - len(known)
+                plan.finished += len(page) - len(untouched)
+                count = len(untouched) - len(known)
                 if state == "dead":
                     plan.dead += count
                 else:
@@ -133,26 +137,39 @@ class Mover:
     def _finish(self, ledger: Ledger) -> None:
         """Finish what is in transit, also of another queue."""
         route = ledger.route
+        # What another queue's move left does not count for this one.
         moved = self.moved if route.queue == self._source.name else Moved(route.queue)
-        before = moved.moved
+        moved_before = moved.moved
         with (
             Queue(route.queue, self._source._url, clock=self._source._own_clock) as source,
             Queue(route.into, self._target._url, clock=self._target._own_clock) as target,
         ):
             Steps(source, target, route.token, ledger.hold, moved).go_on(self._batch)
-        moved.finished += moved.moved - before
+        moved.finished += moved.moved - moved_before
         ledger.finish()
 
-    def _pass(self, steps: Steps, pages: int) -> None:
-        """Go through the queue once, and through at most so many pages of each kind."""
-        self.moved.known = self.moved.unreadable = 0  # of an earlier pass
+    def _pass(self, steps: Steps, most_pages: int) -> None:
+        """Go through the queue once.
+
+        Args:
+            steps: moves the messages.
+            most_pages: the maximum number of pages of each state: producers may put as fast as
+                this moves.
+        """
+        # They stay, so each pass meets them again: they count once.
+        self.moved.known = self.moved.unreadable = 0
         self.moved.known_ids, self.moved.unreadable_ids = [], []
-        kinds = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
-        for state, carry in kinds:
-            for page in islice(steps.pages(state, self._batch), pages):
-                if state == "leased":  # there may be no worker left that notices their ends
+        ways = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
+        for state, carry in ways:
+            for page in islice(steps.pages(state, self._batch), most_pages):
+                if state == "leased":
+                    # Only leases that are over: there may be no worker left whose claim ends them.
                     now = self._source._clock.now()
-                    page = [m for m in page if m.until is not None and m.until <= now]
+                    page = [
+                        message
+                        for message in page
+                        if message.until is not None and message.until <= now
+                    ]
                 if page:
                     carry(page)
                     self._progress(len(page))
@@ -162,27 +179,30 @@ class Mover:
 
         The latter happens if producers are as fast, or if the rest cannot be moved.
         """
-        before = float("inf")
-        while (counts := self._source.counts()).sizes.total < before:
-            before = counts.sizes.total
-            done = self.moved.moved + self.moved.dead
-            self._pass(steps, -(-before // self._batch))
-            idle = self.moved.moved + self.moved.dead == done
-            self._seen = _movable(counts) if idle else None
+        total_before = float("inf")
+        while (counts := self._source.counts()).sizes.total < total_before:
+            total_before = counts.sizes.total
+            moved_before = self.moved.moved + self.moved.dead
+            self._pass(steps, most_pages=math.ceil(total_before / self._batch))
+            was_idle = self.moved.moved + self.moved.dead == moved_before
+            self._seen_counts = _movable(counts) if was_idle else None
 
-    def _settings(self) -> None:
+    def _copy_settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""
         source = self._source.counts()
         target = self._target.counts()
-        new = target.flow.put == 0 and not target.paused
-        paused = True if new and source.paused else None
-        names = ("keep", "history", "result_ttl")
-        given = {n: getattr(source, n) for n in names if getattr(source, n) > getattr(target, n)}
+        is_new = target.flow.put == 0 and not target.paused
+        paused = True if is_new and source.paused else None  # `None`: as it is
+        settings = {
+            name: getattr(source, name)
+            for name in ("keep", "history", "result_ttl")
+            if getattr(source, name) > getattr(target, name)
+        }
         if not any(getattr(target, name) for name in LIMITS):  # else its own limits stay
-            given |= {n: getattr(source, n) for n in LIMITS if getattr(source, n)}
-        if paused is not None or given:
+            settings |= {name: getattr(source, name) for name in LIMITS if getattr(source, name)}
+        if paused is not None or settings:
             command = self._target._builder.configure(paused=paused)
-            self._target._execute(msgspec.structs.replace(command, **given))
+            self._target._execute(msgspec.structs.replace(command, **settings))
 
 
 def _movable(counts: Counts) -> object:

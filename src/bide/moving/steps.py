@@ -35,9 +35,11 @@ EXAMPLES = 100
 """How many ids of messages that stay are listed."""
 
 _ID = "ledger"
+"""The id of the ledger's message."""
 
 
 def _beside(queue: Queue) -> Queue:
+    """Return the internal queue for moves in the namespace and the store of a queue."""
     return Queue(InternalQueue.MOVE.beside(queue.name), queue._url, clock=queue._own_clock)
 
 
@@ -54,10 +56,11 @@ class Route(msgspec.Struct):
     token: str
     """Marks the messages that it has in transit."""
     queue: str
+    """The queue that is moved."""
     into: str
-    """The queue to which these go."""
+    """The queue to which its messages go."""
     to: str
-    """The URL of its store."""
+    """The URL of that queue's store."""
 
 
 class Ledger:
@@ -74,10 +77,14 @@ class Ledger:
     def __init__(self, source: Queue, target: Queue) -> None:
         self._clock = source._clock
         self._from = _beside(source)
+        """Has the ledger."""
         self._to = _beside(target)
-        self._mine = self.route = Route(new_id(), source.name, target.name, target.url)
+        """Has the proof that this is the store to which messages in transit went."""
+        self._own_route = self.route = Route(new_id(), source.name, target.name, target.url)
         self._delivery: Delivery | None = None
+        """The ledger's message while it is held."""
         self._held_since = 0.0
+        """When its lease began, by the monotonic clock."""
 
     def open(self) -> bool:
         """Take the ledger; return whether an interrupted move must be finished first.
@@ -88,13 +95,14 @@ class Ledger:
             AlreadyMoving: another mover still holds it.
             InvalidArgument: the queue is to be moved onto itself.
         """
-        own_route = self._mine
-        patience = self._clock.monotonic() + LEASE + 2
+        own_route = self._own_route
+        deadline = self._clock.monotonic() + LEASE + 2
         while True:
+            # If there is a ledger of another move, it stays: see its route below.
             self._from.put(own_route, id=_ID, attempts=MAX_ATTEMPTS)
             deliveries = self._from.claim(1, wait=0.5, lease=LEASE)
             if not deliveries:
-                if self._clock.monotonic() > patience:
+                if self._clock.monotonic() > deadline:
                     raise errors.AlreadyMoving(
                         f"another process moves messages out of {self._from.url}; wait until that "
                         "is done, or stop it and run this again"
@@ -107,17 +115,23 @@ class Ledger:
                 break
             if self._to.get(self.route.token) is not None:
                 return True
-            self._must_be_over()
+            self._check_has_ended()
             self._delivery.ack()
         self._to.put({"queue": own_route.queue}, id=own_route.token, at=LATEST / 1000)
-        same = own_route.queue.rpartition("/")[2] == own_route.into.rpartition("/")[2]
-        if same and self._from.get(own_route.token) is not None:  # a store may have several URLs
+        _, _, source_name = own_route.queue.rpartition("/")
+        _, _, target_name = own_route.into.rpartition("/")
+        # The proof in the target is in the source as well: two URLs of one store.
+        if source_name == target_name and self._from.get(own_route.token) is not None:
             self.finish()
             raise onto_itself(own_route.queue, self._from.url)
         return False
 
-    def _must_be_over(self) -> None:
-        """Refuse to go on while messages are in transit to another store than the target."""
+    def _check_has_ended(self) -> None:
+        """Check that the move of the ledger, which went to another store, has nothing in transit.
+
+        Raises:
+            AlreadyMoving: it has.
+        """
         with Queue(self.route.queue, self._from._url, clock=self._from._own_clock) as source:
             if not any(is_marked(letter, self.route.token) for letter in source.dead()):
                 return
@@ -149,7 +163,7 @@ class Ledger:
         """Delete the ledger: nothing is in transit any more."""
         self._to.cancel(self.route.token)
         if self._delivery is not None:
-            # If it is not deleted, the next run finds that nothing is in transit.
+            # If the ledger is not deleted, the next run finds that nothing is in transit.
             with suppress(errors.OutcomeUnknown, errors.LeaseLost):
                 self._delivery.ack()
             self._delivery = None
@@ -240,7 +254,7 @@ class Steps(NamedTuple):
         """Move messages that no worker holds."""
         known = self.known(page)
         ids = [message.id for message in page if message.id not in set(known)]
-        _, unreadable = self._spare(self._bury, ids)
+        unreadable = self._change(self._set_aside, ids).unreadable
         self.moved.stay(known, unreadable)
         # After a lost reply the command may have run twice: the marks show what was set aside.
         letters = self.source._run(find_all(self.source.name, ids)).values()
@@ -252,10 +266,11 @@ class Steps(NamedTuple):
 
     def go_on(self, batch: int) -> None:
         """Finish what an interrupted run had in transit."""
+        # Copies first: what is then left in the source has none.
         for queue, finish in ((self.target, self._hand_over), (self.source, self._copy)):
             marked = [letter for letter in queue.dead() if is_marked(letter, self.token)]
-            for part in in_parts(marked, batch):
-                finish(part)
+            for letters in in_parts(marked, batch):
+                finish(letters)
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
@@ -272,70 +287,72 @@ class Steps(NamedTuple):
         ids = (message.id for message in page)
         return list(self.target._run(find_all(self.target.name, ids)))
 
-    def _spare(
-        self, change: Callable[[list[str]], list[Outcome]], ids: list[str]
-    ) -> tuple[list[Outcome], list[str]]:
+    def _change(self, change: Callable[[list[str]], list[Outcome]], ids: list[str]) -> "_Changed":
         """Change messages of the source, one half after the other if some cannot be read.
 
         Some stores change the others of the same command then, and some change none.
-
-        Returns:
-            The outcomes, and the ids of those that cannot be read.
         """
         self.hold()
         try:
-            return change(ids), []
+            return _Changed(change(ids), [])
         except errors.StoreCorrupt:
             if len(ids) == 1:
-                return [], ids
+                return _Changed([], ids)
         half = len(ids) // 2
-        first, second = self._spare(change, ids[:half]), self._spare(change, ids[half:])
-        return first[0] + second[0], first[1] + second[1]
+        first, second = self._change(change, ids[:half]), self._change(change, ids[half:])
+        return _Changed(first.outcomes + second.outcomes, first.unreadable + second.unreadable)
 
-    def _bury(self, ids: list[str]) -> list[Outcome]:
+    def _set_aside(self, ids: list[str]) -> list[Outcome]:
+        """Make dead letters of messages in the source, with the mark of the move."""
         command = BuryCommand(self.source.name, [], MOVING + self.token, ids)
         return self.source._run(outcomes_of(command)) if ids else []
 
     # The steps from the second on, for dead letters of the source.
 
     def _copy(self, letters: Sequence[Message]) -> None:
-        """Give the target copies, which it does not deliver."""
+        """Give the target copies, which it does not deliver; hand over those that it has."""
         self.hold()
         outcomes = self._put(self.target, map(_as_letter, letters))
         refused = {outcome.id for outcome in outcomes if not outcome}
-        copies = self.target._run(find_all(self.target.name, refused))
-        alive = self._alive(letters)
-        going, known = list[Message](), list[str]()
+        existing = self.target._run(find_all(self.target.name, refused))
+        in_transit = self._in_transit(letters)
+        copied, known = list[Message](), list[str]()
         for letter in letters:
-            copy = copies.get(letter.id)  # of an earlier run, or another message
-            marked = letter.id in alive and is_marked(copy, self.token)
-            if letter.id not in refused or marked or _same(letter, copy):
-                going.append(letter)
+            # Where the put was refused: a copy of an earlier run, or another message.
+            found = existing.get(letter.id)
+            is_copy_in_transit = letter.id in in_transit and is_marked(found, self.token)
+            if letter.id not in refused or is_copy_in_transit or _is_copy(found, letter):
+                copied.append(letter)
             else:
                 known.append(letter.id)
-        self._put(self.source, [alive[id] for id in known if id in alive], "revive")
-        self.moved.stay([id for id in known if id not in alive])
-        self._hand_over(going)
+        # What was set aside and cannot go is delivered by the source again.
+        revived = [in_transit[id] for id in known if id in in_transit]
+        self._put(self.source, revived, "revive")
+        # The next pass meets those again, and counts them.
+        self.moved.stay([id for id in known if id not in in_transit])
+        self._hand_over(copied)
 
     def _hand_over(self, letters: Sequence[Message]) -> None:
         """Delete them from the source, and let the target deliver those that were in transit."""
-        outcomes, unreadable = self._spare(
-            lambda ids: self._purge(self.source, ids), [letter.id for letter in letters]
-        )
+        ids = [letter.id for letter in letters]
+        deletion = self._change(lambda part: self._delete(self.source, part), ids)
         # Revived or replaced there meanwhile, or unreadable: they stay, as they are now.
-        stay = unreadable + [
-            outcome.id for outcome in outcomes if not outcome and outcome.state is not None
+        staying = deletion.unreadable + [
+            outcome.id for outcome in deletion.outcomes if not outcome and outcome.state is not None
         ]
-        self._purge(self.target, stay)
-        self.moved.stay((), unreadable)
-        going = [letter for letter in letters if letter.id not in set(stay)]
-        revived = self._alive(going).values()
-        self._put(self.target, revived, "revive")
-        self.moved.moved += len(revived)
-        self.moved.dead += len(going) - len(revived)
+        self._delete(self.target, staying)
+        self.moved.stay((), deletion.unreadable)
+        gone = [letter for letter in letters if letter.id not in set(staying)]
+        in_transit = self._in_transit(gone).values()
+        self._put(self.target, in_transit, "revive")
+        self.moved.moved += len(in_transit)
+        self.moved.dead += len(gone) - len(in_transit)
 
-    def _alive(self, letters: Sequence[Message]) -> dict[str, Item]:
-        """Return those in transit by id, as they were before: without the mark."""
+    def _in_transit(self, letters: Sequence[Message]) -> dict[str, Item]:
+        """Return those that were alive, by id, as they were before: without the mark.
+
+        The others were dead letters before the move; they have no mark.
+        """
         marked = [letter for letter in letters if is_marked(letter, self.token)]
         return {letter.id: letter.as_item(letter.failures[:-1], None) for letter in marked}
 
@@ -344,14 +361,26 @@ class Steps(NamedTuple):
     ) -> list[Outcome]:
         return queue._run(putting(Put(queue.name, list(items), on_conflict)))
 
-    def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
+    def _delete(self, queue: Queue, ids: list[str]) -> list[Outcome]:
+        """Delete dead letters of a queue."""
         return queue._run(outcomes_of(Purge(queue.name, "dead", ids=ids))) if ids else []
 
 
+class _Changed(NamedTuple):
+    """What became of a change of messages in the source."""
+
+    outcomes: list[Outcome]
+    unreadable: list[str]
+    """The ids of those that cannot be read; they have no outcome."""
+
+
 def _as_letter(message: Message) -> Item:
+    """Return a dead letter as it is put into another queue, with the time of its death."""
     return message.as_item(message.failures, message.ended)
 
 
-def _same(one: Message, other: Message | None) -> bool:
-    """Tell whether two dead letters are one, copied by an earlier run."""
-    return other is not None and other.state == "dead" and _as_letter(one) == _as_letter(other)
+def _is_copy(found: Message | None, letter: Message) -> bool:
+    """Tell whether a message in the target is a dead letter that an earlier run has copied."""
+    if found is None or found.state != "dead":
+        return False
+    return _as_letter(found) == _as_letter(letter)

@@ -30,11 +30,18 @@ def alone(part: Bulk | Undo) -> Generator[Bulk | Undo, Any, Any]:
 def whole(bulk: Bulk, execute: Execute) -> Generator[Any, Any, Undoable]:
     """Make a bulk change in parts; return how many messages were changed, with the token.
 
-    An error gets a note about what was changed before.
+    Args:
+        bulk: the first part, with all ids, or with the condition that messages match.
+        execute: executes each part.
+
+    Raises:
+        Exception: what `execute` raises, with a note about what was changed before.
     """
     count = 0
+    # `None`: the messages that match the condition, which the cursor divides into parts.
+    ids_of_parts = [None] if bulk.ids is None else in_parts(bulk.ids, PART)
     try:
-        for ids in [None] if bulk.ids is None else in_parts(bulk.ids, PART):
+        for ids in ids_of_parts:
             bulk = msgspec.structs.replace(bulk, ids=None if ids is None else list(ids))
             while True:
                 reply: Part = yield from execute(bulk)
@@ -84,6 +91,9 @@ def steps_of(
         command: which one.
         takes_back: whether the store executes it, as a server does; see `Capabilities`.
         allow: raises if the caller may not take back such a change.
+
+    Returns:
+        A `Part` of a bulk change, an `Undone` of taking it back.
     """
     if takes_back:
         return (yield cast("Command", command))

@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -53,7 +53,11 @@ def nothing(undo: Undo) -> NothingToUndo:
 
 
 def forget_records(queue: str) -> cmd.Purge:
-    """Return the command that deletes the records of what can no longer be taken back."""
+    """Return the command that deletes the records of what can no longer be taken back.
+
+    Args:
+        queue: the internal queue of records. Those that are due in it are too old.
+    """
     return cmd.Purge(queue, "ready")
 
 
@@ -69,18 +73,27 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
     if bulk.part == 0:
         yield forget_records(InternalQueue.UNDO.beside(bulk.queue))
     if bulk.ids is None:
-        return (yield from _matching(bulk))
-    remaining, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
+        return (yield from _change_matching(bulk))
+    remaining, part = list(dict.fromkeys(bulk.ids)), bulk.part
+    changed_ids: set[str] = set()
     while remaining:
+        # Half of what a command may have: a record has the bodies again, with more around them.
         reply: Found = yield cmd.Find(bulk.queue, remaining, max_bytes=MAX_BYTES // 2)
-        messages = [m for m in reply.messages if m is not None and m.state in _CHANGED[bulk.verb]]
-        done |= yield from _change(bulk, part, messages)
-        part += bool(messages)
+        messages = [
+            message
+            for message in reply.messages
+            if message is not None and message.state in _CHANGEABLE[bulk.verb]
+        ]
+        if messages:  # each part has one record
+            changed_ids |= yield from _change(bulk, part, messages)
+            part += 1
+        # The answer has as many as there was room for, at least one.
         remaining = remaining[max(1, len(reply.messages)) :]
-    return Part(len(done), part, unchanged=[id for id in bulk.ids if id not in done])
+    unchanged = [id for id in bulk.ids if id not in changed_ids]
+    return Part(len(changed_ids), part, unchanged=unchanged)
 
 
-_CHANGED: dict[Verb, Sequence[str]] = {
+_CHANGEABLE: dict[Verb, Sequence[str]] = {
     "cancel": ("delayed", "ready"),
     "reschedule": ("delayed", "ready"),
     "revive": ("dead",),
@@ -89,28 +102,43 @@ _CHANGED: dict[Verb, Sequence[str]] = {
 """The states of the messages that each verb changes."""
 
 
-def _matching(bulk: Bulk) -> Steps[Part]:
+def _change_matching(bulk: Bulk) -> Steps[Part]:
     """Change the next messages that match."""
     until = bulk.until
     if bulk.verb == "revive" and until is None:  # what dies again is not revived again
         explained: Explained = yield cmd.Explain(bulk.queue)
         until = explained.now + 1
     state = "dead" if bulk.verb == "revive" else bulk.state
+    # Half of what a command may have: see `bulk_steps`.
     page: Page = yield cmd.Scan(bulk.queue, state, bulk.where, bulk.cursor, PART, MAX_BYTES // 2)
-    states = _CHANGED[bulk.verb] if state is None else (state,)
-    messages = [m for m in page.messages if m.state in states]
-    cursor = page.cursor
+    states = _CHANGEABLE[bulk.verb] if state is None else (state,)
+    messages = [message for message in page.messages if message.state in states]
+    cursor, part = page.cursor, bulk.part
     if state == "dead" and until is not None:
-        messages = [m for m in messages if m.ended is not None and m.ended < until]
-        cursor = cursor if len(messages) == len(page.messages) else None
-    done = yield from _change(bulk, bulk.part, messages)
-    return Part(len(done), bulk.part + bool(messages), cursor, until)
+        messages = [
+            message for message in messages if message.ended is not None and message.ended < until
+        ]
+        # Dead letters come in the order of their deaths: behind the first later one are only such.
+        if len(messages) < len(page.messages):
+            cursor = None
+    changed_ids: set[str] = set()
+    if messages:
+        changed_ids = yield from _change(bulk, part, messages)
+        part += 1
+    return Part(len(changed_ids), part, cursor, until)
 
 
 def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
-    """Note messages, change those that are unchanged, and mark these; return their ids."""
-    if not messages:
-        return set()
+    """Note messages, change those that are unchanged, and mark these; return their ids.
+
+    Args:
+        bulk: the change.
+        part: the number of this part, from 0: its record is found by it.
+        messages: as they were read; at least one.
+
+    Raises:
+        InvalidArgument: the part was executed before.
+    """
     records, key = InternalQueue.UNDO.beside(bulk.queue), f"{bulk.undo}:{part}"
     record = note(key, bulk.undo, encode_record(UndoRecord(bulk.queue, bulk.verb, messages)))
     noted: Outcomes = yield cmd.Put(records, [record], actor=bulk.actor)
@@ -120,38 +148,45 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
     for command in _commands(bulk, messages):
         try:
             reply: Outcomes = yield command
-        except OutcomeUnknown:
+        except OutcomeUnknown:  # it may have been executed, so the record must stay
             raise
         except Exception:
             if not outcomes:  # nothing was changed
                 yield cmd.Cancel(records, [key])
             raise
         outcomes += reply.outcomes
-    done = {outcome.id: outcome.due for outcome in outcomes if outcome.done}
+    due_by_id = {outcome.id: outcome.due for outcome in outcomes if outcome.done}
     mark = {
-        number: done[message.id] for number, message in enumerate(messages) if message.id in done
+        number: due_by_id[message.id]
+        for number, message in enumerate(messages)
+        if message.id in due_by_id
     }
     yield cmd.Put(records, [note(f"{key}:changed", bulk.undo, encode_mark(mark))])
-    return set(done)
+    return set(due_by_id)
 
 
 def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[cmd.Command]:
     """Yield the commands that change messages, each only if it still is as it was read."""
 
-    def as_seen(some: Sequence[Message]) -> dict[str, Any]:
-        ids, versions = [message.id for message in some], [message.version for message in some]
-        return {"queue": bulk.queue, "ids": ids, "versions": versions, "actor": bulk.actor}
+    def if_unchanged(group: Sequence[Message]) -> dict[str, Any]:
+        return {
+            "queue": bulk.queue,
+            "ids": [message.id for message in group],
+            "versions": [message.version for message in group],
+            "actor": bulk.actor,
+        }
 
+    # Two commands at most: a purge of all states meets both kinds.
     dead = [message for message in messages if message.state == "dead"]
-    others = [message for message in messages if message.state != "dead"]
-    if others and bulk.verb == "reschedule":
-        yield cmd.Reschedule(**as_seen(others), at=bulk.at, delay=bulk.delay)
-    elif others:
-        yield cmd.Cancel(**as_seen(others))
+    pending = [message for message in messages if message.state != "dead"]
+    if pending and bulk.verb == "reschedule":
+        yield cmd.Reschedule(**if_unchanged(pending), at=bulk.at, delay=bulk.delay)
+    elif pending:
+        yield cmd.Cancel(**if_unchanged(pending))
     if dead and bulk.verb == "revive":
-        yield cmd.Revive(**as_seen(dead), delay=bulk.delay)
+        yield cmd.Revive(**if_unchanged(dead), delay=bulk.delay)
     elif dead:
-        yield cmd.Purge(**as_seen(dead), state="dead")
+        yield cmd.Purge(**if_unchanged(dead), state="dead")
 
 
 def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) -> Steps[Undone]:
@@ -166,55 +201,66 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     """
     records, key = InternalQueue.UNDO.beside(undo.queue), f"{undo.undo}:{undo.part}"
     names = (key, f"{key}:changed", f"{key}:undone")
-    notes = yield from find_all(records, names)
+    found = yield from find_all(records, names)
     # Notes in other states are too old.
-    kept = {id: message for id, message in notes.items() if message.state == "delayed"}
-    first, mark, undone = map(kept.get, names)
-    if first is None:
+    notes = {id: message for id, message in found.items() if message.state == "delayed"}
+    record_note, mark_note, undone_note = (notes.get(name) for name in names)
+    if record_note is None:
         if undo.part == 0:
             raise nothing(undo)
-        return Undone()
-    record = decode_record(first.data)
-    if record.queue != undo.queue:
+        return Undone()  # behind the last part
+    record = decode_record(record_note.data)
+    if record.queue != undo.queue:  # the queues of a namespace have one queue for their records
         raise nothing(undo)
     allow(record.verb)
     count, following = len(record.messages), undo.part + 1
-    if undone is not None and undone.data == b"done":
+    if undone_note is not None and undone_note.data == b"done":
         return Undone(again=count, following=following)
-    if undone is not None or mark is None:
+    # A process died between the change and its mark, or between a beginning to undo and its end.
+    if undone_note is not None or mark_note is None:
         return Undone(unknown=count, following=following)
-    begun = [note(f"{key}:undone", undo.undo, b"begun")]
-    reply: Outcomes = yield Put(records, begun)
+    begun = note(f"{key}:undone", undo.undo, b"begun")
+    reply: Outcomes = yield Put(records, [begun])
     if not reply.outcomes[0]:  # another process takes the same back
         return Undone(again=count, following=following)
     try:
-        result = yield from _restore(undo, record, decode_mark(mark.data))
-    except OutcomeUnknown:
+        result = yield from _restore(undo, record, decode_mark(mark_note.data))
+    except OutcomeUnknown:  # some may be restored, so nobody may try it again
         raise
     except Exception:  # it was refused: nothing of it was restored
-        yield Cancel(records, [begun[0].id])
+        yield Cancel(records, [begun.id])
         raise
     yield Put(records, [note(f"{key}:undone", undo.undo, b"done")], "replace")
     return msgspec.structs.replace(result, following=following)
 
 
-_Pair = tuple[Message, Message]
-"""A message before a change, and after it."""
+class _Changed(NamedTuple):
+    """A message before a bulk change, and as it is now: as the change has left it."""
+
+    before: Message
+    now: Message
 
 
 def _restore(undo: Undo, record: UndoRecord, mark: dict[int, int | None]) -> Steps[Undone]:
-    """Take back what was changed of the messages of a record."""
+    """Take back what was changed of the messages of a record.
+
+    Args:
+        undo: the part that is taken back.
+        record: the messages before the change.
+        mark: which of them were changed, by number, and when each is due since then.
+    """
     messages = [record.messages[number] for number in mark]
     if record.verb in ("cancel", "purge"):
         items = [message.as_item(message.failures, message.ended) for message in messages]
         reply: Outcomes = yield Put(undo.queue, items, actor=undo.actor)
-        restored = sum(map(bool, reply.outcomes))
+        restored = sum(outcome.done for outcome in reply.outcomes)
         return Undone(restored, taken=len(items) - restored)
     current = yield from find_all(undo.queue, [message.id for message in messages])
-    same, claimed = list[_Pair](), 0
+    unchanged_since: list[_Changed] = []
+    claimed = 0
     for before, due in zip(messages, mark.values(), strict=True):
         now = current.get(before.id)
-        attempt = 0 if record.verb == "revive" else before.attempt
+        attempt = 0 if record.verb == "revive" else before.attempt  # a revival sets it to 0
         if now is None or now.state not in ("delayed", "ready") or now.attempt != attempt:
             claimed += 1
             continue
@@ -222,37 +268,44 @@ def _restore(undo: Undo, record: UndoRecord, mark: dict[int, int | None]) -> Ste
         if record.verb == "reschedule":
             version = version_of(before.as_edited(), now.due)
         if (now.version, now.due) == (version, due):
-            same.append((before, now))
-    back = _reschedule_back if record.verb == "reschedule" else _bury_back
-    restored = yield from back(undo, same)
-    return Undone(restored, len(messages) - claimed - restored, claimed)
+            unchanged_since.append(_Changed(before, now))
+    restore = _reschedule_back if record.verb == "reschedule" else _bury_back
+    restored = yield from restore(undo, unchanged_since)
+    changed_again = len(messages) - claimed - restored
+    return Undone(restored, changed_again, claimed)
 
 
-def _reschedule_back(undo: Undo, same: list[_Pair]) -> Steps[int]:
-    """Let messages be due as before, with one command for all of the same due times."""
+def _reschedule_back(undo: Undo, changed: list[_Changed]) -> Steps[int]:
+    """Give messages their old due times; return how many.
+
+    Messages that were moved from one due time to the same other one share a command.
+    """
     by_due: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
-    for before, now in same:
+    for before, now in changed:
         by_due[before.due, now.due].append(now)
     restored = 0
-    for (before_due, due), some in by_due.items():
+    for (old_due, new_due), messages in by_due.items():
+        # Versions and `if_due`: one that was changed since it was read stays as it is.
         reply: Outcomes = yield Reschedule(
             undo.queue,
-            [message.id for message in some],
-            before_due,
-            if_due=due,
-            versions=[message.version for message in some],
+            [message.id for message in messages],
+            old_due,
+            if_due=new_due,
+            versions=[message.version for message in messages],
             actor=undo.actor,
         )
-        restored += sum(map(bool, reply.outcomes))
+        restored += sum(outcome.done for outcome in reply.outcomes)
     return restored
 
 
-def _bury_back(undo: Undo, same: list[_Pair]) -> Steps[int]:
-    """Make dead letters again of messages, with their attempts and failures."""
+def _bury_back(undo: Undo, changed: list[_Changed]) -> Steps[int]:
+    """Make dead letters of revived messages, with their attempts and failures; return how many."""
     restored = 0
-    for before, now in same:
+    for before, now in changed:
         letter = before.as_item(before.failures, before.ended)
+        # Only this version: one that was changed since it was read stays as it is.
         put = Put(undo.queue, [letter], "replace", now.version, actor=undo.actor)
         reply: Outcomes = yield put
-        restored += bool(reply.outcomes[0])
+        if reply.outcomes[0].done:
+            restored += 1
     return restored
