@@ -24,11 +24,20 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-NEVER: int = 1 << 200  # past any due time in ns
-ARRIVAL_BITS = 50  # thirty-five years of a million items a second
+NEVER: int = 1 << 200
+"""A time in ns past any due time."""
+
+ARRIVAL_BITS = 50
+"""How many bits of a rank are the order of arrival: for 35 years of a million items a second."""
+
 PRIORITY_BITS = 32
-MOMENT = ARRIVAL_BITS + PRIORITY_BITS  # the lowest bit of the due time, in ns, in a rank
-PRIORITY_0 = 1 << (MOMENT - 1)  # the other bits of the first rank with priority 0
+
+DUE_SHIFT = ARRIVAL_BITS + PRIORITY_BITS
+"""How many bits of a rank are below the due time in ns."""
+
+PRIORITY_0 = 1 << (DUE_SHIFT - 1)
+"""The bits below the due time of the first rank with priority 0: half of all priorities are above
+0, and come before it."""
 
 
 class Delayed(Generic[T]):
@@ -38,26 +47,26 @@ class Delayed(Generic[T]):
         item: what was put.
     """
 
-    __slots__ = ("_home", "_rank", "item")
+    __slots__ = ("_heap", "_rank", "item")
     item: T
-    _home: "DelayHeap[T]"
+    _heap: "DelayHeap[T]"
     _rank: int
 
     @property
     def due(self) -> float:
         """When it is due, in seconds of the queue's `Clock.monotonic()`."""
-        return (self._rank >> MOMENT) / NS
+        return (self._rank >> DUE_SHIFT) / NS
 
     @property
     def priority(self) -> int:
         """The larger goes first among items due at the same time."""
-        within = self._rank & ((1 << MOMENT) - 1)
-        return (PRIORITY_0 >> ARRIVAL_BITS) - (within >> ARRIVAL_BITS)
+        below_due = self._rank & ((1 << DUE_SHIFT) - 1)
+        return (PRIORITY_0 >> ARRIVAL_BITS) - (below_due >> ARRIVAL_BITS)
 
     @property
     def pending(self) -> bool:
         """Whether it still waits: neither taken, nor drained, nor removed."""
-        return self._rank in self._home.waiting
+        return self._rank in self._heap.waiting
 
     def __repr__(self) -> str:
         return f"<Delayed {self.item!r} due={self.due:.3f} priority={self.priority}>"
@@ -69,22 +78,25 @@ class DelayHeap(Generic[T]):
     def __init__(self) -> None:
         self.waiting: dict[int, Delayed[T]] = {}
         """The items by rank."""
-        self._heap: list[int] = []  # their ranks, and those of some removed items
-        self._arrivals = itertools.count(PRIORITY_0 + 1)  # one an item
-        self._last = PRIORITY_0  # of them
+        self._heap: list[int] = []
+        """Their ranks, and those of some removed items."""
+        self._arrivals = itertools.count(PRIORITY_0 + 1)
+        """Numbers each item."""
+        self._last_arrival = PRIORITY_0
+        """The number of the item that was put last."""
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def add(self, item: T, due: int, priority: int) -> Delayed[T]:
         """Put an item in, with a priority that `check_priority` has accepted."""
-        came = next(self._arrivals)
-        rank = (due << MOMENT) + came - (priority << ARRIVAL_BITS)
+        arrival = next(self._arrivals)
+        rank = (due << DUE_SHIFT) + arrival - (priority << ARRIVAL_BITS)
         entry: Delayed[T] = Delayed()  # and no `__init__`: calling it would cost as much again
         entry.item = item
         entry._rank = rank
-        entry._home = self
-        self._last = came
+        entry._heap = self
+        self._last_arrival = arrival
         self.waiting[rank] = entry
         heappush(self._heap, rank)
         return entry
@@ -95,20 +107,23 @@ class DelayHeap(Generic[T]):
         Raises:
             ValueError: the entry is another queue's.
         """
-        if entry._home is not self:
+        if entry._heap is not self:
             raise ValueError(f"{entry!r} was put into another queue; remove it there")
         if self.waiting.pop(entry._rank, None) is None:
             return False
+        # Rebuilt once most ranks are of removed items: so rarely that it costs a removal little.
         while len(self._heap) > 32 + 3 * len(self.waiting):
-            last, ranks = self._last, sorted(self.waiting)
-            if last == self._last:  # nothing was put meanwhile
+            last_arrival, ranks = self._last_arrival, sorted(self.waiting)
+            # Else something was put meanwhile, whose rank is in the old heap only: again.
+            if last_arrival == self._last_arrival:
                 self._heap = ranks
         return True
 
     def pop(self, now: int) -> Delayed[T] | None:
-        """Take the head out if it is due at `now`."""
+        """Take the head out if it is due at `now`, in ns; `None` if it is not, or there is none."""
         waiting = self.waiting
-        while (heap := self._heap) and heap[0] >> MOMENT <= now:
+        # The heap is read again each time: `remove` may have replaced it meanwhile.
+        while (heap := self._heap) and heap[0] >> DUE_SHIFT <= now:
             if heap[0] not in waiting:
                 heappop(heap)
             elif (entry := waiting.pop(heap[0], None)) is not None:
@@ -116,7 +131,7 @@ class DelayHeap(Generic[T]):
         return None
 
     def head(self) -> Delayed[T] | None:
-        """Return the head, due or not."""
+        """Return the head, due or not; `None` if there is none."""
         while heap := self._heap:
             if heap[0] not in self.waiting:
                 heappop(heap)
@@ -125,9 +140,9 @@ class DelayHeap(Generic[T]):
         return None
 
     def next_due(self) -> int:
-        """Return when the head is due; `NEVER` when empty."""
+        """Return when the head is due, in ns; `NEVER` when empty."""
         entry = self.head()
-        return NEVER if entry is None else entry._rank >> MOMENT
+        return NEVER if entry is None else entry._rank >> DUE_SHIFT
 
     def in_order(self) -> list[Delayed[T]]:
         """Return every entry, sorted."""
@@ -147,7 +162,7 @@ def check_priority(priority: int) -> None:
         TypeError: it is not an integer.
         ValueError: it is out of range.
     """
-    if priority.__class__ is not int:
+    if priority.__class__ is not int:  # nor a subclass such as `bool`
         raise TypeError(f"priority must be an integer, not {type(priority).__name__}")
     limit = 1 << (PRIORITY_BITS - 1)
     if not -limit < priority < limit:
@@ -157,15 +172,19 @@ def check_priority(priority: int) -> None:
 class DelayQueueBase(OwnedByProcess, Generic[T]):
     """Items in the order of their due times; a subclass adds `take`, which waits."""
 
-    _waiting: Any  # how many wait in `take`, or those that do
+    _waiting: Any
+    """Those that wait in `take`, in the order in which they came; the first one leads."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
         self._clock = clock
         self._due_times = DueTimes(clock)
-        self._reached = 0  # the latest time that the clock has announced, in ns
+        self._reached = 0
+        """The latest time that the clock has announced, in ns: it never goes back."""
         self._entries: DelayHeap[T] = DelayHeap()
-        self._alarm = -NEVER  # until when the leader sleeps; an item due before this wakes one
+        self._alarm = -NEVER
+        """Until when the leader sleeps, in ns; an item due before this wakes it. `-NEVER`: no
+        leader sleeps."""
         self._closed = False
 
     def put(
@@ -273,10 +292,11 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         return iter(self._entries.in_order())
 
     def _now(self) -> int:
+        """Return the time in nanoseconds of the monotonic clock."""
         return max(int(self._clock.monotonic() * NS + 0.5), self._reached)
 
     def _limit(self, timeout: Delay | None) -> int:
-        """Return when a wait ends, in nanoseconds of the monotonic clock."""
+        """Return when a wait ends, in nanoseconds of the monotonic clock; `NEVER`: no limit."""
         if timeout is None:
             return NEVER
         return self._now() + round(seconds_of(timeout, "timeout") * NS)
@@ -293,6 +313,11 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         return entry
 
     def _check_end(self) -> None:
+        """Check that something is in the queue, or can still come.
+
+        Raises:
+            ShutDown: neither.
+        """
         if self._closed and not len(self._entries):
             raise ShutDown("the delay queue was shut down, and nothing is left in it")
 

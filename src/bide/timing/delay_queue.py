@@ -53,11 +53,11 @@ class DelayQueue(DelayQueueBase[T]):
         """
         limit = self._limit(timeout)
         entries, signal = self._entries, Signal()
-        reached = -NEVER
+        announced = -NEVER  # the time for which the clock has ended the last wait
         try:
             while True:
                 with self._lock:
-                    self._reached = max(self._reached, reached)
+                    self._reached = max(self._reached, announced)
                     # What was due when the clock was last read is due: a backlog needs no clock.
                     if (entry := entries.pop(self._reached)) is None:
                         self._reached = self._now()
@@ -68,17 +68,17 @@ class DelayQueue(DelayQueueBase[T]):
                     if self._reached >= limit:
                         raise Empty(f"no item was due within {timeout}")
                     self._waiting[signal] = None
-                    moment = limit
+                    wait_end = limit
                     if self._leads(signal):
                         self._alarm = NEVER  # what is put from now on wakes this thread
                         self._alarm = due = entries.next_due()
-                        moment = min(due, limit)
-                if not self._clock.wait(signal, None if moment >= NEVER else moment / NS):
-                    reached = moment  # a float may say a few ns less
+                        wait_end = min(due, limit)
+                if not self._clock.wait(signal, None if wait_end >= NEVER else wait_end / NS):
+                    announced = wait_end  # a float may say a few ns less
         finally:
-            led = self._leads(signal)
+            was_leader = self._leads(signal)
             self._waiting.pop(signal, None)
-            if led:
+            if was_leader:
                 self._wake()  # another one leads now
             self._leave()
 
@@ -125,10 +125,12 @@ class AsyncDelayQueue(DelayQueueBase[T]):
         """Wait until the head is due, take it out and return it: as `DelayQueue.take`."""
         limit = self._limit(timeout)
         place = object()
+        """Stands for this task in `_waiting`."""
         try:
             while True:
                 self._check_process()
                 now = self._now()
+                # Also if none waits. Those behind the first must not take what it waits for.
                 leads = next(iter(self._waiting), place) is place
                 if leads and (entry := self._entries.pop(now)) is not None:
                     return entry.item
@@ -146,25 +148,26 @@ class AsyncDelayQueue(DelayQueueBase[T]):
         if self._loop is not loop and self._waiting:
             raise RuntimeError("tasks of another event loop wait in this queue; make one each")
         self._loop = loop
-        moment, timer = limit, None
+        wait_end, timer = limit, None
         if leads:
             self._alarm = self._entries.next_due()
-            moment = min(self._alarm, limit)
+            wait_end = min(self._alarm, limit)
         self._waiting[place] = waiter = loop.create_future()
-        if moment < NEVER:
-            seconds = max(0.0, (moment - self._now()) / NS)
-            timer = self._clock.call_later(loop, seconds, partial(self._ring, waiter, moment))
+        if wait_end < NEVER:
+            seconds = max(0.0, (wait_end - self._now()) / NS)
+            timer = self._clock.call_later(loop, seconds, partial(self._ring, waiter, wait_end))
         try:
             await waiter
         finally:
-            self._waiting[place] = None
+            self._waiting[place] = None  # it keeps its place in the line while it is awake
             if timer is not None:
                 timer.cancel()
             if leads:
                 self._alarm = -NEVER
 
-    def _ring(self, waiter: asyncio.Future[None], moment: int) -> None:
-        self._reached = max(self._reached, moment)
+    def _ring(self, waiter: asyncio.Future[None], wait_end: int) -> None:
+        """Wake a task whose wait has reached its end, in ns."""
+        self._reached = max(self._reached, wait_end)  # a float may say a few ns less
         _end(waiter)
 
     def _wake(self, *, everybody: bool = False) -> None:
@@ -173,5 +176,6 @@ class AsyncDelayQueue(DelayQueueBase[T]):
 
 
 def _end(waiter: asyncio.Future[None] | None) -> None:
+    """Wake the task that waits for a future; `None`: it is awake."""
     if waiter is not None and not waiter.done():
         waiter.set_result(None)

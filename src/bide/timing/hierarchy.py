@@ -18,11 +18,16 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-BITS = 8  # a level has 256 times the span of the one below
-CROWD = 512  # a slot with more entries than this is moved down ahead of time
-NEVER: int = 1 << 200  # past any tick and any `_due`
+BITS = 8
+"""A level has 256 times the span of the one below: two to the power of this."""
+
+CROWD = 512
+"""A slot with more entries than this is moved down ahead of time."""
+
+NEVER: int = 1 << 200
+"""Past any tick and any `_due`."""
 
 E = TypeVar("E", bound="Entry")
 
@@ -41,24 +46,27 @@ class Slot(dict[E, None]):
     __slots__ = ("earliest", "removed")
 
     def __init__(self, earliest: int) -> None:
-        self.earliest = earliest  # no entry is due before this
+        self.earliest = earliest
+        """No entry is due before this tick. It may be too early, if the earliest was removed."""
         self.removed = 0
+        """How many entries were removed since the memory was given back."""
 
     def remove(self, entry: E) -> None:
         """Take an entry out, and give back the memory it used."""
         del self[entry]
         if not self:
-            self.clear()
+            self.clear()  # an empty dict keeps its table otherwise
             self.removed = 0
             self.earliest = NEVER
             return
         self.removed += 1
-        if self.removed > 32 + 2 * len(self):  # a dict does not shrink by itself
-            rest = dict.fromkeys(self)
+        # A dict does not shrink by itself. Rebuilt so rarely that it costs a removal little.
+        if self.removed > 32 + 2 * len(self):
+            remaining = dict.fromkeys(self)
             try:
                 self.clear()
             finally:  # also if an interrupt comes between
-                self.update(rest)
+                self.update(remaining)
             self.removed = 0
 
 
@@ -73,13 +81,24 @@ class Level(Generic[E]):
         self.keys: list[int] = []
 
     def first(self) -> Slot[E] | None:
-        """Return the earliest slot that has entries; forget the empty ones before it."""
+        """Return the earliest slot that has entries, whose number is then the first of `keys`.
+
+        Empty slots before it are forgotten. `None`: there is no entry.
+        """
         while self.keys:
             slot = self.slots.get(self.keys[0])
             if slot:
                 return slot
             self.slots.pop(heappop(self.keys), None)
         return None
+
+
+class _Moving(NamedTuple, Generic[E]):
+    """A crowded slot that is moved down part by part."""
+
+    slot: Slot[E]
+    remaining: Iterator[E]
+    """What was in it at the beginning, and is not moved yet."""
 
 
 class Hierarchy(Generic[E]):
@@ -97,11 +116,15 @@ class Hierarchy(Generic[E]):
         self._part_ticks = part_ticks
         self._levels: list[Level[E]] = [Level(level * BITS) for level in range(64 // BITS)]
         self._ticks = self._levels[0]
-        self._wide: int = NEVER  # no slot of the other levels begins before this tick
-        self._moving: tuple[Slot[E], Iterator[E]] | None = None  # a crowded slot, what is left
+        self._wide_begin: int = NEVER
+        """No slot of the levels above the first begins before this tick."""
+        self._moving: _Moving[E] | None = None
+        """The crowded slot of which a part was moved."""
         self.current = current
-        # The level that a tick goes to, by the bit length of (tick ^ current).
+        # The highest bit in which a tick differs from `current` says on which level their slots
+        # differ.
         self._level_at = [self._ticks] + [self._levels[bits // BITS] for bits in range(64)]
+        """The level that a tick goes to, by the bit length of (tick ^ current)."""
 
     def __len__(self) -> int:
         """Count the entries, by slot: there are a few hundred slots."""
@@ -118,8 +141,8 @@ class Hierarchy(Generic[E]):
         slot = level.slots.get(key)
         if slot is None:
             slot = Slot(tick)
-            if level.shift and key << level.shift < self._wide:
-                self._wide = key << level.shift
+            if level.shift and key << level.shift < self._wide_begin:
+                self._wide_begin = key << level.shift
             heappush(level.keys, key)  # first: a slot without its key would never be found
             level.slots[key] = slot
         elif tick < slot.earliest:
@@ -135,15 +158,16 @@ class Hierarchy(Generic[E]):
         ticks = self._ticks
         while True:
             slot = ticks.first()
-            key = NEVER if slot is None else ticks.keys[0]
-            if key < self._wide:
-                if key > tick:
+            first_tick = NEVER if slot is None else ticks.keys[0]
+            if first_tick < self._wide_begin:
+                if first_tick > tick:
                     break
                 del ticks.slots[heappop(ticks.keys)]
-                self.current = max(self.current, key)
+                self.current = max(self.current, first_tick)
                 return slot
-            if self._wide > tick:
+            if self._wide_begin > tick:
                 break
+            # A wider slot may have an entry of this tick, or of an earlier one.
             self._lower()
         self.current = max(self.current, tick)
         return None
@@ -162,26 +186,28 @@ class Hierarchy(Generic[E]):
 
         Returns `NEVER` and no level if there is no crowded slot.
         """
-        begin, crowded = NEVER, None
+        earliest_begin, crowded = NEVER, None
         for level in self._levels[1:]:
             slot = level.first()
             if slot is not None and len(slot) > CROWD:
                 parts = 1 + len(slot) // CROWD
-                tick = (level.keys[0] << level.shift) - parts * self._part_ticks
-                if tick < begin:
-                    begin, crowded = tick, level
-        return begin, crowded
+                slot_begin = level.keys[0] << level.shift
+                # So early that all parts are moved when time enters the slot.
+                begin = slot_begin - parts * self._part_ticks
+                if begin < earliest_begin:
+                    earliest_begin, crowded = begin, level
+        return earliest_begin, crowded
 
     def spread(self, level: Level[E]) -> None:
         """Move at most `CROWD` entries of the first slot of a level down. Order is kept."""
         key = level.keys[0]
         slot = level.slots[key]
-        if self._moving is None or self._moving[0] is not slot:
-            self._moving = (slot, iter(list(slot)))
-        part = list(islice(self._moving[1], CROWD))
+        if self._moving is None or self._moving.slot is not slot:
+            self._moving = _Moving(slot, iter(list(slot)))
+        part = list(islice(self._moving.remaining, CROWD))
         if len(part) < CROWD:
             self._moving = None  # what was added meanwhile is moved later
-        part = [entry for entry in part if entry._slot is slot]
+        part = [entry for entry in part if entry._slot is slot]  # the others were cancelled
         for entry in part:
             slot.remove(entry)
             self.place(entry, key << level.shift)
@@ -197,8 +223,8 @@ class Hierarchy(Generic[E]):
         The widest goes first because what it holds came earlier than what lies in the narrow one.
         """
         first_level: Level[E] | None = None
-        start = self._wide = NEVER
-        for level in self._levels[1:]:
+        start = self._wide_begin = NEVER
+        for level in self._levels[1:]:  # from narrow to wide
             if level.first() is not None and level.keys[0] << level.shift <= start:
                 first_level = level
                 start = level.keys[0] << level.shift
@@ -207,7 +233,7 @@ class Hierarchy(Generic[E]):
             for entry in list(slot):  # a finalizer may cancel some meanwhile
                 if entry._slot is slot:
                     self.place(entry, start)
-            self._wide = min(
+            self._wide_begin = min(
                 (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
                 default=NEVER,
             )

@@ -19,13 +19,17 @@ from bide.clock import Clock
 from bide.model.times import EARLIEST, check_length, check_time
 
 _lock = threading.Lock()
+"""Held while `_owned` changes, and during a fork: the child must not find it half changed."""
+
 _owned: "weakref.WeakSet[OwnedByProcess]" = weakref.WeakSet()
+"""All objects to which a fork and the exit matter."""
 
 
 class OwnedByProcess:
     """An object with a lock that only the process that made it can use."""
 
-    _kind: ClassVar[str | None] = None  # its name in errors; by default that of its class
+    _kind: ClassVar[str | None] = None
+    """Its name in errors; by default that of its class."""
 
     def __init__(self) -> None:
         self._forked = False
@@ -34,13 +38,19 @@ class OwnedByProcess:
             _owned.add(self)
 
     def _check_process(self) -> None:
+        """Check that this process has made the object.
+
+        Raises:
+            Forked: it was made before the fork.
+        """
         if self._forked:
-            self._lock.__enter__()  # raises
+            self._lock.__enter__()  # that of `_ParentsLock`, which raises
 
     def _at_exit(self) -> None:
         """End the threads: the interpreter is about to end."""
 
     def _after_fork(self) -> None:
+        """Let each method raise `Forked` in the child, also those that only take the lock."""
         self._forked = True
         self._lock = _ParentsLock(self._kind or type(self).__name__)
 
@@ -106,9 +116,15 @@ class Forked(RuntimeError):
     """
 
 
-NS = 1_000_000_000  # nanoseconds in a second
-MAX_DELAY = 1e10  # seconds; 316 years
-COARSE_NS = 2_000_000  # the wall clock is read in milliseconds
+NS = 1_000_000_000
+"""Nanoseconds in a second."""
+
+MAX_DELAY = 1e10
+"""In seconds; 316 years."""
+
+COARSE_NS = 2_000_000
+"""Up to so many nanoseconds, a change of the distance between the clocks is rounding: the wall
+clock is read in milliseconds."""
 
 Delay = float | timedelta
 """A length of time: seconds, or a `timedelta`."""
@@ -128,12 +144,14 @@ class DueTimes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead = 0  # monotonic clock minus wall clock, ns
+        self._ahead = 0
+        """The monotonic clock minus the wall clock, in ns."""
 
     def of(self, delay: Delay | None, at: Moment | None) -> int:
-        """Return when something is due; with neither `delay` nor `at`, now.
+        """Return when something is due, in ns of the monotonic clock.
 
-        For a time, the result is late by a millisecond at most.
+        With neither `delay` nor `at`, that is now. For a time, the result is late by a millisecond
+        at most.
 
         Raises:
             TypeError: both were given, or one of them is of another type.
@@ -149,13 +167,14 @@ class DueTimes:
             return int((self._clock.monotonic() + seconds) * NS + 0.5)
         if delay is not None:
             raise TypeError("delay= and at= were both given; say when with one of them")
-        moment = _unix_seconds(at)
-        wall = self._clock.now()
-        _bounded(moment - wall / 1000, f"at={at!r}")
-        ahead = round(self._clock.monotonic() * NS) - wall * 1_000_000
+        unix_seconds = _unix_seconds(at)
+        wall_ms = self._clock.now()
+        _bounded(unix_seconds - wall_ms / 1000, f"at={at!r}")
+        ahead = round(self._clock.monotonic() * NS) - wall_ms * 1_000_000
         if abs(ahead - self._ahead) > COARSE_NS:
             self._ahead = ahead
-        return round(moment * 1_000_000) * 1_000 + self._ahead
+        # To whole microseconds first: a float of Unix seconds is no more precise.
+        return round(unix_seconds * 1_000_000) * 1_000 + self._ahead
 
 
 def period_ns(period: Delay, name: str = "period") -> int:
@@ -191,6 +210,12 @@ def seconds_of(value: Delay, name: str) -> float:
 
 
 def _unix_seconds(at: Moment) -> float:
+    """Return a time in Unix seconds.
+
+    Raises:
+        TypeError: it is of another type.
+        ValueError: it has no time zone, or cannot be a time.
+    """
     if isinstance(at, datetime):
         if at.utcoffset() is None:
             raise ValueError(
@@ -203,9 +228,18 @@ def _unix_seconds(at: Moment) -> float:
     return seconds
 
 
-def _number(value: object, must: str) -> float:
+def _number(value: object, requirement: str) -> float:
+    """Return a number as a float.
+
+    Args:
+        value: from the caller.
+        requirement: what it must be, for the error.
+
+    Raises:
+        TypeError: it is no number.
+    """
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{must}, not {type(value).__name__}")
+        raise TypeError(f"{requirement}, not {type(value).__name__}")
     try:
         return float(value)
     except OverflowError:  # an integer of more than 308 digits
@@ -213,6 +247,11 @@ def _number(value: object, must: str) -> float:
 
 
 def _bounded(seconds: float, what: str) -> float:
+    """Return a length of time after a check; `what` names it in the error.
+
+    Raises:
+        ValueError: it is NaN, infinite or too long.
+    """
     if math.isnan(seconds):
         raise ValueError(f"{what} is not a number")
     if seconds > MAX_DELAY or math.isinf(seconds):

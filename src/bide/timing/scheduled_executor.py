@@ -68,6 +68,8 @@ class ScheduledExecutor(Executor):
         self._loop = loop
         self._due_times = DueTimes(clock)
         self._pool = WorkerPool(max_workers, thread_name_prefix, loop, clock)
+        # The threads hold the pool, not the executor: so it can be collected, and ends them then.
+        # At the interpreter's exit the pool has a way of its own.
         weakref.finalize(self, self._pool.abandon).atexit = False
 
     @overload
@@ -185,7 +187,7 @@ class ScheduledExecutor(Executor):
 
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
-        repeat = Repeat(period_ns(delay, "delay"), None)
+        repeat = Repeat(period_ns(delay, "delay"), overrun=None)
         return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -201,10 +203,12 @@ class ScheduledExecutor(Executor):
             cancel_futures: cancel every task that has not started, despite the policies.
         """
         for future in self._pool.close():
-            keep = self.execute_delayed_after_shutdown or future._submitted or future.delay() <= 0
             if future.periodic:
-                keep = self.continue_periodic_after_shutdown
-            if cancel_futures or not keep:
+                keeps = self.continue_periodic_after_shutdown
+            else:
+                is_due = future._submitted or future.delay() <= 0
+                keeps = is_due or self.execute_delayed_after_shutdown
+            if cancel_futures or not keeps:
                 future.cancel()
         self._pool.end(wait)
 
@@ -219,6 +223,11 @@ class ScheduledExecutor(Executor):
         *,
         submitted: bool = False,
     ) -> ScheduledFuture[Any]:
+        """Add a task; the arguments are those of `schedule`.
+
+        `repeat` says when it runs again, `None`: it does not. `submitted`: it is from `submit`,
+        whose caller gets the error from the future, so it is not logged.
+        """
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
         is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
@@ -227,5 +236,7 @@ class ScheduledExecutor(Executor):
         if is_async and self._loop is None:
             raise TypeError(f"{fn!r} is async; make the executor with loop= to run it")
         due = self._due_times.of(delay, at)
-        future: ScheduledFuture[Any] = ScheduledFuture(self._pool, due, repeat, submitted, is_async)
+        future: ScheduledFuture[Any] = ScheduledFuture(
+            self._pool, due, repeat, submitted=submitted, is_async=is_async
+        )
         return self._pool.add(future, partial(fn, *args, **(kwargs or {})))

@@ -12,10 +12,14 @@ from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.lifetime import NS, Delay, DueTimes, Moment, OwnedByProcess, ShutDown, period_ns
 
 logger = bide_logger("bide.timing")
-PART_NS = 1_000_000  # moving one part of a crowded slot takes less
+PART_NS = 1_000_000
+"""Moving one part of a crowded slot takes less than so many nanoseconds."""
+
 GONE = object()
+"""What `pop` returns for a timer that is not in the slot any more."""
+
 LATE: "Slot[Any]" = Slot(NEVER)
-"""The slot of timers that are in none yet."""
+"""The slot of timers that are in none yet: see `TimingWheel._late`."""
 
 
 class TimerHandle(Entry):
@@ -35,7 +39,7 @@ class TimerHandle(Entry):
     @property
     def due(self) -> float:
         """When it is due, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
-        return self._wheel._moment(self._due)
+        return self._wheel._seconds_of(self._due)
 
     @property
     def pending(self) -> bool:
@@ -86,11 +90,12 @@ class TimingWheel(OwnedByProcess):
     def __init__(
         self, tick: Delay = 0.001, *, executor: Executor | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._tick = period_ns(tick, "tick")  # ns
-        if self._tick < 1_000:
+        self._tick_ns = period_ns(tick, "tick")
+        if self._tick_ns < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
         super().__init__()
-        self._signal = Signal()  # wakes the thread
+        self._signal = Signal()
+        """Wakes the thread."""
         self._worker = Background("bide-timing-wheel", self._run)
         self._late: deque[tuple[TimerHandle, Slot[TimerHandle] | None]] = deque()
         """What finalizers and signal handlers have scheduled (with `None`), and cancelled, in a
@@ -98,13 +103,20 @@ class TimingWheel(OwnedByProcess):
         self._executor = executor
         self._clock = clock
         self._due_times = DueTimes(clock)
-        self._reached = self._now()  # the tick that the clock last said had come
-        part_ticks = max(1, PART_NS // self._tick)
+        self._reached = self._now()
+        """The tick that the clock last said had come: it never goes back."""
+        part_ticks = max(1, PART_NS // self._tick_ns)
         self._timers: Hierarchy[TimerHandle] = Hierarchy(self._reached, part_ticks)
-        self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
-        self._alarm = -NEVER  # the tick that the thread sleeps until
-        self._open = False  # whether the thread runs and takes timers
-        self._stopping = self._drops = False
+        self._firing: Slot[TimerHandle] = Slot(NEVER)
+        """What is due now and has not started."""
+        self._alarm = -NEVER
+        """The tick that the thread sleeps until; `-NEVER`: it does not sleep."""
+        self._open = False
+        """Whether the thread runs and takes timers."""
+        self._stopping = False
+        """Whether `stop` was called."""
+        self._drops = False
+        """Whether the thread is to drop what is pending, for a `stop` that could not."""
 
     def schedule(
         self,
@@ -137,7 +149,7 @@ class TimingWheel(OwnedByProcess):
         timer._wheel = self
         timer.fn = fn
         timer.args = args
-        timer._due = -(-due // self._tick)  # rounded up
+        timer._due = -(-due // self._tick_ns)  # rounded up: never early
         timer._slot = LATE
         if not self._open:
             self._start()
@@ -177,7 +189,8 @@ class TimingWheel(OwnedByProcess):
                 return False
             handle._slot = None
             if slot is self._firing:
-                return slot.pop(handle, GONE) is not GONE  # atomic; `_fire` does it without lock
+                # One step, as in `_fire`, which takes no lock: one of both gets the timer.
+                return slot.pop(handle, GONE) is not GONE
             slot.remove(handle)
             self._catch_up()
         return True
@@ -222,13 +235,20 @@ class TimingWheel(OwnedByProcess):
         """Stop at once and drop what is pending; to wait for it call `stop(drain=True)` before."""
         self.stop()
 
-    def _moment(self, tick: int) -> float:
-        return tick * self._tick / NS
+    def _seconds_of(self, tick: int) -> float:
+        """Return a tick as seconds of the monotonic clock."""
+        return tick * self._tick_ns / NS
 
     def _now(self) -> int:
-        return int(self._clock.monotonic() * NS + 0.5) // self._tick
+        """Return the tick that has come, by the monotonic clock."""
+        return int(self._clock.monotonic() * NS + 0.5) // self._tick_ns
 
     def _start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            ShutDown: after `stop`.
+        """
         if self._stopping:
             raise ShutDown("the timing wheel was stopped: it takes no more timers")
         self._check_process()
@@ -260,12 +280,13 @@ class TimingWheel(OwnedByProcess):
                 if timer._slot is LATE:
                     self._place(timer)
                 continue
-            slot = timer._slot or slot  # it may have been moved
+            slot = timer._slot or slot  # it may have been moved since it was noted
             timer._slot = None
             if timer in slot:
                 slot.remove(timer)
 
     def _drop(self) -> list[TimerHandle]:
+        """Drop what is pending; return it by due time."""
         firing = self._firing
         dropped = [timer for timer in list(firing) if firing.pop(timer, GONE) is not GONE]
         dropped += self._timers.in_order()
@@ -291,7 +312,7 @@ class TimingWheel(OwnedByProcess):
                     slot = self._timers.pull(now)
                 if slot is not None:
                     self._firing = slot
-                    self._catch_up()
+                    self._catch_up()  # what a finalizer has cancelled meanwhile must not start
                     return slot
                 if self._stopping and not len(self._timers):
                     return None
@@ -300,13 +321,14 @@ class TimingWheel(OwnedByProcess):
                     self._timers.spread(crowded)
                     continue  # lets go of the lock in between
                 self._alarm = self._timers.earliest()
-                tick = min(self._alarm, begin)
-                until = None if tick >= NEVER else self._moment(tick)
+                wake_tick = min(self._alarm, begin)
+                until = None if wake_tick >= NEVER else self._seconds_of(wake_tick)
             if not self._clock.wait(self._signal, until):
-                self._reached = tick  # a float may say a bit less
+                self._reached = wake_tick  # a float may say a bit less
             self._alarm = -NEVER
 
     def _fire(self, slot: Slot[TimerHandle]) -> None:
+        """Call the functions of the timers of a slot, or hand them to the executor."""
         executor = self._executor
         for timer in list(slot):
             if slot.pop(timer, GONE) is GONE:

@@ -25,17 +25,20 @@ Overrun = Literal["skip", "catch_up"]
 class Repeat(NamedTuple):
     """When a periodic task runs again."""
 
-    period: int  # ns
-    overrun: Overrun | None  # of a fixed rate, from start to start; `None`: from end to start
+    period: int
+    """In ns."""
+    overrun: Overrun | None
+    """Of a fixed rate, from start to start; `None`: a fixed delay, from end to start."""
 
     def next_due(self, due: int, now: int) -> int:
-        """Return when to run again after the run that was due at `due` and ended at `now`."""
+        """Return when to run again, after a run that was due at `due` and ended at `now`, in ns."""
         if self.overrun is None:
             return now + self.period
-        due += self.period
-        if due < now and self.overrun == "skip":
-            due += -(-(now - due) // self.period) * self.period
-        return due
+        next_due = due + self.period
+        if next_due < now and self.overrun == "skip":
+            missed_runs = -(-(now - next_due) // self.period)  # rounded up
+            next_due += missed_runs * self.period
+        return next_due
 
 
 class ScheduledFuture(Future[T]):
@@ -49,18 +52,32 @@ class ScheduledFuture(Future[T]):
     """
 
     def __init__(
-        self, pool: "WorkerPool", due: int, repeat: Repeat | None, submitted: bool, is_async: bool
+        self,
+        pool: "WorkerPool",
+        due: int,
+        repeat: Repeat | None,
+        *,
+        submitted: bool,
+        is_async: bool,
     ) -> None:
         super().__init__()
         self.runs = 0
         self._pool = pool
         self._due = due
+        """When the next run is due, in ns."""
         self._repeat = repeat
-        self._submitted = submitted  # by `submit` or `map`, not by `schedule`
+        """When it runs again; `None`: it runs once."""
+        self._submitted = submitted
+        """Whether it is from `submit` or `map`, not from `schedule`."""
         self._is_async = is_async
+        """Whether the task is a coroutine function."""
         self._handle: Delayed[ScheduledFuture[Any]] | None = None
-        self._on_loop: Future[Any] | None = None  # the coroutine that runs now
+        """What the queue knows it by; `None` before it is queued first, and once it is done."""
+        self._on_loop: Future[Any] | None = None
+        """The coroutine that runs now."""
         self._busy = False
+        """Whether a task that can be cancelled while it runs is running; of others the state of
+        the future says it."""
 
     @property
     def periodic(self) -> bool:
@@ -104,13 +121,15 @@ class WorkerPool(OwnedByProcess):
         super().__init__()
         self._max_workers = max_workers
         self._prefix = prefix
+        """How the names of the threads begin."""
         self._loop = loop
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock)
         self.now = self._queue._now
         self._live: dict[ScheduledFuture[Any], partial[Any]] = {}
         """What is not done, and what it calls."""
         self._threads: list[threading.Thread] = []
-        self._idle = 0  # threads that wait for a task, or are about to
+        self._idle = 0
+        """How many threads wait for a task, or are about to."""
         self._closed = False
 
     def add(self, future: ScheduledFuture[T], call: partial[Any]) -> ScheduledFuture[T]:
@@ -135,9 +154,10 @@ class WorkerPool(OwnedByProcess):
         """Let the threads end once nothing is live; `wait` for that, if the caller may."""
         with self._lock:
             self._end_if_over()
-        # The loop of the coroutines must not stop.
-        on_loop = self._loop is not None and asyncio._get_running_loop() is self._loop
-        if wait and threading.current_thread() not in self._threads and not on_loop:
+        # A task would wait for itself, and the loop for the coroutines that it must run.
+        is_on_loop = self._loop is not None and asyncio._get_running_loop() is self._loop
+        is_task = threading.current_thread() in self._threads
+        if wait and not is_task and not is_on_loop:
             self._join()
 
     def abandon(self) -> None:
@@ -160,6 +180,7 @@ class WorkerPool(OwnedByProcess):
             self._idle += 1
 
     def _work(self) -> None:
+        """Run one task after the other, until the queue is shut down."""
         while True:
             try:
                 future = self._queue.take()
@@ -178,12 +199,14 @@ class WorkerPool(OwnedByProcess):
                 self._idle += 1
 
     def _run(self, future: ScheduledFuture[Any]) -> None:
+        """Run the task of a future once, unless it was cancelled."""
         call = self._live.get(future)
-        if future.periodic or future._is_async:  # these can be cancelled while they run
-            started = future._busy = not future.cancelled()
+        if future.periodic or future._is_async:
+            # These can be cancelled while they run: a future that is set running cannot.
+            may_start = future._busy = not future.cancelled()
         else:
-            started = future.set_running_or_notify_cancel()
-        if call is None or not started:
+            may_start = future.set_running_or_notify_cancel()
+        if call is None or not may_start:
             return
         try:
             result = call()
@@ -200,12 +223,18 @@ class WorkerPool(OwnedByProcess):
     def _run_on_loop(
         self, future: ScheduledFuture[Any], fn: object, coroutine: Coroutine[Any, Any, Any]
     ) -> None:
+        """Run the coroutine that a task has returned on the loop; the thread does not wait for it.
+
+        Raises:
+            TypeError: there is no loop.
+            RuntimeError: the loop is closed.
+        """
         try:
             if self._loop is None:
                 raise TypeError("the task returned a coroutine; make the executor with loop=")
             on_loop = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except BaseException:
-            coroutine.close()
+            coroutine.close()  # else Python warns that it was never awaited
             raise
         future._on_loop = on_loop
         on_loop.add_done_callback(partial(self._loop_done, future, fn))
@@ -213,17 +242,25 @@ class WorkerPool(OwnedByProcess):
             on_loop.cancel()
 
     def _loop_done(self, future: ScheduledFuture[Any], fn: object, on_loop: Future[Any]) -> None:
+        """Settle a future whose coroutine has ended; called on the loop."""
         future._on_loop = None
         if not on_loop.cancelled():
             error = on_loop.exception()
             self._settle(future, fn, error, None if error else on_loop.result())
-        elif not future.cancel():
+        elif not future.cancel():  # the coroutine cancelled itself, and the future is running
             self._settle(future, fn, asyncio.CancelledError(), None)
 
     def _settle(
         self, future: ScheduledFuture[Any], fn: object, error: BaseException | None, result: Any
     ) -> None:
-        """After a run, repeat the task, or let its future have the result or the error."""
+        """After a run, repeat the task, or let its future have the result or the error.
+
+        Args:
+            future: of the task.
+            fn: its function, for the log.
+            error: what it raised; `None`: it returned.
+            result: what it returned.
+        """
         if error is None:
             future.runs += 1
             if future._repeat is not None and self._put_again(future, future._repeat):
@@ -237,7 +274,7 @@ class WorkerPool(OwnedByProcess):
                 future.set_exception(error)
 
     def _put_again(self, future: ScheduledFuture[Any], repeat: Repeat) -> bool:
-        """Queue a periodic task again, unless it was cancelled meanwhile."""
+        """Queue a periodic task again; return False if it was cancelled meanwhile, and is not."""
         with self._lock:
             if future not in self._live:
                 return False
@@ -256,8 +293,8 @@ class WorkerPool(OwnedByProcess):
         self._live.pop(future, None)
         self._end_if_over()
         if future.cancelled():
-            waited = future._handle is not None and self._queue.remove(future._handle)
-            if waited or future.periodic or future._is_async:  # else `_run` tells them
+            was_waiting = future._handle is not None and self._queue.remove(future._handle)
+            if was_waiting or future.periodic or future._is_async:  # else `_run` tells them
                 future.set_running_or_notify_cancel()
             on_loop = future._on_loop  # which the loop may forget meanwhile
             if on_loop is not None and self._loop and not self._loop.is_closed():
@@ -265,13 +302,15 @@ class WorkerPool(OwnedByProcess):
         future._handle = None
 
     def _end_if_over(self) -> None:
+        """End the threads if no task is left and none can come."""
         if self._closed and not self._live:
             self._queue.shutdown()
 
     def _at_exit(self) -> None:
         for future in self.close():
-            waits = future.periodic or future._is_async or future.delay() > 0
-            if waits and not future._submitted:
+            # A coroutine may wait for a loop that does not run any more.
+            would_keep_process = future.periodic or future._is_async or future.delay() > 0
+            if would_keep_process and not future._submitted:
                 future.cancel()
         self._queue.shutdown()
         self._join()
