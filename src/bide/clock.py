@@ -36,7 +36,11 @@ class Signal:
         return not self._lock.locked()
 
     def wait(self, timeout: float = -1) -> bool:
-        """Wait until it is set, and take that; return False after so many seconds."""
+        """Wait until it is set, and unset it; return False if it was not set in time.
+
+        Args:
+            timeout: in seconds; -1: without limit.
+        """
         return self._lock.acquire(timeout=timeout)
 
 
@@ -98,6 +102,7 @@ class SystemClock:
         if moment is None:
             return signal.wait()
         timeout = moment - time.monotonic()
+        # When the time has come, the signal is not even asked: callers look again anyway.
         return timeout > 0 and signal.wait(min(timeout, threading.TIMEOUT_MAX))
 
     def call_later(
@@ -112,9 +117,9 @@ SYSTEM_CLOCK = SystemClock()
 
 async def sleep(clock: Clock, seconds: float) -> None:
     """Wait a number of seconds by a clock."""
-    over = asyncio.Event()
-    timer = clock.call_later(asyncio.get_running_loop(), seconds, over.set)
+    end = asyncio.Event()
+    timer = clock.call_later(asyncio.get_running_loop(), seconds, end.set)
     try:
-        await over.wait()
+        await end.wait()
     finally:
         timer.cancel()

@@ -26,14 +26,19 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     id: str
     due: Time
     queue: str = ""
+    """Where it was, for people: an import names its queue itself."""
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     raw: bytes | None = msgspec.field(default=None, name="bytes")
-    attempts: int = 1  # as in exports of old versions, which do not have it
+    attempts: int = 1
+    """The maximum number. Missing in exports of old versions, where it was 1."""
     expires: Annotated[int, Meta(ge=-LATEST, le=LATEST)] | None = None
+    """Milliseconds after the due time; `None`: it does not expire."""
     attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)] = 0
+    """How many attempts have ended."""
     headers: dict[str, str] | None = None
     failures: tuple[Failure, ...] = ()
     died: Time | None = None
+    """`None`: it is not dead."""
     created: Time | None = None
     """0: not known. Missing: now."""
 
@@ -47,27 +52,28 @@ def to_line(message: Message) -> str:
 
     A lease ends with the export, so that a successor takes the place of its message.
     """
-    if (new := message.successor) is not None:
+    if (successor := message.successor) is not None:
         message = msgspec.structs.replace(
             message,
-            data=new.data,
-            json=new.json,
-            due=new.due(0),
+            data=successor.data,
+            json=successor.json,
+            due=successor.due(0),  # it has a due time, so the time of the call does not matter
             attempt=0,
             state="delayed",
-            expires=new.expires,
-            headers=new.headers,
+            expires=successor.expires,
+            headers=successor.headers,
             failures=(),
-            created=new.created,
-            **options_of(new),
+            created=successor.created,
+            **options_of(successor),
         )
+    # A running attempt is not counted: it ends in this store.
+    running_attempts = 1 if message.state == "leased" else 0
     line = _Line(
         id=message.id,
         due=message.due,
         queue=message.queue,
         expires=message.expires,
-        # A running attempt is not counted: it ends in this store.
-        attempt=message.attempt - (message.state == "leased"),
+        attempt=message.attempt - running_attempts,
         headers=message.headers,
         failures=message.failures,
         died=message.ended if message.state == "dead" else None,
@@ -112,6 +118,16 @@ def commands_of(
 
 
 def _item(text: str | bytes, number: int, max_body: int) -> Item:
+    """Return the message of a line.
+
+    Args:
+        text: the line.
+        number: of the line, for the error.
+        max_body: how many bytes an encoded body may take.
+
+    Raises:
+        InvalidArgument: the line is invalid.
+    """
     try:
         if not isinstance(text, (str, bytes)):
             raise InvalidArgument(f"it is a {type(text).__name__}, not text")
@@ -126,8 +142,8 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         return Item(
             line.id,
             data,
-            is_json,
-            line.due,
+            json=is_json,
+            at=line.due,
             **check_options(line),
             expires=line.expires,
             headers=line.headers,

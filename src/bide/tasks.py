@@ -71,41 +71,46 @@ def background(name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[
 
 
 async def _keep_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
+    """Run work until it returns, or the task is cancelled; see `background`."""
     task = asyncio.current_task()
     assert task is not None  # a coroutine of a task
-    died = -PAUSE
+    died_at = float("-inf")
     while True:
         try:
             await run()
         except (SystemExit, KeyboardInterrupt, GeneratorExit):  # these end the event loop
             raise
         except BaseException as error:
+            # A stray `CancelledError` of the work itself is a death like any other.
             if task.cancelling():
                 raise
             deaths[name] += 1
             _log.error("the task %s died of %r; it is restarted", name, error, exc_info=error)
-            if time.monotonic() - died < PAUSE:
+            if time.monotonic() - died_at < PAUSE:
                 await asyncio.sleep(PAUSE)
-            died = time.monotonic()
+            died_at = time.monotonic()
         else:
             return
 
 
 async def first_of(*waits: Awaitable[Any]) -> None:
-    """Wait until one of them is done, and raise what it raised; coroutines are cancelled then."""
+    """Wait until one of them is done, and raise what it raised.
+
+    Of the others, coroutines are cancelled then; tasks and futures of the caller's go on.
+    """
     futures = [asyncio.ensure_future(wait) for wait in waits]
     try:
-        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        finished, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await cancel(
             future for future, wait in zip(futures, waits, strict=True) if future is not wait
         )
-    for future in done:
-        future.result()
+    for future in finished:
+        future.result()  # raises what it raised
 
 
 async def to_the_end(wait: Awaitable[object]) -> None:
-    """Wait for something, also if the task is cancelled meanwhile: it ends afterwards."""
+    """Wait for something to its end; a cancellation that comes meanwhile is raised afterwards."""
     future = asyncio.ensure_future(wait)
     try:
         await asyncio.shield(future)

@@ -59,10 +59,17 @@ class Background:
     def __init__(self, name: str, run: Callable[[], object]) -> None:
         self.name = name
         self._run = run
-        self._turn = threading.RLock()  # of the one thread that works
+        self._turn = threading.RLock()
+        """Held by the thread that works: for a moment there may be two threads, as when `ensure`
+        starts another one while the last one ends."""
         self._thread: threading.Thread | None = None
-        self._needed = self._started = False
+        """The last one that works or has worked."""
+        self._needed = False
+        """Whether there is work that no call of `run` has begun."""
+        self._started = False
+        """Whether the thread runs or is about to."""
         self._joining: deque[Signal] = deque()
+        """Wake those that wait for the end of the work."""
 
     @property
     def is_alive(self) -> bool:
@@ -100,24 +107,27 @@ class Background:
         """Block until the thread has done its work; from the thread itself, return at once."""
         if self.is_current:
             return
-        ended = Signal()
-        self._joining.append(ended)
-        while self._started and not ended.wait(LOOK_AGAIN):
-            self.ensure(again=True)
+        end = Signal()
+        self._joining.append(end)
+        while self._started and not end.wait(LOOK_AGAIN):
+            self.ensure(again=True)  # the thread may be gone, as it is after a fork
 
     def _start(self, thread: threading.Thread) -> None:
+        """Start the thread, from another new one: no signal handler runs in it."""
         try:
             thread.start()
         except Exception as error:  # noqa: BLE001  (who waits for it tries again)
             _log.error("cannot start the thread %s (%s)", self.name, error)
-            self._over()
+            self._note_end()
 
-    def _over(self) -> None:
+    def _note_end(self) -> None:
+        """Note that the thread has ended, and wake those that wait for that."""
         self._started = False
         while self._joining:
             self._joining.popleft().set()
 
     def _main(self) -> None:
+        """Work, if no other thread does."""
         try:
             if not self._turn.acquire(blocking=False):
                 return  # another one works
@@ -129,12 +139,14 @@ class Background:
             except RuntimeError:  # it was not taken
                 pass
             else:
-                self._over()
+                self._note_end()
+                # It was needed after the last look: whoever called `ensure` saw it started still.
                 if self._needed:
                     self.ensure()
 
     def _work(self) -> None:
-        died = -PAUSE
+        """Call the work until it has returned and is not needed again."""
+        died_at = float("-inf")
         while self._needed:
             self._needed = False
             try:
@@ -145,6 +157,6 @@ class Background:
                 _log.error(
                     "the thread %s died of %r; it is restarted", self.name, error, exc_info=error
                 )
-                if time.monotonic() - died < PAUSE:
+                if time.monotonic() - died_at < PAUSE:
                     Signal().wait(PAUSE)
-                died = time.monotonic()
+                died_at = time.monotonic()

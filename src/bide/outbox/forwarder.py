@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,9 @@ class Forwarder:
         self._lane = lane
         self._stopped = threading.Event()
         self._table: Table | None = None
+        """The outbox while `run` serves it, for `stop`."""
         self._tries: Counter[int] = Counter()
+        """How often each row was refused with an error of no known cause, by number."""
         self._denied: dict[str, float] = {}
         """Queues to which the store denied access, and until when their rows are left alone."""
 
@@ -125,7 +127,7 @@ class Forwarder:
             BideError: the store takes nothing, or denies access to a queue.
         """
         table = self._open_table()
-        denied: AccessDenied | None = None
+        denial: AccessDenied | None = None
         try:
             with table.lead() as leads:
                 while leads:
@@ -133,9 +135,9 @@ class Forwarder:
                         if not self.forward(table):
                             break
                     except AccessDenied as error:  # rows of other queues go on
-                        denied = error
-            if denied is not None:
-                raise denied
+                        denial = error
+            if denial is not None:
+                raise denial
             return leads
         finally:
             table.close()
@@ -148,6 +150,7 @@ class Forwarder:
             table.wake()
 
     def _serve(self, table: Table) -> None:
+        """Try to lead, again and again; forward while this process does."""
         while not self._stopped.is_set():
             with table.lead() as leads:
                 if leads:
@@ -156,6 +159,7 @@ class Forwarder:
             self._stopped.wait(AGAIN)
 
     def _lead(self, table: Table) -> None:
+        """Forward until `stop`; while the store takes nothing, try again."""
         while not self._stopped.is_set():
             try:
                 if not self.forward(table):
@@ -171,28 +175,18 @@ class Forwarder:
             AccessDenied: the store denies access to a queue: its rows wait. The others are done.
             BideError: the store takes nothing now. The rows are still there.
         """
-        self._denied = {q: end for q, end in self._denied.items() if end > time.monotonic()}
+        now = time.monotonic()
+        self._denied = {queue: end for queue, end in self._denied.items() if end > now}
         rows = _distinct(table.read(BATCH, list(self._denied)))
         if not rows:
             return 0
-        refused: dict[int, str] = {}
-        groups: defaultdict[object, list[Row]] = defaultdict(list)
-        for row in rows:
-            try:
-                command = row.command
-            except msgspec.MsgspecError as error:
-                refused[row.number] = f"this is no command that bide knows: {error}"
-                continue
-            if isinstance(command, cmd.Put):  # those of one kind into a queue go together
-                groups[command.queue, command.on_conflict].append(row)
-            else:
-                groups[row.number].append(row)
+        groups, refused = _grouped(rows)
         # A row that the store remembers was here once; if it is not here, it has been deleted. The
         # store cannot know a row yet that is committed late, with a small number.
         origin = Origin(table.name, [], name_of(rows[0].number))
-        denied = self._execute(groups.values(), origin, refused)
-        rows = [row for row in rows if row.number not in denied]
-        for row in rows:
+        denials = self._execute(groups, origin, refused)
+        settled = [row for row in rows if row.number not in denials]
+        for row in settled:
             self._tries.pop(row.number, None)
             if row.number in refused:
                 reason = refused[row.number]
@@ -200,22 +194,30 @@ class Forwarder:
                 table.bury(row.number, reason)
             else:
                 _log.debug("%s: %s is in the store", row.queue, row.id)
-        table.delete([row.number for row in rows if row.number not in refused])
-        for denial in denied.values():
-            raise denial
-        return len(rows)
+        table.delete([row.number for row in settled if row.number not in refused])
+        if denials:
+            raise next(iter(denials.values()))
+        return len(settled)
 
     def _execute(
-        self, groups: Iterable[list[Row]], origin: Origin, refused: dict[int, str]
+        self, groups: Collection[list[Row]], origin: Origin, refused: dict[int, str]
     ) -> dict[int, AccessDenied]:
         """Execute a command for each group of rows; if it fails, one for each of its rows.
 
+        Args:
+            groups: the rows that share a command.
+            origin: the outbox of all of them.
+            refused: gets the numbers of rows that the store refuses, and why.
+
         Returns:
-            The rows that wait because of a queue to which the store denies access.
+            By number, the rows that wait because of a queue to which the store denies access.
+
+        Raises:
+            BideError: the store takes nothing now.
         """
         denied: dict[int, AccessDenied] = {}
-        asked = [_joined(rows, origin) for rows in groups]
-        for rows, command, reply in zip(groups, asked, self._call(asked), strict=True):
+        commands = [_joined(rows, origin) for rows in groups]
+        for rows, command, reply in zip(groups, commands, self._call(commands), strict=True):
             if isinstance(reply, Outcomes):
                 for row, outcome in zip(rows, reply.outcomes, strict=True):
                     if outcome or outcome.state in _TAKEN:
@@ -225,6 +227,7 @@ class Forwarder:
                 self._denied[rows[0].queue] = time.monotonic() + POLL
                 denied |= {row.number: reply for row in rows}
             elif isinstance(reply, BideError) and len(rows) > 1:
+                # One of them is to blame: alone, the others are not refused with it.
                 denied |= self._execute([[row] for row in rows], origin, refused)
             elif isinstance(reply, BideError):
                 refused[rows[0].number] = self._refusal(rows[0], reply)
@@ -243,15 +246,16 @@ class Forwarder:
 
         replies: list[Any] = asyncio.run(together())
         for reply in replies:
-            is_error = isinstance(reply, BaseException)
-            if is_error and not (isinstance(reply, REFUSALS) or type(reply) in EXACTLY):
+            is_refusal = isinstance(reply, REFUSALS) or type(reply) in EXACTLY
+            if isinstance(reply, BaseException) and not is_refusal:
                 raise reply
         return replies
 
     def _refusal(self, row: Row, error: BideError) -> str:
-        """Return why a row is refused, or raise to have it tried again.
+        """Return why a row is refused.
 
-        An error of no known cause may pass.
+        Raises:
+            StoreError: the error has no known cause, so it may pass: the row is to be tried again.
         """
         self._tries[row.number] += 1
         if type(error) is StoreError and self._tries[row.number] < TRIES:
@@ -269,9 +273,27 @@ EXACTLY = (StoreError, AccessDenied)
 """The same, but other subclasses of `StoreError` say that the store takes nothing now."""
 
 
+def _grouped(rows: Sequence[Row]) -> tuple[Collection[list[Row]], dict[int, str]]:
+    """Return the rows that can share a command; and by number, why others are no commands."""
+    groups: defaultdict[object, list[Row]] = defaultdict(list)
+    unreadable: dict[int, str] = {}
+    for row in rows:
+        try:
+            command = row.command
+        except msgspec.MsgspecError as error:
+            unreadable[row.number] = f"this is no command that bide knows: {error}"
+            continue
+        if isinstance(command, cmd.Put):  # those of one kind into a queue go together
+            groups[command.queue, command.on_conflict].append(row)
+        else:
+            groups[row.number].append(row)
+    return groups.values(), unreadable
+
+
 def _joined(rows: Sequence[Row], origin: Origin) -> cmd.Command:
-    """Return the command of a group of rows."""
+    """Return the command of a group of rows, which names the rows that it comes from."""
     command = rows[0].command
+    # The others have the same effect when they are executed twice.
     if not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)):
         return command
     if isinstance(command, cmd.Put):
@@ -282,17 +304,22 @@ def _joined(rows: Sequence[Row], origin: Origin) -> cmd.Command:
 
 
 def _distinct(rows: list[Row]) -> list[Row]:
-    """Return the first rows, up to a second one of the same message."""
-    seen: set[tuple[str, str]] = set()
-    for number, row in enumerate(rows):
-        if row.id and (row.queue, row.id) in seen:  # without an id: of the queue, and idempotent
-            return rows[:number]
-        seen.add((row.queue, row.id))
+    """Return the first rows, up to a second one of the same message.
+
+    The commands of a batch may be executed in any order, and those on one message may not.
+    """
+    messages: set[tuple[str, str]] = set()
+    for index, row in enumerate(rows):
+        # Rows without an id are settings of a queue, which can be repeated.
+        if row.id and (row.queue, row.id) in messages:
+            return rows[:index]
+        messages.add((row.queue, row.id))
     return rows
 
 
 def _is_databases(error: Exception) -> bool:
     """Whether an error is one of the database, which may pass."""
-    return isinstance(error, (sqlite3.DatabaseError, OSError, StoreUnavailable)) or any(
-        kind.__module__.startswith("psycopg") for kind in type(error).__mro__
-    )
+    if isinstance(error, (sqlite3.DatabaseError, OSError, StoreUnavailable)):
+        return True
+    # By name: psycopg may not be installed.
+    return any(base.__module__.startswith("psycopg") for base in type(error).__mro__)

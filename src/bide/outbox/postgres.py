@@ -12,6 +12,7 @@ from bide.engines.waiting import readable
 from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CHANNEL, CREATE_TABLES, Row, Table
 
+# No other outbox has it: the database system, the database and the table.
 _NAME = """
 SELECT pg_catalog.format(
   'postgresql-%s-%s-%s', system_identifier, d.oid, 'bide_outbox'::regclass::oid
@@ -55,19 +56,22 @@ class PostgresTable(Table):
 
     def __init__(self, url: str) -> None:
         self._connection = BoundedConnection.open(url, TIMEOUT, name="bide forward")
-        self._woken, self._waker = os.pipe()
-        self._notes: list[psycopg.Notify] = []
-        self._connection.add_notify_handler(self._notes.append)
+        self._wake_reader, self._wake_writer = os.pipe()
+        """A pipe by which `wake` ends a wait."""
+        self._notifications: list[psycopg.Notify] = []
+        """Those that came since the last wait."""
+        self._connection.add_notify_handler(self._notifications.append)
         try:
             if self._connection.info.server_version >= 140_000:
                 self.run("SET idle_session_timeout = 0")  # it waits for notifications
             with self.transaction():
+                # CREATE TABLE IF NOT EXISTS fails if two run it at once.
                 self.run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
-                self.run("SET LOCAL client_min_messages = warning")
+                self.run("SET LOCAL client_min_messages = warning")  # no notice that it exists
                 if self.run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
                     self.run(_OUTSIDE_OF_STORES)
-                    for table in CREATE_TABLES["postgresql"]:
-                        self.run(table)
+                    for statement in CREATE_TABLES["postgresql"]:
+                        self.run(statement)
             (self.name,) = self.run(_NAME).fetchone()
             self.run(f"LISTEN {CHANNEL}")
         except BaseException:
@@ -98,17 +102,17 @@ class PostgresTable(Table):
 
     def wait(self, seconds: float) -> None:
         """Wait for a notification."""
-        if not self._notes:
-            readable(self._connection.fileno(), self._woken, seconds=seconds)
-        self._notes.clear()  # what select has seen is read with the next rows
+        if not self._notifications:
+            readable(self._connection.fileno(), self._wake_reader, seconds=seconds)
+        self._notifications.clear()  # what select has seen is read with the next rows
 
     def wake(self) -> None:
         """End a wait, from another thread."""
         with suppress(OSError):  # it was closed meanwhile, and nothing waits
-            os.write(self._waker, b"x")
+            os.write(self._wake_writer, b"x")
 
     def close(self) -> None:
         """Leave the database."""
         self._connection.close()
-        os.close(self._woken)
-        os.close(self._waker)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)

@@ -74,14 +74,14 @@ def check_empty(count: Callable[[str], int], give_up: str) -> None:
     Raises:
         NotEmpty: a command waits for the forwarder, or was refused by the store.
     """
-    for table, what in (
+    for table, state in (
         ("bide_outbox", "wait for bide forward"),
         ("bide_outbox_dead", "were refused"),
     ):
         if number := count(table):
             raise NotEmpty(
-                f"{number} commands in {table} {what}; handle them first (bide forward --once), or "
-                f"give them up: {give_up}"
+                f"{number} commands in {table} {state}; handle them first (bide forward --once), "
+                f"or give them up: {give_up}"
             )
 
 
@@ -100,7 +100,9 @@ class Row(msgspec.Struct, frozen=True, dict=True):
     """In the order of the commits, among the rows of one id."""
     queue: str
     id: str
+    """Of the message; "" for a command on the whole queue."""
     text: str
+    """The command as JSON."""
 
     @property
     def name(self) -> str:
@@ -189,7 +191,16 @@ def outbox(dialect: str) -> Guest:
 
 
 def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]:
-    """Return commands whose due times are fixed: a delay counts from the call."""
+    """Return commands whose due times are fixed: a delay counts from the call.
+
+    Args:
+        commands: of the user.
+        now: the time in Unix milliseconds; `None`: that of this machine.
+
+    Raises:
+        InvalidArgument: one of them cannot wait in an outbox.
+    """
+    # Rounded up: never early.
     moment = -(-time.time_ns() // 1_000_000) if now is None else now
     timed_commands: list[cmd.Command] = []
     for command in commands:
@@ -275,7 +286,8 @@ class PostgresOutbox(RemoteGuest):
 
     dialect: Literal["postgresql"] = "postgresql"
     is_open = True
-    _asked: list[cmd.Command]
+    _commands: list[cmd.Command]
+    """What `statement` was made of, for the replies: with fixed due times."""
 
     def open(self) -> None:
         """Do nothing: the user's connection has all it takes."""
@@ -288,7 +300,7 @@ class PostgresOutbox(RemoteGuest):
         A transaction that writes about the same message waits for the commit of the other: so
         numbers are in commit order. Settings of a queue have no id: no transaction waits for them.
         """
-        self._asked = timed(commands, now)
+        self._commands = timed(commands, now)
         statement = f"""
             WITH asked AS MATERIALIZED (
               SELECT value ->> 0 AS queue, value ->> 1 AS id, value ->> 2 AS command, n
@@ -305,11 +317,11 @@ class PostgresOutbox(RemoteGuest):
             )
             SELECT count(*)::text FROM stored, pg_notify('{CHANNEL}', '')
         """
-        return statement, (msgspec.json.encode(list(_split(self._asked))).decode(),)
+        return statement, (msgspec.json.encode(list(_split(self._commands))).decode(),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies to what was asked: all is pending."""
-        return [pending(command) for command in self._asked]
+        return [pending(command) for command in self._commands]
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a database without the tables."""

@@ -15,8 +15,8 @@ from bide.logs import logger
 from bide.model.limits import MAX_BYTES
 from bide.outbox.rows import CREATE_TABLES, Row, Table
 
-_NAME_TABLE = "CREATE TABLE IF NOT EXISTS bide_outbox_name (name TEXT NOT NULL)"
-_NAME = "SELECT name FROM bide_outbox_name"
+_CREATE_NAME_TABLE = "CREATE TABLE IF NOT EXISTS bide_outbox_name (name TEXT NOT NULL)"
+_SELECT_NAME = "SELECT name FROM bide_outbox_name"
 _GIVE_NAME = """
 INSERT INTO bide_outbox_name
 SELECT 'sqlite-' || lower(hex(randomblob(12))) WHERE NOT EXISTS (SELECT * FROM bide_outbox_name)
@@ -42,23 +42,25 @@ class SqliteTable(Table):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        new = not path.exists()
+        is_new = not path.exists()
         self._connection = sqlite3.connect(
             path, timeout=30, isolation_level=None, check_same_thread=False
         )
-        self._woken = threading.Event()
+        self._wake_up = threading.Event()
+        """Ends a wait."""
         try:
             self.run("PRAGMA synchronous = FULL")  # the store forgets deleted rows
-            for table in (*CREATE_TABLES["sqlite"], _NAME_TABLE):
-                self.run(table)
-            if self.run(_NAME).fetchone() is None:
+            for statement in (*CREATE_TABLES["sqlite"], _CREATE_NAME_TABLE):
+                self.run(statement)
+            if self.run(_SELECT_NAME).fetchone() is None:
                 self.run(_GIVE_NAME)
-            (self.name,) = self.run(_NAME).fetchone()
+            (self.name,) = self.run(_SELECT_NAME).fetchone()
         except BaseException:
             self._connection.close()
             raise
         self._version = -1
-        if new:
+        """What `_data_version` returned before the last read; -1: nothing was read."""
+        if is_new:
             _log.warning("%s is a new and empty database: is the path right?", path.absolute())
 
     def run(self, statement: str, values: Sequence[object] = ()) -> Any:
@@ -106,13 +108,13 @@ class SqliteTable(Table):
     def wait(self, seconds: float) -> None:
         """Wait until another connection has committed."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._woken.wait(POLL):
+        while time.monotonic() < end and not self._wake_up.wait(POLL):
             if self._data_version() != self._version:
                 return
 
     def wake(self) -> None:
         """End a wait, from another thread."""
-        self._woken.set()
+        self._wake_up.set()
 
     def close(self) -> None:
         """Leave the file."""

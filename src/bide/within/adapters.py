@@ -38,7 +38,9 @@ def carry_out(
     except WrongConnection:
         if guest.is_open:
             raise
-    guest.open()  # the database was created again, or the connection has another one
+    # The guest has closed itself: the database was created again since it was opened, or the
+    # connection has another one. Opened again, it works, or the error is the user's.
+    guest.open()
     return adapter(connection, guest, commands, now)
 
 
@@ -48,12 +50,13 @@ async def acarry_out(
     """Async form of `carry_out`."""
     adapter = _ASYNCHRONOUS[kind_for(guest, connection, blocks=False)]
     if not guest.is_open:
-        await asyncio.to_thread(guest.open)
+        await asyncio.to_thread(guest.open)  # it may wait for the disk or the network
     try:
         return await adapter(connection, guest, commands, now)
     except WrongConnection:
         if guest.is_open:
             raise
+    # The guest has closed itself: see `carry_out`.
     await asyncio.to_thread(guest.open)
     return await adapter(connection, guest, commands, now)
 
@@ -70,19 +73,24 @@ def _tuples(cursor: object) -> type[tuple[Any, ...]]:
 
 
 class _Cursors:
-    """Runs each statement on a new cursor."""
+    """Runs each statement on a new cursor, as a guest needs it (`DbApi`).
 
-    def __init__(self, cursor: Callable[[], Any], *, begins: bool = False) -> None:
-        self._cursor = cursor
+    Args:
+        make_cursor: makes it.
+        begins: whether the guest has to begin the transaction.
+    """
+
+    def __init__(self, make_cursor: Callable[[], Any], *, begins: bool = False) -> None:
+        self._make_cursor = make_cursor
         self.begins = begins
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        cursor = self._cursor()
+        cursor = self._make_cursor()
         cursor.execute(statement, parameters)
         return cursor
 
     def executemany(self, statement: str, parameters: Sequence[Sequence[Any]]) -> Any:
-        cursor = self._cursor()
+        cursor = self._make_cursor()
         cursor.executemany(statement, parameters)
         return cursor
 
@@ -109,7 +117,11 @@ async def _apsycopg(
 
 
 def _check_psycopg(connection: Any) -> None:
-    """Raise unless a connection of psycopg has or begins a transaction."""
+    """Check that a connection of psycopg has a transaction, or begins one.
+
+    Raises:
+        WrongConnection: it has none, is closed, or its transaction has failed.
+    """
     if connection.closed:
         raise closed()
     status = connection.pgconn.transaction_status
@@ -144,20 +156,20 @@ def _sqlite3(
     try:
         begins = _begins(connection, 'execute("BEGIN")')
     except sqlite3.ProgrammingError as error:
-        if "closed" in str(error):
+        if "closed" in str(error):  # else it is used in another thread than its own
             raise closed() from error
         raise
 
-    def cursor() -> sqlite3.Cursor:
-        made = connection.cursor()
-        made.row_factory = None
-        return made
+    def make_cursor() -> sqlite3.Cursor:
+        cursor = connection.cursor()
+        cursor.row_factory = None  # tuples, whatever the user's connection makes
+        return cursor
 
-    text, connection.text_factory = connection.text_factory, str
+    users_text_factory, connection.text_factory = connection.text_factory, str
     try:
-        return guest.execute(_Cursors(cursor, begins=begins), commands, now)
+        return guest.execute(_Cursors(make_cursor, begins=begins), commands, now)
     finally:
-        connection.text_factory = text
+        connection.text_factory = users_text_factory
 
 
 def _begins(driver: Any, fix: str) -> bool:
@@ -168,7 +180,8 @@ def _begins(driver: Any, fix: str) -> bool:
     """
     if driver.in_transaction:
         return False
-    # From Python 3.12 on `autocommit` may be True, and then the level says nothing.
+    # The driver begins one unless the level is `None`. From Python 3.12 on `autocommit` may be
+    # True, and then the level says nothing.
     if driver.isolation_level is None or getattr(driver, "autocommit", None) is True:
         raise no_transaction(fix)
     return True
@@ -189,13 +202,16 @@ def _django(
 
 
 def _sqlalchemy(
-    given: Any, guest: Guest, commands: Sequence[Command], now: int | None
+    connection_or_session: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
     from sqlalchemy.engine import Connection
     from sqlalchemy.exc import PendingRollbackError
 
     try:
-        connection = given if isinstance(given, Connection) else given.connection()
+        if isinstance(connection_or_session, Connection):
+            connection = connection_or_session
+        else:
+            connection = connection_or_session.connection()
         if connection.closed:
             raise closed()
         if not connection.in_transaction():
@@ -204,15 +220,17 @@ def _sqlalchemy(
         if guest.dialect == "sqlite":
             if isinstance(driver, sqlite3.Connection):
                 return _sqlite3(driver, guest, commands, now)
-            inner = connection.connection.driver_connection
-            begins = _begins(inner, "without the level AUTOCOMMIT")
+            # `driver` is SQLAlchemy's adapter around an asynchronous driver, and only the latter
+            # knows of the transaction.
+            wrapped_driver = connection.connection.driver_connection
+            begins = _begins(wrapped_driver, "without the level AUTOCOMMIT")
             return guest.execute(_Cursors(driver.cursor, begins=begins), commands, now)
         if getattr(driver, "autocommit", False):
             raise no_transaction("without the level AUTOCOMMIT")
         remote = _remote(guest)
-        mark = "$1" if connection.dialect.paramstyle == "numeric_dollar" else "%s"
+        placeholder = "$1" if connection.dialect.paramstyle == "numeric_dollar" else "%s"
         with clear_errors(remote):
-            result = connection.exec_driver_sql(*remote.statement(commands, now, mark))
+            result = connection.exec_driver_sql(*remote.statement(commands, now, placeholder))
             return remote.replies(commands, result.scalar_one())
     except PendingRollbackError as error:
         raise aborted(error) from error

@@ -11,6 +11,7 @@ from bide.model.errors import BideError, WrongConnection
 Kind = Literal[
     "sqlite3", "psycopg", "django", "sqlalchemy", "psycopg-async", "asyncpg", "sqlalchemy-async"
 ]
+"""The library of a connection, and whether it is asynchronous."""
 
 ASYNCHRONOUS = ("psycopg-async", "asyncpg", "sqlalchemy-async")
 
@@ -29,6 +30,7 @@ _TYPES: list[tuple[Kind, str, str]] = [
     ("django", "django.db.backends.base.base", "BaseDatabaseWrapper"),
     ("django", "django.utils.connection", "ConnectionProxy"),
 ]
+"""What connections are instances of: the library, the module and the name of the class."""
 
 
 def kind_of(connection: object) -> Kind:
@@ -87,8 +89,9 @@ def dialect_of(connection: Any, kind: Kind | None = None) -> str:
         case "django":
             return str(connection.vendor)
         case "sqlalchemy" | "sqlalchemy-async":
-            bound = connection if hasattr(connection, "dialect") else connection.get_bind()
-            return str(bound.dialect.name)
+            # A session has no dialect; its engine or connection has.
+            engine = connection if hasattr(connection, "dialect") else connection.get_bind()
+            return str(engine.dialect.name)
     return "postgresql"
 
 
@@ -124,14 +127,13 @@ def clear_errors(guest: RemoteGuest) -> Iterator[None]:
     except BideError:
         raise
     except Exception as error:
-        inner: Any = error
-        for cause in (getattr(error, "orig", None), error.__cause__):  # SQLAlchemy's, Django's
-            inner = cause if cause is not None else inner
-        match getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None):
-            case "25P02":
+        # SQLAlchemy has the error of the driver in `orig`, Django in `__cause__`.
+        driver_error: Any = error.__cause__ or getattr(error, "orig", None) or error
+        match getattr(driver_error, "sqlstate", None) or getattr(driver_error, "pgcode", None):
+            case "25P02":  # the transaction has failed before
                 raise aborted() from error
             case "42883" | "3F000" | "42P01":  # no such function, schema or table
                 raise guest.wrong_database() from error
-            case "42501":
-                raise guest.no_access(str(inner).splitlines()[0]) from error
+            case "42501":  # the user lacks a right
+                raise guest.no_access(str(driver_error).splitlines()[0]) from error
         raise
