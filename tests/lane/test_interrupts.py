@@ -105,7 +105,7 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
     lane.call(put("a"))
     with pytest.raises(KeyboardInterrupt):
         lane.call(claim())
-    until(lambda: len(store._states["q"].sets["ready"]) == 1)
+    until(lambda: len(store._queues["q"].sets["ready"]) == 1)
     lane.close()
 
 

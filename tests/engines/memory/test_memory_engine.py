@@ -92,7 +92,7 @@ def test_after_any_script_an_emptied_queue_holds_no_memory(seed: int) -> None:
         run(ops, now)
     for queue in QUEUES:
         clear(engine, queue, now)
-    for state in engine._states.values():
+    for state in engine._queues.values():
         kept = (state.records, state.all, *state.sets.values())
         assert [len(part) for part in kept] == [0] * len(kept)
 

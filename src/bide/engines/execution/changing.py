@@ -22,7 +22,13 @@ WHOLE_PART = 8
 
 
 def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Lease]) -> Outcomes:
-    """Change each message that a command names, if it has the version or the lease it must have."""
+    """Change each message that a command names, if it has the version or the lease it must have.
+
+    Args:
+        queue: of the messages.
+        command: what the rules of each message follow.
+        names: the ids or leases that the command names.
+    """
     if not queue.row.id:  # there is no such queue
         ids = [name if isinstance(name, str) else name.id for name in names]
         return Outcomes([Outcome(id, False) for id in ids])
@@ -42,13 +48,16 @@ def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Leas
 
 
 def reopening(queue: StoredQueue) -> list[int]:
-    """Return when a limited queue may be claimed from again after the end of a lease."""
+    """Return when a limited queue may be claimed from again after the end of a lease.
+
+    Returns one time in Unix milliseconds, or none if no claim needs to be woken.
+    """
     if not queue.row.limited or queue.row.paused:
         return []
-    opens = queue.lines.opens()
-    if opens is None:
+    opens_us = queue.lines.opens()  # microseconds, as the clock of the lines
+    if opens_us is None:
         return []
-    return [-(-opens // 1000) if opens > queue.lines.now else queue.now]
+    return [-(-opens_us // 1000) if opens_us > queue.lines.now else queue.now]  # rounded up
 
 
 def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:
@@ -57,10 +66,10 @@ def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:
         return change_each(store.open(command.queue), command, command.ids)
     if command.dry_run:
         queue = store.look(command.queue)
-        held = queue.count_held(command.where) if command.running else 0
-        return Affected(queue.count_unheld(command.where) + held)
+        held_count = queue.count_held(command.where) if command.running else 0
+        return Affected(queue.count_unheld(command.where) + held_count)
     queue = store.open(command.queue)
-    records = queue.unheld(command.where, cmd.BULK + 1)
+    records = queue.unheld(command.where, cmd.BULK + 1)  # one more says whether there are more
     affected = _finish_all(queue, records, "cancelled", command.actor)
     if affected.more or not command.running:
         return affected
@@ -68,7 +77,7 @@ def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:
 
 
 def purge(store: QueueStore[Any], command: cmd.Purge) -> Outcomes | Affected:
-    """Delete dead letters by id, or messages of a state; a worker holds leased ones."""
+    """Delete dead letters by id, or messages of a state that no worker holds."""
     queue = store.open(command.queue)
     if command.ids is not None:
         return change_each(queue, command, command.ids)
@@ -79,9 +88,10 @@ def purge(store: QueueStore[Any], command: cmd.Purge) -> Outcomes | Affected:
 def bury(store: QueueStore[Any], command: cmd.BuryCommand) -> Outcomes:
     """Make dead letters of messages: by lease, then by id."""
     queue = store.open(command.queue)
-    held = change_each(queue, command, command.leases)
-    unheld = change_each(queue, command, command.ids)
-    return Outcomes(held.outcomes + unheld.outcomes, held.wake)
+    by_lease = change_each(queue, command, command.leases)
+    by_id = change_each(queue, command, command.ids)
+    # Only the end of a lease can make room for other messages of a limited queue.
+    return Outcomes(by_lease.outcomes + by_id.outcomes, by_lease.wake)
 
 
 def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
@@ -96,7 +106,8 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
     for name in ("paused", "keep", "history", "result_ttl"):
         if (value := getattr(command, name)) is not None:
             setattr(row, name, int(value))
-    wake = queue.now if queue.lines.configure(command) or resumed else None
+    limits_changed = queue.lines.configure(command)
+    wake = queue.now if limits_changed or resumed else None
     limits = {name: getattr(queue.lines.limits, name) for name in LIMITS}
     return QueueSettings(
         paused=bool(row.paused),
@@ -124,29 +135,37 @@ def _stop_all(queue: StoredQueue, where: cmd.Where, by: str | None, count: int) 
     Args:
         queue: of the messages.
         where: the rule that they match.
-        by: who asks.
+        by: who asks; `None`: not known.
         count: how many messages the command has changed before.
     """
-    stopping: list[str] = []
-    most = cmd.BULK - count
-    for record in queue.held(where, most + 1):
-        if len(stopping) == most:
-            return Affected(count, more=True, stopping=stopping)
+    stopping_ids: list[str] = []
+    remaining = cmd.BULK - count  # so many may still be asked
+    for record in queue.held(where, remaining + 1):
+        if len(stopping_ids) == remaining:
+            return Affected(count, more=True, stopping=stopping_ids)
         command = cmd.Cancel(queue.row.name, [record.id], running=True, actor=by)
         decision = decide(record, command, record.id, 0, queue.facts)
         queue.apply(decision.changes)
         if decision.outcome.state == "stopping":
-            stopping.append(record.id)
-        else:  # its lease was over
-            count += decision.outcome.done
-            most -= 1
-    return Affected(count, stopping=stopping)
+            stopping_ids.append(record.id)
+        else:  # its lease was over, so it was cancelled like one that no worker holds
+            if decision.outcome.done:
+                count += 1
+            remaining -= 1
+    return Affected(count, stopping=stopping_ids)
 
 
 def _finish_all(
     queue: StoredQueue, records: Iterable[Record], how: Ending, by: str | None
 ) -> Affected:
-    """Delete the first of some records, as many as one command may."""
+    """Delete the first of some records, as many as one command may.
+
+    Args:
+        queue: of the records.
+        records: to delete; one more than `BULK` says that there are more.
+        how: they end.
+        by: who ends them; `None`: not known.
+    """
     count = 0
     for record in records:
         if count == cmd.BULK:

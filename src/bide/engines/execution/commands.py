@@ -15,6 +15,7 @@ from bide.model.message import Message
 from bide.model.replies import Outcomes, Reply
 
 Verb = Callable[[QueueStore[Any], Any], Reply]
+"""How one type of command is executed on a store."""
 
 
 def _by_name(store: QueueStore[Any], command: Any) -> Outcomes:
@@ -54,10 +55,10 @@ def execute(store: QueueStore[Any], command: cmd.Command) -> Reply:
     if not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)) or command.origin is None:
         return verb(store, command)
     origin = command.origin
-    known = set(store.look(command.queue).forwarded(origin))
-    reply, rows = executed_once(command, origin, known, lambda rest: verb(store, rest))
-    if rows:  # a put may have made the queue
-        store.look(command.queue).remember_forwarded(origin.outbox, rows)
+    known_rows = set(store.look(command.queue).forwarded(origin))
+    reply, new_rows = executed_once(command, origin, known_rows, lambda rest: verb(store, rest))
+    if new_rows:  # looked up again, since a put may have made the queue
+        store.look(command.queue).remember_forwarded(origin.outbox, new_rows)
     return reply
 
 
@@ -66,11 +67,11 @@ def answer_again(store: QueueStore[Any], queue: str, kept: Kept) -> Reply:
     assert not isinstance(kept, NotKept)
     if not isinstance(kept, HeldClaim):
         return kept
-    state, reply = store.look(queue), kept.reply
+    stored_queue, reply = store.look(queue), kept.reply
     messages: list[Message] = []
     freed: list[int] = []
-    for place, record in enumerate(state.read(kept.ids)):
+    for place, record in enumerate(stored_queue.read(kept.ids)):
         if record is not None and record.state == "leased" and record.token == reply.token:
-            messages.append(record.message(queue, state.now))
-            freed += reply.freed[place : place + 1]
+            messages.append(record.message(queue, stored_queue.now))
+            freed += reply.freed[place : place + 1]  # empty, unless the queue is a limited one
     return msgspec.structs.replace(reply, messages=messages, freed=freed)

@@ -28,17 +28,17 @@ def scan(store: QueueStore[Any], command: cmd.Scan) -> Page:
     """Return a page of messages, and the cursor of the next."""
     queue, budget = store.look(command.queue), Budget(command.max_bytes)
     messages: list[Message] = []
-    more = None
+    next_cursor = None
     for record, cursor in queue.walk(command):
         if not budget.takes(size_of(record)):
             break
         messages.append(record.message(command.queue, queue.now))
-        more = cursor
+        next_cursor = cursor
         if len(messages) == command.limit:
             break
-    else:
-        more = None
-    return Page(messages, more)
+    else:  # there are no more records
+        next_cursor = None
+    return Page(messages, next_cursor)
 
 
 def history(store: QueueStore[Any], command: cmd.History) -> Ends:
@@ -56,28 +56,28 @@ def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:
     record = queue.load(ids, bodies=False).get(command.id or "")
     if record is None:
         return Explained(now=queue.now, pauses=queue.pauses())
-    seen = record.message(queue.row.name, queue.now)
-    waits = seen.state == "ready"
+    message = record.message(queue.row.name, queue.now)
+    is_ready = message.state == "ready"
     return Explained(
         now=queue.now,
         pauses=queue.pauses(),
-        state=seen.state,
-        due=seen.due,
-        planned=seen.planned,
-        priority=seen.priority,
-        attempt=seen.attempt,
-        attempts=seen.attempts,
-        failure=seen.failures[-1] if seen.failures else None,
-        ahead=_ahead(queue, record) if waits else None,
-        holder=seen.holder,
+        state=message.state,
+        due=message.due,
+        planned=message.planned,
+        priority=message.priority,
+        attempt=message.attempt,
+        attempts=message.attempts,
+        failure=message.failures[-1] if message.failures else None,
+        ahead=_ahead(queue, record) if is_ready else None,
+        holder=message.holder,
         since=record.since,
         extended=record.extended,
-        stopping=seen.stopping,
-        progress=seen.progress,
-        until=seen.until,
-        ended=seen.ended,
+        stopping=message.stopping,
+        progress=message.progress,
+        until=message.until,
+        ended=message.ended,
         successor=None if record.successor is None else record.successor.at,
-        limited=queue.lines.holds(record) if queue.row.limited and waits else None,
+        limited=queue.lines.holds(record) if queue.row.limited and is_ready else None,
     )
 
 
@@ -88,32 +88,33 @@ def _ahead(queue: StoredQueue, record: Record) -> int:
     of the highest priority. So these are looked at. In a limited queue those of the same group
     count.
     """
-    place = ready_rank(record.due, record.priority), record.seq
-    due = queue.next_due(PROMOTE)
-    if record.state == "delayed" and (record.rank, record.seq, record.group) not in due:
-        return AHEAD + 1
-    before = queue.ready_before(record, place[0])
-    for rank, seq, group in due:
-        counts = not queue.row.limited or group == record.group
-        if counts and (rank_when_ready(rank), seq) < place:
-            before += 1
-    return min(before, AHEAD + 1)
+    record_rank = ready_rank(record.due, record.priority)
+    next_due = queue.next_due(PROMOTE)
+    if record.state == "delayed" and (record.rank, record.seq, record.group) not in next_due:
+        return AHEAD + 1  # the next claim does not even make it ready: so many are due before it
+    count = queue.ready_before(record, record_rank)
+    for rank, seq, group in next_due:
+        competes = not queue.row.limited or group == record.group
+        if competes and (rank_when_ready(rank), seq) < (record_rank, record.seq):
+            count += 1
+    return min(count, AHEAD + 1)
 
 
 def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
     """Return the number of messages in each state, and the settings."""
     queue = store.look(command.queue)
-    row, due = queue.row, queue.due()
-    recount, strays = queue.recount(due) if command.recount else (None, None)
+    # A stored message is ready only once a claim has seen that it is due: these count as ready.
+    row, due_count = queue.row, queue.due()
+    recount, strays = queue.recount(due_count) if command.recount else (None, None)
     return Counts(
-        row.sizes(due),
-        queue.flow(),
-        row.kept,
-        bool(row.paused),
-        row.keep,
-        row.history,
-        row.result_ttl,
-        oldest=queue.oldest(due),
+        sizes=row.sizes(due_count),
+        flow=queue.flow(),
+        kept=row.kept,
+        paused=bool(row.paused),
+        keep=row.keep,
+        history=row.history,
+        result_ttl=row.result_ttl,
+        oldest=queue.oldest(due_count),
         recount=recount,
         strays=strays,
         stored=queue.stored() if command.stored else None,
@@ -125,11 +126,12 @@ def forecast(store: QueueStore[Any], command: cmd.ForecastCommand) -> Forecasted
     """Count what falls due in each bucket."""
     queue = store.look(command.queue)
     start = forecast_start(queue.now, command.bucket)
-    counts, later = queue.due_in(start, command.bucket, command.buckets)
-    waiting = queue.row.delayed + queue.row.ready
-    return Forecasted(start, waiting - sum(counts) - later, counts, later)
+    counts, later_count = queue.due_in(start, command.bucket, command.buckets)
+    waiting_count = queue.row.delayed + queue.row.ready
+    overdue = waiting_count - sum(counts) - later_count
+    return Forecasted(start, overdue, buckets=counts, later=later_count)
 
 
 def queues(store: QueueStore[Any], command: cmd.Queues) -> Names:
-    """Return the names of the queues."""
+    """Return the names of the queues that begin with a prefix."""
     return Names(store.names(command.queue))

@@ -42,11 +42,16 @@ class MemoryEngine:
         durable=False, shared=False, ids_ordered=False, remembers=True, recovers=True
     )
 
+    exactly: float
+    """The time of the commands that run, in Unix milliseconds with fractions."""
+
     def __init__(self) -> None:
-        self._states: dict[str, MemoryQueue] = {}
+        self._queues: dict[str, MemoryQueue] = {}
+        """By name."""
         self._answers: dict[str, BoundedDict[str, Answers]] = {}
         """What is remembered of senders, by owner and sender."""
         self._before: Before | None = None
+        """While commands run, or after they were interrupted: what the store was before them."""
 
     def execute(
         self, commands: Sequence[cmd.Command], now: int | None = None, identities: Identities = None
@@ -61,7 +66,7 @@ class MemoryEngine:
         self.exactly = time.time_ns() / 1e6 if now is None else now
         for command in commands:
             if isinstance(command, cmd.Scan):
-                position(command.cursor)
+                position(command.cursor)  # a wrong cursor is refused before anything is done
         self._before = before = Before()
         if identities is None:
             replies = [execute(self, command) for command in commands]
@@ -70,17 +75,17 @@ class MemoryEngine:
             outcomes = [
                 self._execute_once(command, identity, before) for command, identity in pairs
             ]
-        self._before = None  # now they are executed
+        self._before = None  # from here on nothing undoes them
         return replies if identities is None else replies_of(outcomes)
 
     def _undo(self, before: Before) -> None:
         """Undo interrupted commands; if this is interrupted, the next call repeats it."""
         for name, queue in before.queues.items():
             if queue is None:
-                self._states.pop(name, None)
+                self._queues.pop(name, None)
             else:
                 queue.restore()
-                self._states[name] = queue
+                self._queues[name] = queue
         for (owner, sender), answers in before.answers.items():
             if answers is not None:
                 self._answers[owner][sender] = answers
@@ -119,40 +124,40 @@ class MemoryEngine:
 
     def close(self) -> None:
         """Delete all queues."""
-        self._states.clear()
+        self._queues.clear()
         self._answers.clear()
         self._before = None
 
     def look(self, name: str) -> MemoryQueue:
         """Return a queue at this time."""
         now = int(self.exactly)
-        queue = self._states.get(name) or MemoryQueue(QueueRow(name=name, token=now))
-        queue.now, queue.lines.now = now, int(self.exactly * 1000)
+        # The token of a queue that is made again must be larger than all that it gave before.
+        queue = self._queues.get(name) or MemoryQueue(QueueRow(name=name, token=now))
+        queue.now, queue.lines.now = now, int(self.exactly * 1000)  # lines count microseconds
         return queue
 
     def open(self, name: str) -> MemoryQueue:
         """Return a queue that is going to be changed; save what it is now."""
         queue = self.look(name)
         if self._before is not None and name not in self._before.queues:
-            known = name in self._states
             queue.save_values()
-            self._before.queues[name] = queue if known else None
-        queue.forget()
+            self._before.queues[name] = queue if name in self._queues else None
+        queue.forget()  # what it has remembered for long enough: with each change, a part
         return queue
 
     def make(self, name: str) -> MemoryQueue:
         """Return a queue that is going to be changed, made if it did not exist."""
-        queue = self._states[name] = self.open(name)
-        queue.row.id = 1
+        queue = self._queues[name] = self.open(name)
+        queue.row.id = 1  # not 0: it exists
         return queue
 
     def drop(self, queue: MemoryQueue) -> None:
         """Delete a queue."""
-        del self._states[queue.row.name]
+        del self._queues[queue.row.name]
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the queues, sorted."""
-        return sorted(name for name in self._states if name.startswith(prefix))
+        return sorted(name for name in self._queues if name.startswith(prefix))
 
     def put(self, command: cmd.Put) -> Outcomes:
         """Store messages one by one."""

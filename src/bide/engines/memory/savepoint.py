@@ -26,12 +26,17 @@ class Savepoint:
 
     row: QueueRow
     seq: int
+    """The number of its last record."""
     pauses: tuple[Pause, ...]
     forwarded: frozenset[tuple[str, str]]
+    """The rows of outboxes that it remembers: outbox and row."""
     last_end: tuple[str, End] | None
+    """The last end of a message that it remembers, with the id: what came after it is removed."""
     last_return: tuple[int, str] | None
+    """The last message that returned to an earlier set, likewise: a number and the id."""
     limits: Limits
     groups: dict[str, Group]
+    """By key."""
     changed_records: dict[str, Record | None] = field(default_factory=dict)
     """By id, as they were before their first change; `None`: there was none."""
     changed_groups: dict[str, Group | None] = field(default_factory=dict)

@@ -45,9 +45,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def moves(self) -> bool:
-        """Whether a message that is there before and after goes to another place.
+        """Whether the place of the message in the sets of its queue must be written.
 
-        A lease that is extended stays where it is.
+        That is so if it is new, deleted or replaced, or changes its place. A message that stays
+        leased keeps its place, whatever the end of its lease.
         """
         before, after = self.before, self.after
         if before is None or after is None or self.renewed:
@@ -65,8 +66,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 def _place(record: Record) -> tuple[Any, ...]:
-    """Return what decides where a record is; of one that waits, its group and due time, too."""
-    if record.state in ("delayed", "ready"):
+    """Return what decides where a record is in the sets of its queue, to be compared."""
+    if record.state in ("delayed", "ready"):  # its group decides in which line it is
         return record.state, record.rank, record.due, record.group
     return record.state, record.rank
 
@@ -77,7 +78,14 @@ def unchanged(record: Record, now: int) -> Change:
 
 
 def delayed(record: Record, due: int, *, planned: int | None = None, **fields: Any) -> Record:
-    """Return a record that waits until `due`; `planned` if a worker has put it off."""
+    """Return a record that waits until a time.
+
+    Args:
+        record: before.
+        due: that time, in Unix milliseconds.
+        planned: if a worker has put it off, when it was due before; see `Record.planned`.
+        fields: other fields of the record that change.
+    """
     rank = delayed_rank(due, record.priority)
     return _placed(record, "delayed", rank, due=due, ended=None, planned=planned, **fields)
 
@@ -88,12 +96,12 @@ def ready(record: Record, **fields: Any) -> Record:
 
 
 def ended(record: Record, state: str, moment: int, **fields: Any) -> Record:
-    """Return a record that is dead, acked or expired since a time."""
+    """Return a record that is dead, acked or expired since a time in Unix milliseconds."""
     return _placed(record, state, moment, ended=moment, **fields)
 
 
 def leased(record: Record, holder: str, token: int, now: int, until: int) -> Record:
-    """Return a record that a worker holds until a time."""
+    """Return a record that a worker holds from now until a time, both in Unix milliseconds."""
     lease = {"holder": holder, "token": token, "since": now, "until": until}
     return _placed(record, "leased", until, **lease)
 
@@ -109,13 +117,20 @@ def end_of(
 ) -> tuple[End, ...]:
     """Return what the queue remembers of the end of a message: one `End`, or nothing.
 
-    The end of a message whose worker was asked to stop is remembered by each queue for a while:
-    whoever asked may wait for it.
+    The end of a message whose worker was asked to stop is remembered by each queue for a while,
+    because the caller of the cancel may wait for it.
+
+    Args:
+        record: of the message, with all its attempts.
+        how: it ended.
+        by: who ended it; `None`: time did.
+        facts: of the queue.
+        result: of an ack, as JSON, if it has one.
     """
     if not (facts.history or facts.result_ttl or record.stopping is not None):
         return ()
     failures = record.failures if facts.history else ()
-    kept = result if facts.result_ttl else None
+    remembered_result = result if facts.result_ttl else None
     end = End(
         how=how,
         moment=facts.now,
@@ -124,7 +139,7 @@ def end_of(
         attempt=record.attempt,
         since=record.since,
         failures=failures,
-        result=kept,
+        result=remembered_result,
     )
     return (end,)
 
@@ -132,7 +147,7 @@ def end_of(
 def finished(record: Record, how: Ending, by: str | None, facts: Facts) -> Change:
     """Delete the message; unless it has ended before, count that, and remember how it ended."""
     outcome = Outcome(record.id, True, None, record.due, record.ended, record.holder)
-    if record.state in ("acked", "expired"):
+    if record.state in ("acked", "expired"):  # that end was counted and is remembered
         return Change(record, None, outcome=outcome)
     return Change(record, None, (how,), end_of(record, how, by, facts), outcome=outcome)
 
@@ -146,10 +161,11 @@ _NO_LEASE: dict[str, Any] = {
     "stopping": None,
     "progress": None,
 }
+"""The fields that only a leased record has."""
 
 
 def _placed(record: Record, state: str, rank: int, **fields: Any) -> Record:
-    """Return a record in the set of a state; what it had of a lease is gone."""
+    """Return a record in the set of a state, with its rank there and without its earlier lease."""
     if record.state == "leased":
         fields = {**_NO_LEASE, **fields}
     return msgspec.structs.replace(record, state=state, rank=rank, **fields)

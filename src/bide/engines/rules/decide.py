@@ -64,26 +64,27 @@ def decide(
         number: the place of the name in the command.
         facts: of the queue.
     """
-    changes = [] if record is None else leases.lapse(record, facts)
-    current = changes[-1].after if changes else record
+    lapses = [] if record is None else leases.lapse(record, facts)
+    current = lapses[-1].after if lapses else record
     if current is None:
         id = name if isinstance(name, str) else name.id
-        return Decision(changes, Outcome(id, False))
+        return Decision(lapses, Outcome(id, False))
     if not _is_named(current, command, name, number):
-        return Decision(changes, current.outcome(False, facts.now))
+        return Decision(lapses, current.outcome(False, facts.now))
     rules = BY_ID if isinstance(name, str) else BY_LEASE
     change = rules[type(command)](current, command, number, facts)
-    ends_lease = change.ends_lease
-    successions = succeed(change) if ends_lease else []
-    last = successions[-1] if successions else change
-    outcome = change.outcome
-    if successions or outcome is None:
-        assert last.after is not None
-        outcome = last.after.outcome(True, facts.now)
-    if outcome.done and last.after is not None and last.after.state in unheld.WAITING:
-        last = replace(last, returned=True)
-    steps = [change, last] if successions else [last]
-    return Decision(changes + steps, outcome, ends_lease)
+    successions = succeed(change) if change.ends_lease else []
+    steps = [change, *successions]
+    final_record = steps[-1].after
+    if successions or change.outcome is None:
+        assert final_record is not None
+        outcome = final_record.outcome(True, facts.now)
+    else:
+        outcome = change.outcome
+    if outcome.done and final_record is not None and final_record.state in unheld.WAITING:
+        # It may be at an earlier place now, which a scan under way may have passed.
+        steps[-1] = replace(steps[-1], returned=True)
+    return Decision(lapses + steps, outcome, change.ends_lease)
 
 
 def decide_new(item: Item, seq: int, facts: Facts) -> Decision:
@@ -101,16 +102,17 @@ def decide_new(item: Item, seq: int, facts: Facts) -> Decision:
 
 def decide_put(record: Record, command: cmd.Put, item: Item, facts: Facts) -> Decision:
     """Return what a put does to the message that has the id of its item."""
-    changes = leases.lapse(record, facts)
-    current = changes[-1].after if changes else record
+    lapses = leases.lapse(record, facts)
+    current = lapses[-1].after if lapses else record
     if current is not None:
         change = put_again(current, command, item, facts)
         assert change.outcome is not None
-        return Decision([*changes, change], change.outcome)
+        return Decision([*lapses, change], change.outcome)
+    # The end of its lease has deleted the message, since its worker was asked to stop.
     if not command.stores_new:
-        return Decision(changes, Outcome(item.id, False))
+        return Decision(lapses, Outcome(item.id, False))
     new = decide_new(item, record.seq, facts)
-    return Decision([*changes, *new.changes], new.outcome)
+    return Decision([*lapses, *new.changes], new.outcome)
 
 
 def decide_each(
@@ -129,13 +131,13 @@ def decide_each(
         first: the place of the first name in the command.
         facts: of the queue.
     """
-    changed: dict[str, Record | None] = {}
+    changed_records: dict[str, Record | None] = {}
     decisions = []
     for number, name in enumerate(names, first):
         id = name if isinstance(name, str) else name.id
-        record = changed[id] if id in changed else records.get(id)
+        record = changed_records[id] if id in changed_records else records.get(id)
         decision = decide(record, command, name, number, facts)
-        changed[id] = decision.record_after(record)
+        changed_records[id] = decision.record_after(record)
         decisions.append(decision)
     return decisions
 

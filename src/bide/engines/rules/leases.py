@@ -1,4 +1,8 @@
-"""What commands do to a message that a worker holds, and what the end of its lease does."""
+"""What commands do to a message that a worker holds, and what the end of its lease does.
+
+Those in `bide.engines.rules.decide.BY_LEASE` are called alike: with the record, the command, the
+place of the message in the command, and the facts of the queue.
+"""
 
 from msgspec.structs import replace
 
@@ -35,18 +39,23 @@ def retry(record: Record, command: RetryCommand, number: int, facts: Facts) -> C
     if record.stopping is not None:
         return stopped(record, facts)
     if command.release:
-        released = record
-        if command.reason:
-            unbegun = replace(record, since=None)
-            released = with_failure(unbegun, record.attempt, command.reason, facts.now)
-        if not command.delay:
-            return Change(record, ready(released))
-        return Change(record, _postponed(released, facts.now + command.delay))
+        return _returned(record, command, facts)
     failure = failed(record, command.reason, facts.now, facts)
     if failure.after is None or failure.after.state == "dead":
         return failure
     after = _postponed(failure.after, facts.now + command.delay)
     return Change(record, after, ("retried",))
+
+
+def _returned(record: Record, command: RetryCommand, facts: Facts) -> Change:
+    """Return the message to the queue without counting an attempt."""
+    released = record
+    if command.reason:  # its worker could not begin, so the failure has no start
+        unbegun = replace(record, since=None)
+        released = with_failure(unbegun, record.attempt, command.reason, facts.now)
+    if not command.delay:
+        return Change(record, ready(released))
+    return Change(record, _postponed(released, facts.now + command.delay))
 
 
 def bury(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
@@ -61,18 +70,19 @@ def extend(record: Record, command: Extend, number: int, facts: Facts) -> Change
 
     The outcome says whether somebody has asked the worker to stop.
     """
-    after, sooner = record, False
+    after = record
+    ends_sooner = False  # then it is at an earlier place among the leased ones
     if command.lease is not None:
         until = facts.now + command.lease
         after = replace(record, rank=until, until=until, extended=record.extended + 1)
-        sooner = record.until is not None and until < record.until
+        ends_sooner = record.until is not None and until < record.until
     progress = command.progress[number] if command.progress else None
     if progress is not None:
         after = replace(after, progress=replace(progress, moment=facts.now))
     outcome = after.outcome(True, facts.now)
     if record.stopping is not None:
         outcome = replace(outcome, state="stopping")
-    return Change(record, after, returned=sooner, outcome=outcome)
+    return Change(record, after, returned=ends_sooner, outcome=outcome)
 
 
 def stop(record: Record, by: str | None, facts: Facts) -> Change:
@@ -80,8 +90,8 @@ def stop(record: Record, by: str | None, facts: Facts) -> Change:
 
     Any end but an ack counts as cancelled from now on. A successor is removed.
     """
-    stopping = record.stopping if record.stopping is not None else by or ""
-    after = replace(record, stopping=stopping, successor=None)
+    asked_by = record.stopping if record.stopping is not None else by or ""
+    after = replace(record, stopping=asked_by, successor=None)
     outcome = replace(after.outcome(False, facts.now), state="stopping")
     return Change(record, after, outcome=outcome)
 
@@ -90,7 +100,7 @@ def stopped(record: Record, facts: Facts) -> Change:
     """Delete a message whose worker was asked to stop, and has not acked it."""
     delivered = replace(record, attempt=record.attempt + 1)
     change = finished(delivered, "cancelled", record.stopping or None, facts)
-    return replace(change, before=record)
+    return replace(change, before=record)  # the store has the record without this attempt
 
 
 def release(record: Record, command: Release, number: int, facts: Facts) -> Change:
@@ -116,13 +126,14 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
         change = stopped(record, facts)
     else:
         change = failed(record, LAPSED, record.until, facts)
-    if change.after is not None and change.after.state == "leased":
+    if change.after is not None and change.after.state == "leased":  # it has attempts left
         change = Change(record, ready(change.after))
     counted = replace(change, counts=("lapsed", *change.counts))
     changes = [counted, *succeed(counted)]
-    last = changes[-1]
-    if last.after is not None and last.after.state != "dead":
-        changes[-1] = replace(last, returned=True)
+    last_change = changes[-1]
+    if last_change.after is not None and last_change.after.state != "dead":
+        # It waits again, in a set that a scan under way may have passed.
+        changes[-1] = replace(last_change, returned=True)
     return changes
 
 
@@ -131,25 +142,32 @@ def failed(
 ) -> Change:
     """Count a failed attempt. If none is left, or it is `final`, the message is dead.
 
-    Else the record is as it was, with the failure: its caller says where it goes.
+    Else the record is still leased, with the failure: the caller of this says where it goes.
+
+    Args:
+        record: of a leased message.
+        reason: of the failure.
+        moment: when it failed, in Unix milliseconds; of an expired lease that is before now.
+        facts: of the queue.
+        final: whether the message dies though it has attempts left.
     """
-    tried = with_failure(record, record.attempt + 1, reason, moment)
-    if not final and tried.attempt < tried.attempts:
-        return Change(record, tried)
-    tried = replace(tried, since=None)  # the last failure has it
-    return replace(died(tried, record.holder or "", facts), before=record)
+    attempted = with_failure(record, record.attempt + 1, reason, moment)
+    if not final and attempted.attempt < attempted.attempts:
+        return Change(record, attempted)
+    attempted = replace(attempted, since=None)  # the last failure has it
+    return replace(died(attempted, record.holder or "", facts), before=record)
 
 
 def died(record: Record, by: str | None, facts: Facts) -> Change:
-    """Make the message a dead letter."""
+    """Make the message a dead letter; `by`: who did, if known."""
     after = ended(record, "dead", facts.now)
     return Change(record, after, ("died",), end_of(record, "dead", by, facts))
 
 
 def with_failure(record: Record, attempt: int, reason: str, moment: int) -> Record:
     """Return a record that remembers the failure of an attempt, and who made it."""
-    kept = reason[:REASON_LENGTH]
-    failure = Failure(attempt, moment, record.holder or "", kept, record.since)
+    short_reason = reason[:REASON_LENGTH]
+    failure = Failure(attempt, moment, record.holder or "", short_reason, record.since)
     return replace(record, attempt=attempt, failures=remember(record.failures, failure))
 
 

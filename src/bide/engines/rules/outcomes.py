@@ -10,7 +10,7 @@ def outcomes_of(outcomes: list[Outcome], opens: Iterable[int] = ()) -> Outcomes:
 
     Args:
         outcomes: one for each message.
-        opens: when the limits of the queue allow a message again.
+        opens: when the limits of the queue allow a message again, in Unix milliseconds.
     """
     wake = min(opens, default=None)
     for outcome in outcomes:

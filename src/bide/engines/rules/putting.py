@@ -29,15 +29,19 @@ def put_again(record: Record, command: Put, item: Item, facts: Facts) -> Change:
 
 
 def succeed(change: Change) -> list[Change]:
-    """Let a successor take the place of a message whose lease a change has ended, if it has one."""
+    """Let a successor take the place of a message whose lease a change has ended, if it has one.
+
+    Returns no change if there is no successor.
+    """
     held, after = change.before, change.after
     assert held is not None
     if held.successor is None or (after is not None and after.state == "leased"):
         return []
     item = held.successor
     assert item.at is not None
+    # It is counted so that the counters add up with what has become of the message before it.
     counts: tuple[str, ...] = ()
-    if after is None or after.state == "acked":  # the message before it has left the queue
+    if after is None or after.state == "acked":  # that one has left the queue
         counts = ("put",)
     elif after.state == "dead":
         counts = ("revived",)
@@ -54,8 +58,9 @@ def _followed(record: Record, item: Item, facts: Facts) -> Change:
 
 
 def _replaced(record: Record, item: Item, facts: Facts) -> Change:
+    """Store the item in the place of a message that no worker holds."""
     created = record.created
-    if created is None and item.latest is not None:  # from now on it is known
+    if created is None and item.latest is not None:  # `latest` counts from now, here and later
         created = facts.now
     due = item.due(facts.now, record.created)
     after = Record.of(item, due, record.seq, created)

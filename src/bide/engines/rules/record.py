@@ -12,8 +12,10 @@ from bide.model.replies import Outcome
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A message as a store has it, and its state. It never changes: a change is another record."""
 
-    # The first six are given by position, the others by name: see `Message`.
+    # Fields without a text are those of `Message`. The first six are given by position, the others
+    # by name, because that is faster: see `Message`.
     seq: int
+    """The number of the record in its queue: it never changes, and orders messages of one rank."""
     id: str
     data: bytes
     json: bool
@@ -29,23 +31,35 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     planned: int | None = None
     asked: int | None = None
     state: State | None = None
+    """As the record is stored: a message that is due stays "delayed" until a claim sees it."""
     rank: int = 0
+    """Its order within the state: see `bide.model.rank`."""
     token: int | None = None
+    """While it is leased, the number of the claim."""
     holder: str | None = None
     until: int | None = None
     since: int | None = None
+    """While it is leased, when the worker got it, in Unix milliseconds."""
     extended: int = 0
+    """How often the worker has extended its lease."""
     stopping: str | None = None
-    """Who has asked the holder to stop; empty: nobody by name."""
+    """Who has asked the holder to stop; empty: somebody who gave no name; `None`: nobody."""
     progress: Progress | None = None
     ended: int | None = None
     successor: Item | None = None
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int, created: int | None) -> "Record":
-        """Return the new record of an item: it waits, or is a dead letter if an import says so."""
+        """Return the new record of an item: it waits, or is a dead letter if an import says so.
+
+        Args:
+            item: to be stored.
+            due: when it is due, in Unix milliseconds.
+            seq: the number of the record.
+            created: when its id was first put, unless the item itself says so; `None`: unknown.
+        """
         if item.created is not None:
-            created = item.created or None
+            created = item.created or None  # 0: an import does not know it
         rank = delayed_rank(due, item.priority) if item.died is None else item.died
         return cls(
             seq,
@@ -71,12 +85,13 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return "ready" if self.state == "delayed" and self.due <= now else self.state
 
     def outcome(self, done: bool, now: int) -> Outcome:
-        """Return the outcome of a command for this record."""
+        """Return the outcome of a command that has left this record; `done` as in `Outcome`."""
         until = self.until if self.state == "leased" else self.ended
         return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
 
     def is_still(self, if_version: str | None) -> bool:
         """Return whether the record has the version that a command names, if it names one."""
+        # Neither the queue nor the time is a part of the version.
         return if_version is None or self.message("", self.due).version == if_version
 
     def is_late(self, now: int) -> bool:
@@ -89,7 +104,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return bool(self.failures) and self.failures[-1].reason.startswith(IN_TRANSIT)
 
     def claimed(self, queue: str, holder: str, until: int) -> Message:
-        """Return the record as the message that a worker gets, who holds it until a time."""
+        """Return the record as the message that a worker gets, who holds it until a time.
+
+        Apart from `message`, because a claim makes many: this builds each only once.
+        """
         return Message(
             self.id,
             queue,
@@ -112,7 +130,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         )
 
     def message(self, queue: str, now: int) -> Message:
-        """Return the record as a message."""
+        """Return the record as a message of a queue, in the state that users see at `now`."""
         state = self.seen(now)
         assert state is not None
         message = Message(

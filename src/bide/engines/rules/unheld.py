@@ -1,4 +1,8 @@
-"""What commands do to a message that no worker holds."""
+"""What commands do to a message that no worker holds.
+
+Each of these rules is called with the record, the command, the place of the message in the command,
+and the facts of the queue.
+"""
 
 from typing import Any
 
@@ -12,6 +16,7 @@ from bide.model.commands import BuryCommand, Cancel, Edit, Purge, Reschedule, Re
 from bide.model.replies import Outcome
 
 WAITING = ("delayed", "ready")
+"""The states of messages that wait to be claimed."""
 
 
 def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change:
@@ -19,8 +24,9 @@ def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change
     if command.running and record.state == "leased" and command.if_due in (None, record.due):
         return stop(record, command.actor, facts)
     if record.successor is not None:
-        conditional = command.if_due is not None or command.if_version or command.versions
-        if not conditional:
+        # A condition is about the message itself: it says nothing of the successor.
+        has_condition = command.if_due is not None or command.if_version or command.versions
+        if not has_condition:
             after = replace(record, successor=None)
             outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
             return Change(record, after, outcome=outcome)
@@ -47,10 +53,12 @@ def edit(record: Record, command: Edit, number: int, facts: Facts) -> Change:
     after = record if due is None else _planned(record, due)
     options: dict[str, Any] = command.options
     if options.get("expires") is not None and after.planned is not None:
+        # It is meant from the planned time on, and a record counts it from `due`.
         options["expires"] -= after.due - after.planned
     if command.data is not UNSET:
         options |= {"data": command.data, "json": command.json}
     after = replace(after, **options)
+    # Its priority is a part of its rank.
     if after.state == "delayed":
         after = delayed(after, after.due, planned=after.planned)
     elif after.state == "ready":
@@ -62,17 +70,17 @@ def revive(record: Record, command: Revive, number: int, facts: Facts) -> Change
     """Return a dead letter to the queue."""
     if record.state != "dead":
         return unchanged(record, facts.now)
-    asked = record.message("", facts.now).as_edited().due
+    asked_due = record.message("", facts.now).as_edited().due
     after = _planned(record, facts.now + command.delay)
-    return Change(record, replace(after, attempt=0, asked=asked), ("revived",))
+    return Change(record, replace(after, attempt=0, asked=asked_due), ("revived",))
 
 
 def set_aside(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
-    """Make a message that waits a dead letter."""
+    """Make a message that waits a dead letter, without counting an attempt."""
     if record.state not in WAITING:
         return unchanged(record, facts.now)
-    failure = with_failure(record, record.attempt, command.reason, facts.now)
-    return replace(died(failure, command.actor, facts), before=record)
+    failed_record = with_failure(record, record.attempt, command.reason, facts.now)
+    return replace(died(failed_record, command.actor, facts), before=record)
 
 
 def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
@@ -84,8 +92,8 @@ def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
 
 
 def _planned(record: Record, due: int) -> Record:
-    """Return a record that waits until `due`, and expires as its put asked, from then on."""
-    expires = record.expires
+    """Return a record that waits until `due`, and may be late by as much as its put allowed."""
+    expires = record.expires  # a retry has shortened it by the time from `planned` to `due`
     if expires is not None and record.planned is not None:
         expires += record.due - record.planned
     return delayed(record, due, expires=expires, asked=None)
