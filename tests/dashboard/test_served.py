@@ -30,7 +30,7 @@ from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.oidc import OidcSettings
 from bide.server.app import ServerApp
 from bide.server.limits.request_bodies import LARGE
-from bide.server.session_table import SESSIONS
+from bide.server.session_table import SESSIONS_PER_TOKEN
 from bide.server.settings import Quota, Settings
 from tests.dashboard.chromium import dashboard
 from tests.dashboard.conftest import Stage, Visitor
@@ -145,14 +145,14 @@ def test_a_token_has_a_few_sessions_and_the_oldest_ends(served: Served) -> None:
     guest = served.server(auth="required")
     token = served.token("read")
     cookies = []
-    for _ in range(SESSIONS + 1):
+    for _ in range(SESSIONS_PER_TOKEN + 1):
         served.clock.advance(1)
         guest.log_in(token)
         cookies.append(guest.cookie)
     told = []
     for guest.cookie in cookies:
         told.append(guest.get().status)
-    assert told == [401] + [200] * SESSIONS
+    assert told == [401] + [200] * SESSIONS_PER_TOKEN
 
 
 def test_logins_and_what_is_shown_are_in_both_logs(

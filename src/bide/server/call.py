@@ -70,7 +70,7 @@ class ApiCall:
         """The subscriptions of the store."""
         return self.service.pushing.pusher.records
 
-    def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
+    def counted_among(self, calls: LongCalls) -> AbstractContextManager[None]:
         """Count this call as an open one while the block runs, if requests need tokens.
 
         Raises:
@@ -82,6 +82,10 @@ class ApiCall:
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command and return its reply; a slow read counts as one of the caller.
+
+        Args:
+            kind: the type of the reply.
+            command: the command, with the full name of its queue.
 
         Raises:
             Problem: a quota has no room, or the caller has too many slow reads under way.
@@ -125,18 +129,21 @@ class ApiCall:
             Problem: too many calls wait, or the token was revoked or expired meanwhile.
         """
         admission, token = self.service.admission, self.request.token
-        with self.counted(self.service.waits):
+        with self.counted_among(self.service.waits):
             return await unless_gone(
-                self.request.body.receive,
-                work(),
-                admission.until_refused(token),
-                partial(admission.caller, token),
-                undo,
+                receive=self.request.body.receive,
+                work=work(),
+                refusal=admission.until_refused(token),
+                # The token may have been revoked since `until_refused` has looked last.
+                last_check=partial(admission.caller, token),
+                undo=undo,
             )
 
     async def find(self) -> Message | None:
         """Return the message in the path, `None` if it does not exist."""
-        return (await self.ask(Found, self.arguments.find(self.request.part("id")))).messages[0]
+        reply = await self.ask(Found, self.arguments.find(self.request.part("id")))
+        (message,) = reply.messages
+        return message
 
     def shown(self, message: Message) -> wire.MessageOut:
         """Return a message as the caller may see it."""

@@ -124,7 +124,7 @@ class ActionLog:
     def __init__(self, path: str | None) -> None:
         self.path = path
         self._file: int | None = None
-        self._torn = False
+        self._ends_within_line = False
         """Whether the file ends within a line."""
         if path is not None:
             try:
@@ -181,18 +181,27 @@ class ActionLog:
             for act in acts
         ]
         lines = list(map(msgspec.json.encode, entries))
-        data = b"\n" * self._torn + b"".join(line + b"\n" for line in lines)
-        why: str | None = "the disk is full"
-        try:
-            written = os.write(self._file, data)
-        except OSError as error:
-            written, why = 0, error.strerror
-        if written < len(data):
-            self._torn = self._torn or written > 0
+        failure = self._append(self._file, lines)
+        if failure is not None:  # all of them: it is not known which lines are whole
             for line in lines:
-                _log.error("the action log cannot be written (%s): %s", why, line.decode())
-        else:
-            self._torn = False
+                _log.error("the action log cannot be written (%s): %s", failure, line.decode())
+
+    def _append(self, file: int, lines: Sequence[bytes]) -> str | None:
+        """Append lines to the file; return why not all were written, `None` if they were.
+
+        In one piece, so that no line of another process comes between.
+        """
+        separator = b"\n" if self._ends_within_line else b""
+        data = separator + b"".join(line + b"\n" for line in lines)
+        try:
+            written = os.write(file, data)
+        except OSError as error:
+            return error.strerror or str(error)
+        if written < len(data):
+            self._ends_within_line = self._ends_within_line or written > 0
+            return "the disk is full"
+        self._ends_within_line = False
+        return None
 
     def close(self) -> None:
         """Close the file."""

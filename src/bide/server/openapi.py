@@ -56,22 +56,22 @@ class Description:
         for operation in operations:
             types += [operation.takes, operation.query, *operation.answers.values()]
         types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes))]
-        known, components = _schemas([*types, ProblemDocument])
+        schemas, components = _schemas([*types, ProblemDocument])
         paths: dict[str, Any] = {}
         for operation in operations:
             methods = paths.setdefault(operation.path, {})
-            methods[operation.method.lower()] = _operation(operation, known, components)
+            methods[operation.method.lower()] = _operation(operation, schemas, components)
+        tags = dict.fromkeys(operation.tag for operation in operations)
+        webhooks: dict[str, Any] = {}
+        for name, webhook in texts()["webhooks"].items():
+            parameters = texts()["signed"] + webhook["parameters"]
+            webhooks[name] = {"post": webhook | {"parameters": parameters}}
         document: dict[str, Any] = texts()["document"]
         return document | {
             "info": document["info"] | {"version": version("bide")},
-            "tags": [
-                {"name": name} for name in dict.fromkeys(operation.tag for operation in operations)
-            ],
+            "tags": [{"name": tag} for tag in tags],
             "paths": paths,
-            "webhooks": {
-                name: {"post": it | {"parameters": texts()["signed"] + it["parameters"]}}
-                for name, it in texts()["webhooks"].items()
-            },
+            "webhooks": webhooks,
             "components": document["components"] | {"schemas": dict(sorted(components.items()))},
         }
 
@@ -97,7 +97,7 @@ class Description:
             lstrip_blocks=True,
         )
         indented = partial(json.dumps, indent=2, ensure_ascii=False)
-        environment.filters |= {"choices": _choices, "indented": indented, "words": words}
+        environment.filters |= {"choices": _allowed_values, "indented": indented, "words": words}
         template = environment.get_template("docs.html")
         style = Markup(static("docs.css"))
         text = template.render(self.document, json=JSON, problems=KINDS.values(), style=style)
@@ -117,23 +117,23 @@ def _schemas(types: list[Any]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any
     names = [command.__name__ for command in get_args(Command)]
     for name in names:
         text = text.replace(
-            f'"{template.format(name=name)}"', f'"{template.format(name=_of_command(name))}"'
+            f'"{template.format(name=name)}"', f'"{template.format(name=_command_schema(name))}"'
         )
     schemas, components = msgspec.json.decode(text)
     for name in names:
-        components[_of_command(name)] = components.pop(name) | {"title": _of_command(name)}
+        components[_command_schema(name)] = components.pop(name) | {"title": _command_schema(name)}
     for component in components.values():
         for field in component.get("properties", {}).values():
-            _tell_default(field)
+            _describe_default(field)
     return dict(zip(types, schemas, strict=True)), components
 
 
-def _of_command(name: str) -> str:
+def _command_schema(name: str) -> str:
     """Return the name of the schema of a command."""
     return f"{name.removesuffix('Command')}Command"
 
 
-def _tell_default(field: dict[str, Any]) -> None:
+def _describe_default(field: dict[str, Any]) -> None:
     """Move the default of a field into its description.
 
     Generators take a field that has a default for one that is always there: openapi-typescript
@@ -146,15 +146,22 @@ def _tell_default(field: dict[str, Any]) -> None:
 
 
 def _operation(
-    operation: Operation, known: dict[Any, Any], components: dict[str, Any]
+    operation: Operation, schemas: dict[Any, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
+    """Return the description of an operation.
+
+    Args:
+        operation: the operation.
+        schemas: the schemas by type, see `_schemas`.
+        components: the schemas by name.
+    """
     summary, _, text = cleandoc(operation.handle.__doc__ or "").partition("\n\n")
     text = text.replace("\n", " ")
     if operation.right:
         text = f"{text} Needs the right `{operation.right}`.".strip()
-    named = [
-        {"name": name, "in": "path", "required": True} | it
-        for name, it in texts()["names"].items()
+    in_path = [
+        {"name": name, "in": "path", "required": True} | description
+        for name, description in texts()["names"].items()
         if f"{{{name}}}" in operation.path
     ]
     headers = [
@@ -166,13 +173,13 @@ def _operation(
         "summary": summary.rstrip("."),
         "description": text,
         "tags": [operation.tag],
-        "parameters": [*named, *_query(operation, components), *headers],
-        "responses": _answers(operation, known),
+        "parameters": [*in_path, *_query(operation, components), *headers],
+        "responses": _answers(operation, schemas),
         "security": [] if operation.right is None else [{"token": []}, {}],
     }
     if operation.takes is not None:
         example = texts()["bodies"].get(operation.name, {})
-        content: dict[str, Any] = {JSON: {"schema": known[operation.takes], "example": example}}
+        content: dict[str, Any] = {JSON: {"schema": schemas[operation.takes], "example": example}}
         if operation.takes_bytes:
             content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
         required = bool(components[operation.takes.__name__].get("required"))
@@ -181,29 +188,39 @@ def _operation(
 
 
 def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the descriptions of an operation's parameters in the query."""
     if operation.query is None:
         return []
     schema = components[operation.query.__name__]
     parameters = []
-    for name, kind in schema["properties"].items():
-        kind = dict(kind)
-        if "anyOf" in kind:  # a parameter that is left out is not null
-            kind["anyOf"] = [
-                alternative for alternative in kind["anyOf"] if alternative != {"type": "null"}
+    for name, property_schema in schema["properties"].items():
+        value_schema = dict(property_schema)
+        if "anyOf" in value_schema:  # a parameter that is left out is not null
+            alternatives = value_schema["anyOf"]
+            value_schema["anyOf"] = [
+                alternative for alternative in alternatives if alternative != {"type": "null"}
             ]
-        required, text = name in schema.get("required", ()), kind.get("description", "")
-        parameter = {"name": name, "in": "query", "required": required, "description": text}
-        parameters.append(parameter | {"schema": kind})
+        parameters.append(
+            {
+                "name": name,
+                "in": "query",
+                "required": name in schema.get("required", ()),
+                "description": value_schema.get("description", ""),
+                "schema": value_schema,
+            }
+        )
     return parameters
 
 
-def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
+def _answers(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    """Return the descriptions of an operation's answers and problems, by status."""
     answers: dict[str, Any] = {}
     for status, kind in operation.answers.items():
         text = "Not changed." if status == 304 else "The content."
-        if kind in known:
+        if kind in schemas:
             text = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        answer = answers[str(status)] = {"description": text}
+        answer: dict[str, Any] = {"description": text}
+        answers[str(status)] = answer
         if operation.kind == ANY and kind is not None:  # generators read the two that they know
             binary = {"schema": {"type": "string", "format": "binary"}}
             answer["content"] = {
@@ -212,8 +229,8 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
                 ANY: binary,
             }
         elif kind is not None:
-            content_type, schema = operation.kind.partition(";")[0], known.get(kind, {})
-            answer["content"] = {content_type: {"schema": schema}}
+            content_type = operation.kind.partition(";")[0]  # without its charset
+            answer["content"] = {content_type: {"schema": schemas.get(kind, {})}}
     problems = {*_EVERYWHERE, *operation.problems}
     if operation.right is not None:
         problems.update(_WITH_TOKEN)
@@ -221,7 +238,7 @@ def _answers(operation: Operation, known: dict[Any, Any]) -> dict[str, Any]:
         titles = dict.fromkeys(kind.title for kind in KINDS.values() if kind.status == status)
         answers[str(status)] = {
             "description": "; or ".join(titles),
-            "content": {"application/problem+json": {"schema": known[ProblemDocument]}},
+            "content": {"application/problem+json": {"schema": schemas[ProblemDocument]}},
         }
     return answers
 
@@ -238,7 +255,7 @@ def policy() -> str:
     )
 
 
-def _choices(schema: dict[str, Any]) -> list[str]:
+def _allowed_values(schema: dict[str, Any]) -> list[str]:
     """Return the allowed values of a parameter that is a boolean or an enumeration."""
     if schema.get("type") == "boolean":
         return ["true", "false"]

@@ -39,7 +39,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     right: str | None
-    """The right that it needs; "": any token; `None`: no token."""
+    """The right that it needs; "": a token, whatever its rights; `None`: no token."""
     handle: Callable[..., Awaitable[Any]]
     """The function that answers a call; see `Routes`. Its docstring describes the operation: the
     first line is the summary."""
@@ -92,8 +92,9 @@ class Routes:
 
         def declare(handle: Handle) -> Handle:
             hints = get_type_hints(handle)
-            types = {"takes": hints.get("asked"), "query": hints.get("query"), **more}
-            types["decodes_body"] = "asked" in hints
+            # A handler that decodes the body itself has no `asked`, and declares `takes`.
+            fields = {"takes": hints.get("asked"), "query": hints.get("query"), **more}
+            fields["decodes_body"] = "asked" in hints
             self.operations.append(
                 Operation(
                     name,
@@ -103,7 +104,7 @@ class Routes:
                     handle,
                     answers or {200: hints["return"]},
                     tag=self._tag,
-                    **types,
+                    **fields,
                 )
             )
             return handle

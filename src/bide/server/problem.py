@@ -24,8 +24,10 @@ from bide.model.limits import MAX_DETAIL, MAX_TYPO
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 
-_PLACE = re.compile(r" - at `(?:key in )?\$([^`]*)`$")  # linear, whatever name is in the text
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_PLACE_IN_ERROR = re.compile(
+    r" - at `(?:key in )?\$([^`]*)`$"
+)  # linear, whatever name is in the text
+_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 
 _type_info = cache(inspect.type_info)  # 2 ms for all commands
 
@@ -44,27 +46,32 @@ def would_fit(kind: Any, error: str) -> str:
         >>> would_fit(Settings, "Object contains unknown field `prot`")
         'did you mean port?'
     """
-    unknown, place = _UNKNOWN.search(error), _PLACE.search(error)
-    parts = _parts(_type_info(kind))
+    unknown, place = _UNKNOWN_FIELD.search(error), _PLACE_IN_ERROR.search(error)
+    types = _types_within(_type_info(kind))
+    similar_names: list[str] = []
     if unknown is not None:
-        names = [part.encode_name for part in parts if isinstance(part, inspect.Field)]
+        names = [node.encode_name for node in types if isinstance(node, inspect.Field)]
+        similar_names = get_close_matches(unknown[1][: MAX_TYPO + 1], names, 1)
     elif error.startswith("Invalid enum value") and place is not None:
-        name = re.sub(r"\[.*?\]", "", place[1]).rpartition(".")[2]
-        fields = [part for part in parts if getattr(part, "encode_name", None) == name]
-        literals = [part for part in _parts(tuple(fields)) if isinstance(part, inspect.LiteralType)]
-        names = [str(value) for part in literals for value in part.values]
+        path_without_indexes = re.sub(r"\[.*?\]", "", place[1])
+        field = path_without_indexes.rpartition(".")[2]
+        fields = tuple(node for node in types if getattr(node, "encode_name", None) == field)
+        literals = [node for node in _types_within(fields) if isinstance(node, inspect.LiteralType)]
+        names = [str(value) for literal in literals for value in literal.values]
     else:
         return ""
-    like = get_close_matches(unknown[1][: MAX_TYPO + 1], names, 1) if unknown else []
-    return f"did you mean {like[0]}?" if like else f"there are {', '.join(dict.fromkeys(names))}"
+    if similar_names:
+        return f"did you mean {similar_names[0]}?"
+    return f"there are {', '.join(dict.fromkeys(names))}"
 
 
-def _parts(node: object) -> Iterator[Any]:
-    """Yield a type, its fields, and all types within it."""
+def _types_within(node: object) -> Iterator[Any]:
+    """Yield a description of a type by msgspec, its fields, and all types within it."""
     yield node
     inner = msgspec.structs.astuple(node) if isinstance(node, msgspec.Struct) else node
-    for part in inner if isinstance(inner, tuple) else ():
-        yield from _parts(part)
+    if isinstance(inner, tuple):
+        for element in inner:
+            yield from _types_within(element)
 
 
 class Kind(NamedTuple):
@@ -122,7 +129,7 @@ _KINDS = (
 KINDS = {kind.name: kind for kind in _KINDS}
 """All kinds of problems, by name."""
 
-_OF_ERROR = {kind.error: kind for kind in _KINDS}
+_KIND_OF_ERROR = {kind.error: kind for kind in _KINDS}
 
 
 def kind_of(error: str) -> str:
@@ -132,7 +139,7 @@ def kind_of(error: str) -> str:
         >>> kind_of("NothingToUndo"), kind_of("WrongContext")
         ('nothing-to-undo', 'internal')
     """
-    return _OF_ERROR.get(error, KINDS["internal"]).name
+    return _KIND_OF_ERROR.get(error, KINDS["internal"]).name
 
 
 class ProblemDocument(msgspec.Struct, omit_defaults=True):
@@ -183,17 +190,19 @@ class Problem(Exception):
     @property
     def document(self) -> ProblemDocument:
         """The document that is sent."""
-        kind, texts = self.kind, (str(self), self.field or "")
-        detail, field = (t if len(t) <= MAX_DETAIL else f"{t[:MAX_DETAIL]}..." for t in texts)
         return ProblemDocument(
-            f"/docs#problem-{kind.name}",
-            kind.title,
-            kind.status,
-            detail,
-            field or None,
-            kind.error,
-            self.outcomes,
+            type=f"/docs#problem-{self.kind.name}",
+            title=self.kind.title,
+            status=self.kind.status,
+            detail=_cut(str(self)),
+            field=_cut(self.field or "") or None,
+            error=self.kind.error,
+            outcomes=self.outcomes,
         )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]}..."
 
 
 def invalid(field: str, detail: str) -> Problem:
@@ -206,6 +215,7 @@ _FIELD = re.compile(
     r"cursor|delay|expires|failures|first|headers|id|if_due|latest|lease|limit|name|on_conflict|"
     r"overlap|page|probe|queue|rate|secret|state|timeout|undo|url|wait)(?=[ \[]))"
 )
+"""The name of an argument at the beginning of an error text: before `=`, or one that is known."""
 
 
 def of_bide(error: BideError, text: str) -> Problem:
@@ -213,7 +223,9 @@ def of_bide(error: BideError, text: str) -> Problem:
 
     The text of `InvalidArgument` begins with the name of the argument.
     """
-    kinds = [_OF_ERROR[base.__name__] for base in type(error).__mro__ if base.__name__ in _OF_ERROR]
+    # The kind of the nearest class that has one.
+    class_names = [base.__name__ for base in type(error).__mro__]
+    kinds = [_KIND_OF_ERROR[name] for name in class_names if name in _KIND_OF_ERROR]
     match = _FIELD.match(text) if isinstance(error, InvalidArgument) else None
     name = kinds[0].name if kinds else "internal"
     return Problem(name, text, field=match[1] if match else None)
@@ -239,11 +251,12 @@ def of_decoding(
         text = why_unreadable(data, error)
         return Problem("malformed", f"{what} cannot be read: {text}")
     fix = would_fit(kind, text)
-    place = _PLACE.search(text)
-    named = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
-    parts = place[1].removeprefix(".") if place else "", named[1] if named else ""
+    place = _PLACE_IN_ERROR.search(text)
+    path = place[1].removeprefix(".") if place else ""
+    last_field = re.search(r"(?:unknown|missing required) field `([^`]*)`", text)
+    field = ".".join(filter(None, (path, last_field[1] if last_field else "")))
     detail = "; ".join(filter(None, (f"{what} does not fit: {text}", fix)))
-    return Problem("invalid-argument", detail, field=".".join(filter(None, parts)) or None)
+    return Problem("invalid-argument", detail, field=field or None)
 
 
 @contextmanager
@@ -257,8 +270,9 @@ def within(place: str) -> Iterator[None]:
         yield
     except Problem as problem:
         problem.args = (f"{place}: {problem}",)
-        dot = "." * bool(problem.field and problem.field[0] != "[")
-        problem.field = f"{place}{dot}{problem.field or ''}"
+        field = problem.field or ""
+        dot = "" if not field or field.startswith("[") else "."
+        problem.field = f"{place}{dot}{field}"
         raise
     except InvalidArgument as error:
         raise invalid(place, f"{place}: {error}") from None
@@ -273,7 +287,7 @@ def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:
 LOG_EVERY = 10.0
 """The minimum number of seconds between two log lines of the same error of the store."""
 
-_FILE = re.compile(r"(?<![\w/.:<])/[^\s/:;,()'\"]+(?:/[^\s/:;,()'\"]+)+")
+_FILE_PATH = re.compile(r"(?<![\w/.:<])/[^\s/:;,()'\"]+(?:/[^\s/:;,()'\"]+)+")
 """An absolute path of at least two parts."""
 
 _ADDRESS = re.compile(
@@ -292,13 +306,22 @@ def _hosts_in(netloc: str, path: str) -> re.Pattern[str]:
     A name without a dot may be a word of the text: it is found in quotes, or with a port or the
     path.
     """
-    patterns, behind = [], re.escape(path.rstrip("/"))
-    for host in netloc.rpartition("@")[2].split(","):
+    patterns: list[str] = []
+    url_path = re.escape(path.rstrip("/"))
+    hosts = netloc.rpartition("@")[2].split(",")
+    for host in hosts:
         if name := re.sub(r":\d*$", "", host).strip("[]"):
-            quoted, more = rf"""["']{re.escape(name)}["']""", rf"(?::\d+)?(?:{behind})?(?![\w-])"
-            needs = "" if re.search(r"[.:]", name) else rf"(?=:\d|{behind or '(?!)'})"
-            patterns += [quoted, rf"(?<![\w.-])\[?{re.escape(name)}\]?{needs}{more}"]
-    return re.compile("|".join(patterns) or "(?!)")
+            escaped = re.escape(name)
+            in_quotes = rf"""["']{escaped}["']"""
+            is_unmistakable = re.search(r"[.:]", name) is not None
+            condition = "" if is_unmistakable else rf"(?=:\d|{url_path or _NOTHING})"
+            port_and_path = rf"(?::\d+)?(?:{url_path})?(?![\w-])"
+            patterns += [in_quotes, rf"(?<![\w.-])\[?{escaped}\]?{condition}{port_and_path}"]
+    return re.compile("|".join(patterns) or _NOTHING)
+
+
+_NOTHING = "(?!)"
+"""A pattern that never matches."""
 
 
 class ClientText:
@@ -311,13 +334,21 @@ class ClientText:
     def __init__(self, store: str) -> None:
         parts = split_url(store)
         self._hosts = _hosts_in(parts.netloc, parts.path)
+        """Finds the hosts of the store in a text."""
         self._places = [(mask(store), "the store")]
-        path = Path(unquote(parts.path.removeprefix("/" * (parts.scheme == "sqlite")))).absolute()
+        """Locations of the store, each with the words that replace it."""
+        url_path = unquote(parts.path)
+        if parts.scheme == "sqlite":  # sqlite:///bide.db is relative, sqlite:////tmp/bide.db is not
+            url_path = url_path.removeprefix("/")
+        path = Path(url_path).absolute()
         if not parts.netloc and str(path) != "/":
             self._places.append((str(path), "the store"))
             if str(path.parent) != "/":
                 self._places.append((str(path.parent), "the folder of the store"))
-        self._logged: tuple[str, float] = "", 0.0
+        self._logged_text = ""
+        """The last text that was logged."""
+        self._logged_at = 0.0
+        """When it was, in seconds of the monotonic clock."""
 
     def of(self, error: BideError) -> str:
         """Return the text of an error; of a `StoreError`, without the location of the store."""
@@ -331,11 +362,11 @@ class ClientText:
         safe = text
         for place, words in self._places:
             safe = safe.replace(place, words)
-        for pattern, words in ((self._hosts, "the store"), (_ADDRESS, "..."), (_FILE, "...")):
+        for pattern, words in ((self._hosts, "the store"), (_ADDRESS, "..."), (_FILE_PATH, "...")):
             safe = pattern.sub(words, safe)
-        before, at = self._logged
         now = time.monotonic()
-        if safe != text and (text != before or now - at >= LOG_EVERY):
-            self._logged = text, now
+        is_news = text != self._logged_text or now - self._logged_at >= LOG_EVERY
+        if safe != text and is_news:
+            self._logged_text, self._logged_at = text, now
             _log.warning("%s", text)
         return safe

@@ -8,18 +8,18 @@ from typing import Any
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+SAFE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 """Headers of each answer that does not say otherwise: no browser guesses its type, and nothing
 keeps what a token was needed for."""
 
 
 _numbers = itertools.count()
-_process = secrets.token_hex(4)
+_process_part = secrets.token_hex(4)
 
 
 def new_request_id() -> str:
     """Return an id for a request: the part of this process, and a number."""
-    return f"{_process}-{next(_numbers):x}"
+    return f"{_process_part}-{next(_numbers):x}"
 
 
 class Response:
@@ -27,13 +27,13 @@ class Response:
 
     Args:
         send: ASGI's `send`.
-        request: the id of the request, which its answer and both logs have.
+        request: the id of the request, which its answer, the access log and the action log have.
     """
 
     def __init__(self, send: Send, request: str) -> None:
         self._send = send
         self.request = request
-        self.headers = {"x-request-id": request, **SAFE}
+        self.headers = {"x-request-id": request, **SAFE_HEADERS}
         """Headers of the answer, unless it has others of these names."""
         self.streams = False
         """Whether the answer is a stream, whose status was sent already."""

@@ -65,9 +65,9 @@ async def serve(settings: Settings) -> int:
     finally:
         await asyncio.to_thread(close_lane, lane)
     asks = admission.asks
-    listening, files = bind(settings), make_files()
+    listening, shared_files = bind(settings), make_files()
 
-    def refuse() -> None:
+    def close_socket() -> None:
         """Refuse connections: an open socket would accept clients that no process answers."""
         if listening.fileno() >= 0:  # once: later another server may have a socket at the path
             if settings.socket is not None:
@@ -77,32 +77,35 @@ async def serve(settings: Settings) -> int:
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     os.environ[SESSION_KEY] = secrets.token_hex(32)
     # Named, not imported: the dashboard is above the server.
-    child = "bide.dashboard.served" if settings.dashboard else "bide.server.serve"
+    child_module = "bide.dashboard.served" if settings.dashboard else "bide.server.serve"
     try:
-        port = settings.port if settings.socket else listening.getsockname()[1]  # the one it got
-        where = msgspec.structs.replace(settings, port=port).address
+        port = settings.port
+        if not settings.socket:
+            _address, port, *_ = listening.getsockname()  # with port=0, the system has chosen one
+        address = msgspec.structs.replace(settings, port=port).address
         store = mask(absolute(settings.store))
-        who = "requests need a token" if asks else "no tokens: all who can connect may do anything"
-        _log.info("listening on %s, store %s; %s", where, store, who)
+        access = (
+            "requests need a token" if asks else "no tokens: all who can connect may do anything"
+        )
+        _log.info("listening on %s, store %s; %s", address, store, access)
         if asks and settings.tls_cert is None and not settings.local:
             _log.warning(
                 "tokens cross the network in clear text: host=%r is not loopback; set tls_cert and "
                 "tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
                 settings.host,
             )
-        shared = listening.fileno(), *files
         return await Supervisor(
-            command_of(child),
+            command_of(child_module),
             settings.workers,
             grace=settings.grace,
-            pass_fds=shared,
-            stopped=refuse,
+            pass_fds=(listening.fileno(), *shared_files),
+            stopped=close_socket,
         ).run()
     finally:
-        for file in files:
+        for file in shared_files:
             os.close(file)
         del os.environ[SETTINGS], os.environ[SESSION_KEY]
-        refuse()
+        close_socket()
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -116,24 +119,24 @@ def bind(settings: Settings) -> socket.socket:
             _make_room(Path(settings.socket))
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
                 # No other user may open it, not even before its mode is set.
-                before = os.umask(0o777 ^ int(settings.socket_mode, 8))
+                umask_before = os.umask(0o777 ^ int(settings.socket_mode, 8))
                 try:
                     unix.bind(settings.socket)
                 finally:
-                    os.umask(before)
+                    os.umask(umask_before)
                 unix.listen(BACKLOG)
-                return unix.dup()
+                return unix.dup()  # the end of the block closes the other one
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        where = (settings.host, settings.port)
-        listening = socket.create_server(where, family=family, backlog=BACKLOG)
+        address = (settings.host, settings.port)
+        listening = socket.create_server(address, family=family, backlog=BACKLOG)
         # Connections inherit it. asyncio sets it only where the socket names its protocol.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
         # `socket` appends what was tried, which the error names anyway.
-        why = (error.strerror or str(error)).partition(" (while attempting")[0]
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise InvalidArgument(
-            f"nothing can listen on {settings.address}: {why}; does another server use it? A "
+            f"nothing can listen on {settings.address}: {reason}; does another server use it? A "
             "--port below 1024 needs a privilege, --host must be an address of this machine, and "
             "--socket a short path in a folder that exists and may be written to"
         ) from None
@@ -160,8 +163,9 @@ def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) 
     """Serve on an inherited socket; return the exit code.
 
     Args:
-        arguments: the descriptors that the supervisor passes.
-        pages: makes the application that answers below /dashboard.
+        arguments: the descriptors that the supervisor passes: the line to it, the listening
+            socket, and the files that the processes share.
+        pages: makes the application that answers below /dashboard; `None`: there is none.
     """
     line_fd, socket_fd, *shared = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
@@ -182,6 +186,7 @@ async def _serve(
     shared: SharedState,
     pages: Callable[[Service], Pages] | None,
 ) -> None:
+    """Serve until the supervisor stops this process, and report to it meanwhile."""
     loop = asyncio.get_running_loop()
     report = ProcessReport()
 
@@ -196,7 +201,7 @@ async def _serve(
 
     app = ServerApp(settings, ready=ready, shared=shared, pages=pages)
 
-    def figures() -> ProcessReport:
+    def next_report() -> ProcessReport:
         shared.stats.post(app.service.stats)
         return report
 
@@ -209,7 +214,7 @@ async def _serve(
     # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, server.stop)
-    async with reporting(line_fd, figures, stop) as send:
+    async with reporting(line_fd, next_report, stop) as send:
         await server.serve(socket.socket(fileno=socket_fd))
 
 

@@ -43,7 +43,7 @@ from bide.threads import deaths
 
 _log = logger("bide.server")
 
-WATCHED = 10.0
+WATCH_SECONDS = 10.0
 """Seconds for which a server waits for the end of a message on behalf of an `http://` client, which
 polls each second."""
 
@@ -53,7 +53,7 @@ MOST_WATCHED = 1_000
 COUNTS_AGE = 0.1
 """Seconds for which event streams share the counts of a queue."""
 
-WRITE_USES = 10.0
+WRITE_USES_EVERY = 10.0
 """Seconds between two writes of the times at which tokens were last used."""
 
 
@@ -120,11 +120,17 @@ class Service:
         self.failed_look: tuple[float, StoreError] | None = None
         """When the last of these failed, by the monotonic clock, and its error."""
         self.scrapes = Turns()
+        """The turns of scrapes of the metrics."""
         self._deaths_before = deaths.copy()
+        """Deaths of threads and tasks of this process before this service began."""
         self._counts: dict[str, Counts] = {}
+        """By queue: the counts that event streams share."""
         self._counts_until = 0.0
+        """Until when they are used, in seconds of the monotonic clock."""
         self._watches: dict[str, asyncio.Task[Reply]] = {}
+        """Waits for the ends of messages, by the names of these ends; see `watch`."""
         self._ended = False
+        """Whether `end` was called."""
 
     async def begin(self) -> None:
         """Open the store, and find out whether requests need a token.
@@ -179,23 +185,25 @@ class Service:
     def watch(self, command: History) -> None:
         """Wait for the end of a message for some seconds, so that event streams report it."""
         name = end_of(command.queue, command.id)
-        if not len(self.events) or name in self._watches or len(self._watches) >= MOST_WATCHED:
+        has_listeners = len(self.events) > 0
+        if not has_listeners or name in self._watches or len(self._watches) >= MOST_WATCHED:
             return
 
-        def ended(task: asyncio.Task[Reply]) -> None:
+        def forget(task: asyncio.Task[Reply]) -> None:
             del self._watches[name]
             if not task.cancelled() and task.exception() is not None:
                 _log.debug("waiting for the end of %s failed", name, exc_info=task.exception())
 
-        waits = self.lane.acall(command, self, WATCHED)
-        self._watches[name] = asyncio.create_task(waits)
-        self._watches[name].add_done_callback(ended)
+        watch = asyncio.create_task(self.lane.acall(command, self, WATCH_SECONDS))
+        self._watches[name] = watch
+        watch.add_done_callback(forget)
 
     def handed_out(self, command: Claim, reply: Claimed) -> None:
         """Count the messages of a claim and remember its holder."""
         self.claimers.seen(command.holder, command.queue)
         if reply.messages:
-            tally = self.tallies[command.queue] = self.tallies.get(command.queue) or Tally()
+            tally = self.tallies.get(command.queue) or Tally()
+            self.tallies[command.queue] = tally  # again: the latest one is forgotten last
             tally.claims += 1
             tally.claimed += len(reply.messages)
             for message in reply.messages:
@@ -203,7 +211,8 @@ class Service:
 
     async def counts(self, queue: str) -> Counts:
         """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
-        if (now := time.monotonic()) >= self._counts_until:
+        now = time.monotonic()
+        if now >= self._counts_until:
             self._counts, self._counts_until = {}, now + COUNTS_AGE
         if (counts := self._counts.get(queue)) is None:
             counts = expect(Counts, await self.lane.acall(Count(queue), self))
@@ -246,25 +255,29 @@ class Service:
     @property
     def stats(self) -> ServerStats:
         """What this process has done so far."""
-        sent, waiting = self.pushing.pusher.sent, self.claimers.waiting
         return ServerStats(
-            self.requests, self.seconds, self.tallies, sent, waiting, threads=self.thread_restarts
+            requests=self.requests,
+            seconds=self.seconds,
+            tallies=self.tallies,
+            sent=self.pushing.pusher.sent,
+            waiting=self.claimers.waiting,
+            threads=self.thread_restarts,
         )
 
     async def keep_tokens(self) -> None:
         """Write regularly when tokens were last used, until cancelled."""
         while True:
-            await sleep(self.clock, WRITE_USES)
+            await sleep(self.clock, WRITE_USES_EVERY)
             with suppress(BideError):  # the store is away or full: the next use is noted again
                 await self.tokens.write_uses()
 
     def heartbeat(self) -> Heartbeat:
         """Return the heartbeat that reports in the store who claims at this process."""
-        process = f"serve:{socket.gethostname()}:{os.getpid()}"
+        process_name = f"serve:{socket.gethostname()}:{os.getpid()}"
         return Heartbeat(
             self.lane,
             SYSTEM_CLOCK,
-            process,
+            process_name,
             lambda: Report(self.claimers.listed()),
             lambda: self.tallies,
         )
@@ -297,5 +310,5 @@ class Service:
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
     """Return the caller's names of those queues that the caller may see."""
-    candidates = (caller.own(name) for name in names if not InternalQueue.UNDO.matches(name))
-    return [own for own in candidates if own is not None]
+    own = (caller.own(name) for name in names if not InternalQueue.UNDO.matches(name))
+    return [name for name in own if name is not None]

@@ -8,22 +8,34 @@ import hashlib
 import os
 import secrets
 import struct
+from typing import NamedTuple
 
 from bide.server.problem import Problem
 from bide.server.shared_state import SharedFile
 
 PARTS = 256
 
-PLACES = 64
+PLACES_PER_PART = 64
 """Places for sessions in a part."""
 
-SESSIONS = 16
+SESSIONS_PER_TOKEN = 16
 """Sessions of a token: one more ends the oldest."""
 
 _RECORD = struct.Struct("=16s16sq")
-"""A session, the token that began it, and when it ends, in Unix milliseconds."""
+"""The fields of a `Session` in the file."""
 
-_PART = PLACES * _RECORD.size
+
+class Session(NamedTuple):
+    """What the table has of a session; all zeros where there is none."""
+
+    secret: bytes
+    owner: bytes
+    """The digest of the id of the token that began it."""
+    until: int
+    """When it ends, in Unix milliseconds."""
+
+
+_PART_SIZE = PLACES_PER_PART * _RECORD.size
 
 
 class SessionTable:
@@ -42,7 +54,7 @@ class SessionTable:
         Args:
             token: the id of the token.
             now: the time, in Unix milliseconds.
-            until: when it ends.
+            until: when the session ends, in Unix milliseconds.
 
         Raises:
             Problem: the part of the table is full of sessions of other tokens.
@@ -50,52 +62,57 @@ class SessionTable:
         owner = hashlib.blake2b(token.encode(), digest_size=16).digest()
         part = owner[0] % PARTS
         with self._file.locked() as file:
-            data = os.pread(file, _PART, part * _PART).ljust(_PART, b"\0")
-            records = list(enumerate(_RECORD.iter_unpack(data)))
-            own = [(end, place) for place, (_, of, end) in records if of == owner and end > now]
-            free = [place for place, (_, _, end) in records if end <= now]
-            if len(own) >= SESSIONS:
-                _, place = min(own)
-            elif free:
-                place = free[0]
+            data = os.pread(file, _PART_SIZE, part * _PART_SIZE).ljust(_PART_SIZE, b"\0")
+            sessions = [Session(*fields) for fields in _RECORD.iter_unpack(data)]
+            places = range(PLACES_PER_PART)
+            free_places = [place for place in places if sessions[place].until <= now]
+            own_places = [
+                place
+                for place in places
+                if sessions[place].owner == owner and sessions[place].until > now
+            ]
+            if len(own_places) >= SESSIONS_PER_TOKEN:
+                place = min(own_places, key=lambda own_place: sessions[own_place].until)
+            elif free_places:
+                place = free_places[0]
             else:
                 raise Problem(
                     "too-many-open",
                     "there are too many sessions of the dashboard; log out in some, or wait until "
                     "some have ended",
                 )
-            session = secrets.token_bytes(16)
-            at = part * PLACES + place
-            os.pwrite(file, _RECORD.pack(session, owner, until), at * _RECORD.size)
-        return f"{at}-{session.hex()}"
+            session = Session(secrets.token_bytes(16), owner, until)
+            place_in_table = part * PLACES_PER_PART + place
+            os.pwrite(file, _RECORD.pack(*session), place_in_table * _RECORD.size)
+        return f"{place_in_table}-{session.secret.hex()}"
 
     def has(self, name: str, now: int) -> bool:
         """Tell whether there is a session of this name."""
-        place, session = _read(name)
+        place, secret = _parsed(name)
         if place is None:
             return False
         with self._file.locked() as file:
             data = os.pread(file, _RECORD.size, place * _RECORD.size)
         if len(data) < _RECORD.size:
             return False
-        known, _, until = _RECORD.unpack(data)
-        return secrets.compare_digest(known, session) and until > now
+        session = Session(*_RECORD.unpack(data))
+        return secrets.compare_digest(session.secret, secret) and session.until > now
 
     def end(self, name: str, now: int) -> None:
         """End a session."""
-        place, _ = _read(name)
+        place, _ = _parsed(name)
         if place is not None and self.has(name, now):
             with self._file.locked() as file:
                 os.pwrite(file, bytes(_RECORD.size), place * _RECORD.size)
 
 
-def _read(name: str) -> tuple[int | None, bytes]:
+def _parsed(name: str) -> tuple[int | None, bytes]:
     """Return the place and the secret of a session; no place for what is not a name of one."""
-    place, _, session = name.partition("-")
-    digits = place.isascii() and place.isdecimal() and len(place) < 6
-    if not digits or int(place) >= PARTS * PLACES or len(session) != 32:
+    place, _, secret = name.partition("-")
+    is_number = place.isascii() and place.isdecimal() and len(place) < 6
+    if not is_number or int(place) >= PARTS * PLACES_PER_PART or len(secret) != 32:
         return None, b""
     try:
-        return int(place), bytes.fromhex(session)
+        return int(place), bytes.fromhex(secret)
     except ValueError:
         return None, b""

@@ -78,13 +78,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if name != "longest_delay" and value is not None:
                 least = 0.001 if name in ("rate", "byte_rate") else 0
                 check_range(value, f"quotas.{namespace}.{name}", least, 1 << 62)
-        _ = self.longest_ms
+        _ = self.longest_ms  # raises if `longest_delay` is not valid
 
     @property
     def longest_ms(self) -> int:
-        """`longest_delay` in milliseconds."""
-        given = self.longest_delay
-        return LATEST if given is None else milliseconds(given, "longest_delay")
+        """`longest_delay` in milliseconds; without one, that of the latest due time."""
+        delay = self.longest_delay
+        return LATEST if delay is None else milliseconds(delay, "longest_delay")
 
 
 DEFAULTS = Quota(
@@ -204,8 +204,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The URL of the server."""
         if self.socket is not None:
             return f"unix:{self.socket}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http{'s' * (self.tls_cert is not None)}://{host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host  # an IPv6 address
+        scheme = "http" if self.tls_cert is None else "https"
+        return f"{scheme}://{host}:{self.port}"
 
     @property
     def local(self) -> bool:
@@ -232,9 +233,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         quota = self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
         if not asks:
             return quota
-        size = max(DEFAULTS.max_body or 0, self.max_body)
-        given = {n: v for n, v in msgspec.structs.asdict(quota).items() if v is not None}
-        return msgspec.structs.replace(DEFAULTS, **{"max_body": size, **given})
+        fields = msgspec.structs.asdict(quota).items()
+        explicit = {name: value for name, value in fields if value is not None}
+        max_body = max(DEFAULTS.max_body or 0, self.max_body)
+        return msgspec.structs.replace(DEFAULTS, **{"max_body": max_body, **explicit})
 
     def check(self) -> None:
         """Check that the settings can work, alone and together.
@@ -245,9 +247,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         opener(self.store)
         if self.action_log is not None:
-            log = Path(self.action_log)
-            exists = os.access(log, os.F_OK)  # `exists` raises where this user may not look
-            if not os.access(log if exists else log.parent, os.W_OK):
+            path = Path(self.action_log)
+            exists = os.access(path, os.F_OK)  # `Path.exists` raises where this user may not look
+            if not os.access(path if exists else path.parent, os.W_OK):
                 raise InvalidArgument(
                     f"action_log={self.action_log!r} cannot be opened; name a file in a folder "
                     "that exists and that this user may write to"
@@ -281,7 +283,7 @@ SPANS = [name for name, kind in Settings.__annotations__.items() if kind is floa
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the settings in a TOML file.
+    """Return the settings in a TOML file, without those that it leaves out.
 
     Raises:
         InvalidArgument: it cannot be read, or has a setting that is not valid.
@@ -289,8 +291,8 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text("utf-8"))
         for name in SPANS:
-            if isinstance(given := values.get(name), str):
-                values[name] = milliseconds(given, name) / 1000
+            if isinstance(duration := values.get(name), str):
+                values[name] = milliseconds(duration, name) / 1000
         settings = msgspec.convert(values, Settings)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None

@@ -29,7 +29,7 @@ from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
 from bide.undoing.steps import is_token
 
-_STEP = 256
+_VALUES_PER_PAUSE = 256
 """Values of a list that are checked before other requests get a turn."""
 
 
@@ -54,34 +54,53 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
         if internal is InternalQueue.WORKERS:
             check_heartbeat(command, caller)
     await check_values(command, pause)
+    _check_versions(command, caller)
+    _check_combinations(command)
+    return queue
+
+
+def _check_versions(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
+    """Check the versions that messages must have, if the command names any.
+
+    Raises:
+        InvalidArgument: they do not fit the ids.
+        AccessDenied: the caller may not read bodies: a version would confirm a guessed body.
+    """
     versions = getattr(command, "versions", None)
     if_version = getattr(command, "if_version", None)
-    if versions or if_version is not None:  # a version would confirm a guessed body
+    if versions or if_version is not None:
         caller.need("bodies")
     if versions:
-        named = len(getattr(command, "ids", None) or ())
-        if len(versions) != named or if_version is not None:
+        id_count = len(getattr(command, "ids", None) or ())
+        if len(versions) != id_count or if_version is not None:
             raise InvalidArgument(
-                f"there are {len(versions):,} versions for {named:,} ids; give one for each id and "
-                "no if_version, or no versions"
+                f"there are {len(versions):,} versions for {id_count:,} ids; give one for each id "
+                "and no if_version, or no versions"
             )
+
+
+def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
+    """Check values of a command that exclude or need each other.
+
+    Raises:
+        InvalidArgument: some do not go together.
+    """
     if (origin := getattr(command, "origin", None)) is not None:
         if getattr(command, "where", None) is not None:
             raise InvalidArgument("origin is for messages by id; leave out where")
         check_origin(origin, command.weight)
     match command:
         case cmd.Put() if command.on_conflict != "replace":
-            if if_version is not None or [
-                item for item in command.items if item.latest is not None
-            ]:
+            has_latest = any(item.latest is not None for item in command.items)
+            if command.if_version is not None or has_latest:
                 raise InvalidArgument(
                     'latest and if_version are for replacing: on_conflict must be "replace"'
                 )
         case Bulk():
             state = "dead" if command.verb == "revive" else command.state
-            _cursor(cmd.Scan("", state, command.where, command.cursor))
+            _check_cursor(cmd.Scan("", state, command.where, command.cursor))
         case cmd.Scan():
-            _cursor(command)
+            _check_cursor(command)
             if command.prefix is not None and (command.state or command.where):
                 raise InvalidArgument("prefix is for all messages; leave out state and where")
         case cmd.Ack() if command.results and len(command.results) != len(command.leases):
@@ -98,7 +117,6 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
             raise InvalidArgument("extend takes a lease, or progress, or both")
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
-    return queue
 
 
 async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
@@ -112,7 +130,7 @@ async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None
         for number, element in enumerate(value if isinstance(value, list) else [value], 1):
             if element is not None:
                 rule(element, name)
-                if name == "results" or not number % _STEP:  # a result takes up to 2 ms
+                if name == "results" or not number % _VALUES_PER_PAUSE:  # a result takes up to 2 ms
                     await pause()
 
 
@@ -138,23 +156,24 @@ def check_edit(edit: cmd.Edit, max_body: int) -> None:
     Raises:
         InvalidArgument: one of them is not valid.
     """
+    # An item with these values; a body and an id stand in for those that stay.
     data = b"0" if edit.data is UNSET else edit.data
     is_json = edit.json or edit.data is UNSET
     check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
 
 
-def _undo(value: str, name: str) -> None:
+def _check_undo(value: str, name: str) -> None:
     if not is_token(value):
         raise InvalidArgument(f"{name}={value[:64]!r} is not the token of a change; see bide undo")
 
 
-def _cursor(command: cmd.Scan) -> None:
+def _check_cursor(command: cmd.Scan) -> None:
     """Check a cursor: a wrong one must not fail a batch after other commands were executed."""
     cursor = command.cursor
     if cursor is None:
         return
-    if cursor.startswith("id:"):
-        check_name(cursor[3:], "cursor")
+    if cursor.startswith("id:"):  # of a scan by prefix: the last id
+        check_name(cursor.removeprefix("id:"), "cursor")
         return
     if cursor.partition("~")[0].count(".") == 3:
         return  # it is of Redis, which checks it before it executes anything
@@ -173,7 +192,7 @@ RULES: dict[str, Rule] = {
     "holder": check_name,
     "id": check_name,
     "if_version": lambda version, name: checked_version(version),
-    "undo": _undo,
+    "undo": _check_undo,
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
     "ids": lambda id, name: check_name(id),
     "leases": lambda lease, name: check_name(lease.id),

@@ -70,7 +70,7 @@ async def events(call: ApiCall, query: EventsQuery) -> None:
         raise invalid("counts", "workers are sent as often as counts")
     if every:
         call.caller.need("read")
-    with call.counted(call.service.streams):
+    with call.counted_among(call.service.streams):
         await call.response.begin_stream(KIND)
         stream = _Stream(call, every, query)
         try:

@@ -41,9 +41,13 @@ class Pushing:
         )
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
+        """Pushes until it is cancelled; `None` before `begin`, or if this process does not push."""
         self._stopping = False
+        """Whether `stop` was called."""
         self._known: Mapping[str, Known] = {}
+        """What was read from the store by a process that does not push."""
         self._known_until = float("-inf")
+        """Until when that is used, in seconds of the monotonic clock."""
 
     def begin(self) -> None:
         """Begin to push if the settings say so, unless the server is stopping."""
@@ -82,17 +86,22 @@ class Pushing:
         Raises:
             StoreError: this process does not push, and the store cannot be read.
         """
-        if (known := self.pusher.known) or self._settings.behind:
-            return known
-        if (now := time.monotonic()) >= self._known_until:
-            records = self.pusher.records
-            listed = await records.listed()
-            circuits = await records.peers.circuits() if listed else {}
-            self._known = {
-                subscription.name: Known(
-                    subscription, circuits.get(subscription.name, Circuit()).of(subscription.tag)
-                )
-                for subscription in listed
-            }
+        if self.pusher.known or self._settings.behind:
+            return self.pusher.known
+        now = time.monotonic()
+        if now >= self._known_until:
+            self._known = await self._read_known()
             self._known_until = now + FRESH
         return self._known
+
+    async def _read_known(self) -> Mapping[str, Known]:
+        """Read all subscriptions and their circuits from the store."""
+        records = self.pusher.records
+        subscriptions = await records.listed()
+        circuits = await records.peers.circuits() if subscriptions else {}
+        return {
+            subscription.name: Known(
+                subscription, circuits.get(subscription.name, Circuit()).of(subscription.tag)
+            )
+            for subscription in subscriptions
+        }

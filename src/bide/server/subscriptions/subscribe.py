@@ -61,22 +61,22 @@ def subscribe(
         >>> import bide
         >>> bide.subscribe("orders", "amqp://app@mq/?exchange=shop", url="memory://")
     """
-    namespace, slash, _ = queue.rpartition("/")
-    spans = {"timeout": timeout, "first": first, "ceiling": ceiling, "probe": probe}
-    given: dict[str, Any] = {
+    durations = {"timeout": timeout, "first": first, "ceiling": ceiling, "probe": probe}
+    content: dict[str, Any] = {
         "queue": queue,
         "url": to,
         "headers": dict(headers),
         "rate": rate,
         "attempts": attempts,
         "failures": failures,
-        **{n: milliseconds(span, n) / 1000 for n, span in spans.items()},
+        **{field: milliseconds(value, field) / 1000 for field, value in durations.items()},
     }
     if concurrency is not None:
-        given["concurrency"] = concurrency
+        content["concurrency"] = concurrency
+    namespace, slash, _ = queue.rpartition("/")
+    full_name = f"{namespace}{slash}{name}" if name else queue
     with _access(url) as access:
-        named = f"{namespace}{slash}{name}" if name else queue
-        return access.put(named, given, secret) or None
+        return access.put(full_name, content, secret) or None
 
 
 def unsubscribe(name: str, *, url: str | None = None) -> bool:
@@ -106,6 +106,7 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
 
 @contextmanager
 def _access(url: str | None) -> Iterator[Access]:
+    """Open the subscriptions of a store or a server; `None`: the default one."""
     store = url or default_url()
     if is_server(store):
         with closing(on_server(store)) as access:

@@ -35,18 +35,17 @@ class _StoreAccess:
 
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
         async def read() -> list[wire.SubscriptionOut]:
-            every = await self._records.listed()
             subscriptions = [
                 subscription
-                for subscription in every
+                for subscription in await self._records.listed()
                 if everywhere or subscription.namespace == namespace
             ]
             return await wire.shown(self._records, subscriptions, SYSTEM_CLOCK.now())
 
         return asyncio.run(read())
 
-    def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
-        new = Subscription(name=name, **wire.SubscriptionIn(**given).fields())
+    def put(self, name: str, content: dict[str, Any], secret: str | None) -> str:
+        new = Subscription(name=name, **wire.SubscriptionIn(**content).fields())
         return asyncio.run(self._records.put(new, secret)).secret or ""
 
     def pause(self, name: str, reason: str) -> bool:
@@ -69,10 +68,10 @@ class _StoreAccess:
 
         async def ask() -> wire.PingOut | None:
             pusher = Pusher(self._lane, gate=AddressGate(networks, fix))
-            known = await pusher.records.get(name)
-            if known is None:
+            subscription = await pusher.records.get(name)
+            if subscription is None:
                 return None
-            answer = await pusher.ping(known)
+            answer = await pusher.ping(subscription)
             await pusher.close()
             return wire.PingOut(answer.good, answer.text)
 
@@ -97,18 +96,20 @@ class _ServerAccess:
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
         own_namespace = (self._request("GET", "/v1") or {})["namespace"]
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), wire.Subscriptions)
-        subscriptions, wanted = answer.subscriptions, namespace or own_namespace
-        for subscription in subscriptions if own_namespace else ():
-            subscription.name = f"{own_namespace}/{subscription.name}"
-            subscription.queue = f"{own_namespace}/{subscription.queue}"
-        return [
-            subscription
-            for subscription in subscriptions
-            if everywhere or split_name(subscription.name)[0] == wanted
-        ]
+        if own_namespace:  # a token of a namespace sees names without it
+            for subscription in answer.subscriptions:
+                subscription.name = f"{own_namespace}/{subscription.name}"
+                subscription.queue = f"{own_namespace}/{subscription.queue}"
+        wanted_namespace = namespace or own_namespace
+        shown_subscriptions = []
+        for subscription in answer.subscriptions:
+            its_namespace, _name = split_name(subscription.name)
+            if everywhere or its_namespace == wanted_namespace:
+                shown_subscriptions.append(subscription)
+        return shown_subscriptions
 
-    def put(self, name: str, given: dict[str, Any], secret: str | None) -> str:
-        answer = self._ask("PUT", name, "", {**given, "secret": secret})
+    def put(self, name: str, content: dict[str, Any], secret: str | None) -> str:
+        answer = self._ask("PUT", name, "", {**content, "secret": secret})
         return str((answer or {}).get("secret", ""))
 
     def pause(self, name: str, reason: str) -> bool:

@@ -149,15 +149,18 @@ class PingOut(msgspec.Struct):
     """Its status and the beginning of its body, or why there was no answer."""
 
 
-def fields_of(given: msgspec.Struct) -> dict[str, Any]:
+def fields_of(content: msgspec.Struct) -> dict[str, Any]:
     """Return the fields of a `Subscription` in a request, without its secret.
+
+    Args:
+        content: a `SubscriptionIn`, or a `SubscriptionChange` with some of its fields.
 
     Raises:
         InvalidArgument: a duration is not valid.
     """
     return {
         name: milliseconds(span(value), name) if name in SPANS else value
-        for name, value in msgspec.structs.asdict(given).items()
+        for name, value in msgspec.structs.asdict(content).items()
         if value is not UNSET and name != "secret"
     }
 
@@ -231,31 +234,43 @@ async def shown(
 ) -> list[SubscriptionOut]:
     """Convert subscriptions for an answer, with what servers report about them."""
     circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
-    listed = []
+    shown_subscriptions = []
     for subscription in subscriptions:
-        own = {name: getattr(subscription, name) for name in _SAME}
-        if not subscription.signed:
-            own["url"] = shown_address(subscription.url)
-        own["headers"] = sorted(subscription.headers)
-        own["secrets"] = [
+        fields = {name: getattr(subscription, name) for name in _FIELDS_IN_COMMON}
+        if not subscription.signed:  # the URL of a broker may contain a password
+            fields["url"] = shown_address(subscription.url)
+        fields["headers"] = sorted(subscription.headers)
+        fields["secrets"] = [
             SecretOut(key.created, key.until) for key in subscription.secrets if key.valid(now)
         ]
-        at = circuits.get(subscription.name, Circuit()).of(subscription.tag)
-        probe_at = None if at.since is None else at.until
-        circuit = CircuitOut(at.state(now), at.failures, at.since, probe_at, at.error)
-        own |= {
-            "state": state_of(subscription, at, now),
-            "deliveries": deliveries.get(subscription.name),
-        }
-        listed.append(SubscriptionOut(**own, circuit=circuit))
-    return listed
+        # A report about an earlier subscription of this name, by its tag, does not count.
+        circuit = circuits.get(subscription.name, Circuit()).of(subscription.tag)
+        fields["state"] = state_of(subscription, circuit, now)
+        fields["deliveries"] = deliveries.get(subscription.name)
+        shown_subscriptions.append(
+            SubscriptionOut(
+                **fields,
+                circuit=CircuitOut(
+                    state=circuit.state(now),
+                    failures=circuit.failures,
+                    since=circuit.since,
+                    probe_at=None if circuit.since is None else circuit.until,
+                    error=circuit.error,
+                ),
+            )
+        )
+    return shown_subscriptions
 
 
-_SAME = [name for name in SubscriptionOut.__struct_fields__ if hasattr(Subscription, name)]
+_FIELDS_IN_COMMON = [
+    name for name in SubscriptionOut.__struct_fields__ if hasattr(Subscription, name)
+]
 """Fields that are shown as they are."""
 
 
 def state_of(subscription: Subscription, circuit: Circuit, now: int) -> SubscriptionState:
     """Return the state of a subscription."""
+    if subscription.paused:
+        return "paused"
     state = circuit.state(now)
-    return "paused" if subscription.paused else "active" if state == "closed" else state
+    return "active" if state == "closed" else state
