@@ -231,7 +231,7 @@ def test_what_settles_without_a_transaction_is_refused(shop: Shop) -> None:
 def test_a_transaction_that_is_rolled_back_lets_the_lease_end_by_itself(shop: Shop) -> None:
     attempts = []
 
-    @shop.app.handler("q", lease="300ms")
+    @shop.app.handler("q", lease="1s", retry=AT_ONCE)
     def handle(body: str, delivery: bide.Delivery) -> None:
         attempts.append(delivery.attempt)
         with shop.engine.connect() as connection:
