@@ -583,3 +583,42 @@ def test_deliveries_at_many_moments_are_not_too_many(app: bide.App, store: Scrat
     store.queue("q").put_many([bide.NewMessage(n, delay=n) for n in range(20)])
     with ManualWorker(app, store) as worker:
         assert len(worker.advance("1m", limit=5)) == 20
+
+
+@both
+def test_a_handler_with_a_transaction_is_acked_without_the_database(
+    app: bide.App, store: ScratchStore, is_async: bool
+) -> None:
+    """Where queues lead to a store of the test, `within=` is ignored: the ack is done at once."""
+    ends: list[str] = []
+
+    class Transaction:
+        def __enter__(self) -> str:
+            return "connection"
+
+        def __exit__(self, kind: object, error: object, trace: object) -> None:
+            ends.append("rolled back" if kind else "committed")
+
+        async def __aenter__(self) -> str:
+            return "connection"
+
+        async def __aexit__(self, *error: Any) -> None:
+            self.__exit__(*error)
+
+    def work(body: str, within: str) -> None:
+        assert within == "connection"
+        if body == "bad":
+            raise bide.Bury("no")
+
+    async def work_on_loop(body: str, within: str) -> None:
+        work(body, within)
+
+    app.handler("q", within=Transaction)(work_on_loop if is_async else work)
+    queue = store.queue("q")
+    with ManualWorker(app, store) as worker:
+        queue.put("good")
+        queue.put("bad")
+        done = worker.run_due()
+    assert [one.outcome for one in done] == ["acked", "dead"]
+    assert ends == ["committed", "rolled back"]
+    assert queue.counts().flow.acked == 1
