@@ -101,7 +101,7 @@ def test_who_waits_for_a_message_writes_the_lines_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread of a lane may write none, and perhaps nobody else uses the store for long."""
-    monkeypatch.setattr(inbox, "HEAR_INTERRUPTS", 0.01)
+    monkeypatch.setattr(inbox, "INTERRUPT_CHECK_SECONDS", 0.01)
     written = threading.Event()
     with bide.Queue("q", "memory://lines-that-wait") as queue:
         waiting = spawn(queue.claim, wait="10m")

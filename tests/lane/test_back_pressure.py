@@ -95,14 +95,14 @@ def test_a_task_cancelled_when_it_was_let_in_leaves_its_place_to_the_next(
 ) -> None:
     async def main() -> None:
         leaving: dict[asyncio.Future[None], asyncio.Task[Reply]] = {}
-        real = inbox._grant
+        real = inbox._wake
 
         def grant(room: asyncio.Future[None]) -> None:
             real(room)
             if room in leaving:
                 leaving[room].cancel()  # before it could come
 
-        monkeypatch.setattr(inbox, "_grant", grant)
+        monkeypatch.setattr(inbox, "_wake", grant)
         with engine.held():
             await asyncio.to_thread(fill, narrow, engine)
             late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(4)]

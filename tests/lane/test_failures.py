@@ -74,13 +74,13 @@ def test_a_bug_in_parking_forgets_no_claim(
 ) -> None:
     waiter = spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    real = lane._waiting.has_asked
+    real = lane._waiting.continues
 
-    def has_asked(*args: Any, **options: Any) -> None:
+    def continues(*args: Any, **options: Any) -> None:
         real(*args, **options)
         broken()
 
-    monkeypatch.setattr(lane._waiting, "has_asked", has_asked)
+    monkeypatch.setattr(lane._waiting, "continues", continues)
     late = spawn(lane.call, claim(), wait=60)
     assert isinstance(late.exception(PATIENCE), StoreError)
     monkeypatch.undo()

@@ -292,7 +292,7 @@ def request(queue: str) -> LaneRequest:
 def wait(claims: WaitingClaims, one: LaneRequest, now: float, next_ms: int | None = None) -> None:
     """Give a claim, which has asked at `now`, an empty reply."""
     one.reply = Claimed([], 0, 0, next=next_ms)
-    claims.has_asked(one, now, closed=False)
+    claims.continues(one, now, closed=False)
 
 
 def test_a_hint_costs_the_same_however_many_queues_have_waiting_claims(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bide.engines.memory import MemoryEngine
 from bide.lane.lane import Lane
-from bide.lane.waiting_claims import CALM, LOOK_AGAIN
+from bide.lane.waiting_claims import LOOK_AGAIN, LOOK_AGAIN_CALM
 from bide.model.command_identity import Identities
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError
@@ -282,7 +282,7 @@ def test_a_calm_store_is_looked_at_less_often(
     clock.wait_for_waiters()
     assert claims(engine) == before
     put_elsewhere(store, "a")
-    clock.advance(CALM - LOOK_AGAIN)
+    clock.advance(LOOK_AGAIN_CALM - LOOK_AGAIN)
     assert ids(future.result(PATIENCE)) == ["a"]
 
 

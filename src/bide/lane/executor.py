@@ -42,7 +42,7 @@ LOGGED_DIED = 10
 _log = logger("bide.lane")
 
 EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
-"""All of this process, which `bide.lane.shared` prepares for forks."""
+"""All of this process: `bide.lane.shared` prepares them for forks, `is_occupied` asks them."""
 
 OWN_THREADS: set[int] = set()
 """The identifiers of the threads that execute the batches of lanes."""
@@ -64,18 +64,24 @@ class Executor:
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock) -> None:
         self._open_engine = open_engine
         self.clock = clock
-        self._by_store = clock is SYSTEM_CLOCK
+        self._store_has_the_time = clock is SYSTEM_CLOCK
         self._engine: Engine | None = None
         self._closed = False
-        self._fresh()
+        self._reset()
         EXECUTORS.add(self)
 
-    def _fresh(self) -> None:
-        """Begin without a running batch."""
-        self._lock = threading.RLock()  # which knows its thread; nothing enters it twice
-        self._batch_waits = self._holds = False
+    def _reset(self) -> None:
+        """Begin without a running batch: at first, and again in the child of a fork."""
+        # Held while the engine executes. It is an `RLock` because that knows its thread; nothing
+        # enters it twice.
+        self._lock = threading.RLock()
+        self._batch_waits = False
+        """Whether a batch waits for the lock: single commands let it go first."""
+        self._held_for_fork = False
+        """Whether `before_fork` has taken the lock."""
         self._sender = f"lane:{secrets.token_hex(12)}"  # a child of a fork is another one
         self._last_number = 0
+        """The number of the last batch; see `Identity`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -101,6 +107,7 @@ class Executor:
                 log_died(request.command, request.reply)
 
     def _execute_batch(self, batch: Sequence[LaneRequest]) -> None:
+        """Open the engine if needed, and execute a batch on it."""
         try:
             engine = self._opened()
             identities = self._identities(engine, batch)
@@ -118,7 +125,14 @@ class Executor:
         *,
         repeated: bool = False,
     ) -> None:
-        """Execute a batch; afterwards each of its requests has a reply or an error."""
+        """Execute a batch; afterwards each of its requests has a reply or an error.
+
+        Args:
+            engine: executes it.
+            batch: of one or more requests.
+            identities: one for each request.
+            repeated: whether the batch was sent before, and perhaps executed.
+        """
         try:
             replies = self._ask(engine, [request.command for request in batch], identities)
             for request, reply in zip(batch, replies, strict=True):
@@ -178,7 +192,7 @@ class Executor:
     ) -> list[Reply]:
         """Have the engine execute commands, at the time of a test's clock if it takes one."""
         now = None
-        if not self._by_store and engine.capabilities.caller_time:
+        if not self._store_has_the_time and engine.capabilities.caller_time:
             now = self.clock.now()
         if any(identities):
             return engine.execute(commands, now, identities)
@@ -186,8 +200,8 @@ class Executor:
 
     def _identities(self, engine: Engine, batch: Sequence[LaneRequest]) -> list[Identity | None]:
         """Return the identity of each request: its own, or the next number of this sender."""
-        can = engine.capabilities
-        if not (can.remembers and can.loses_replies):
+        capabilities = engine.capabilities
+        if not (capabilities.remembers and capabilities.loses_replies):
             return [request.identity for request in batch]
         self._last_number += 1
         return [
@@ -234,14 +248,14 @@ class Executor:
 
     def before_fork(self) -> None:
         """Before a fork: wait for the running batch, else the child would inherit half of it."""
-        self._holds = not self._is_entered() and self._lock.acquire(timeout=FORK_WAITS)
-        if self._holds and isinstance(self._engine, LeavesBeforeFork):
+        self._held_for_fork = not self._is_entered() and self._lock.acquire(timeout=FORK_WAITS)
+        if self._held_for_fork and isinstance(self._engine, LeavesBeforeFork):
             self._engine.leave()
 
     def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: continue."""
-        if self._holds:
-            self._holds = False
+        if self._held_for_fork:
+            self._held_for_fork = False
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
@@ -249,9 +263,10 @@ class Executor:
         if self._engine is not None:
             _inherited.append(self._engine)
         self._engine = None
-        self._fresh()
+        self._reset()
 
     def _opened(self) -> Engine:
+        """Return the engine, opened if it was not. The caller holds the lock."""
         if self._closed:
             raise errors.Closed(CLOSED)
         if self._engine is None:

@@ -28,7 +28,7 @@ LIMIT = 10_000
 
 
 def is_empty(reply: Reply) -> bool:
-    """Tell whether to wait after a reply: it has no message, or one that has not ended."""
+    """Tell whether to wait after a reply: it has no message, or the message has not ended."""
     if isinstance(reply, Claimed):
         return not reply.messages
     return isinstance(reply, Ends) and reply.state in PENDING
@@ -37,8 +37,8 @@ def is_empty(reply: Reply) -> bool:
 FOREVER = float("inf")
 """The wait of a claim that ends only with messages."""
 
-HEAR_INTERRUPTS = 1.0
-"""How often, in seconds, a blocked thread checks for an interrupt."""
+INTERRUPT_CHECK_SECONDS = 1.0
+"""After how many seconds a blocked thread checks for an interrupt, again and again."""
 
 
 class LaneRequest(msgspec.Struct, eq=False):
@@ -48,7 +48,8 @@ class LaneRequest(msgspec.Struct, eq=False):
         command: the command.
         owner: the queue object of the caller; closing it ends its waiting claims.
         identity: of the command, if another process numbers it.
-        deadline: for a claim that waits: the end of the wait, by the lane's monotonic clock.
+        deadline: for a claim that waits: the end of the wait, by the lane's monotonic clock;
+            `FOREVER`: none. `None`: it does not wait.
     """
 
     command: Command
@@ -60,9 +61,11 @@ class LaneRequest(msgspec.Struct, eq=False):
     abandoned: bool = False
     """Whether its caller was interrupted."""
     last: Reply | None = None
-    """The reply with which it began to wait."""
+    """The last reply that had nothing, after which it waits; `None`: it has not waited yet."""
     entered: bool = False
+    """Whether it is one of the `WaitingClaims`."""
     settled: bool = False
+    """Whether its caller was given the reply or the error."""
     loop: asyncio.AbstractEventLoop | None = None
     """The event loop of the task that waits for it."""
 
@@ -76,13 +79,19 @@ class LaneRequest(msgspec.Struct, eq=False):
 
     @property
     def empty(self) -> bool:
-        """Whether what it waits for is not there; with `FOREVER`, dead messages are something."""
+        """Whether its reply lacks what it waits for, so that it continues to wait.
+
+        A claim that waits `FOREVER` returns when messages died, too: its worker counts them.
+        """
         reply = self.reply
-        died = isinstance(reply, Claimed) and reply.died and self.deadline == FOREVER
-        return reply is not None and is_empty(reply) and not died
+        has_died = isinstance(reply, Claimed) and reply.died and self.deadline == FOREVER
+        return reply is not None and is_empty(reply) and not has_died
 
     def give_up(self, now: int) -> None:
-        """End the wait: take the last reply, or for a claim one without messages."""
+        """End the wait: take the last reply, or for a claim one without messages.
+
+        `now` is in Unix milliseconds.
+        """
         self.reply = self.last if isinstance(self.last, Ends) else Claimed([], 0, now)
 
     @property
@@ -106,8 +115,8 @@ class LaneRequest(msgspec.Struct, eq=False):
 class BlockingRequest(LaneRequest, eq=False):
     """A command of a thread that blocks until it is settled."""
 
-    # A lock costs a third of an event, and a claim waits for one.
     done: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    """Held until it is settled. A lock costs a third of an event, and each claim needs one."""
 
     def __post_init__(self) -> None:
         self.done.acquire()
@@ -122,8 +131,8 @@ class BlockingRequest(LaneRequest, eq=False):
     def wait(self, worker: Background) -> None:
         """Block until the request is settled, by the thread of a lane."""
         # With a timeout: else an interrupt just before the wait is noticed only after the wait.
-        while not self.done.acquire(timeout=HEAR_INTERRUPTS):
-            worker.ensure(again=True)
+        while not self.done.acquire(timeout=INTERRUPT_CHECK_SECONDS):
+            worker.ensure(again=True)  # the lane's thread may have died
             write_lines()  # that the lane's thread has logged: it writes none itself
 
 
@@ -134,7 +143,7 @@ class AsyncRequest(LaneRequest, eq=False, kw_only=True):
     future: asyncio.Future[Reply]
 
     def settle(self) -> bool:
-        """Wake the task, on its loop; return whether it still waits."""
+        """Wake the task, on its loop; return whether it still waited."""
         if self.abandoned or self.future.done():
             return False
         if self.error is not None:
@@ -149,29 +158,35 @@ class AsyncRequest(LaneRequest, eq=False, kw_only=True):
         return self.abandoned or self.future.done() or self.loop.is_closed()
 
 
-def wakes(done: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[str, int]:
-    """Return when messages can be claimed that could not before, by queue.
+def wakes(executed: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> dict[str, int]:
+    """Return whom to wake after commands, and from which time on (Unix milliseconds).
 
-    With the time 0 also the names of messages whose workers were asked to stop, and with `ends` of
-    those that have ended.
+    The keys are queues with messages that can be claimed earlier than before. With the time 0, they
+    are also names of messages (see `end_of`): those whose workers were asked to stop, and with
+    `ends` those that have ended.
     """
     times: dict[str, int] = {}
-    for command, reply in done:
+    for command, reply in executed:
         if type(command) is Cancel and command.running:
             times |= dict.fromkeys([end_of(command.queue, id) for id in stopping(reply)], 0)
-        if ends and isinstance(reply, (Outcomes, Claimed)):
-            if isinstance(reply, Claimed):
-                ids = [message.id for message in reply.died]
-            else:
-                ids = [
-                    outcome.id
-                    for outcome in reply.outcomes
-                    if outcome.done and outcome.state not in PENDING
-                ]
-            times |= dict.fromkeys([end_of(command.queue, id) for id in ids], 0)
+        if ends:
+            times |= dict.fromkeys([end_of(command.queue, id) for id in _ended_ids(reply)], 0)
         if (wake := getattr(reply, "wake", None)) is not None:
             times[command.queue] = min(wake, times.get(command.queue, wake))
     return times
+
+
+def _ended_ids(reply: Reply | None) -> list[str]:
+    """Return the ids of the messages that have ended by a command."""
+    if isinstance(reply, Claimed):
+        return [message.id for message in reply.died]
+    if isinstance(reply, Outcomes):
+        return [
+            outcome.id
+            for outcome in reply.outcomes
+            if outcome.done and outcome.state not in PENDING
+        ]
+    return []
 
 
 def stopping(reply: Reply | None) -> list[str]:
@@ -197,9 +212,12 @@ class Inbox:
         self.requests: deque[LaneRequest] = deque()
         self.batch: list[LaneRequest] = []
         """The last ones that were taken."""
-        self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
-        self._threads: deque[Signal] = deque()  # that wait for space
+        self._loops_in_turn: set[asyncio.AbstractEventLoop] = set()
+        """Event loops that will call `_end_turn`."""
+        self._threads: deque[Signal] = deque()
+        """What wakes each thread that waits for space."""
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        """The loop of each task that waits for space, and what wakes the task."""
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -225,12 +243,13 @@ class Inbox:
         loop = request.loop
         if loop is None:
             self._signal.set()
-        elif loop not in self._turns:
+        elif loop not in self._loops_in_turn:
             loop.call_soon(self._end_turn, loop)
-            self._turns.add(loop)
+            self._loops_in_turn.add(loop)
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._turns.discard(loop)
+        """Wake the lane's thread after an iteration of an event loop."""
+        self._loops_in_turn.discard(loop)
         self._signal.set()
 
     def take(self) -> list[LaneRequest]:
@@ -246,44 +265,45 @@ class Inbox:
             weight += request.command.weight
         if batch:
             self.wake_callers()
-        if self._turns:  # a loop that was closed never calls `_end_turn`
-            self._turns -= {loop for loop in list(self._turns) if loop.is_closed()}
+        if self._loops_in_turn:  # a loop that was closed never calls `_end_turn`
+            closed_loops = {loop for loop in list(self._loops_in_turn) if loop.is_closed()}
+            self._loops_in_turn -= closed_loops
         return batch
 
     def wait_for_space(self) -> None:
         """Block until there may be space."""
         signal = Signal()
-        self._threads.append(signal)
+        self._threads.append(signal)  # first: space that comes after the next line wakes it
         try:
             if self.full:
-                signal.wait(HEAR_INTERRUPTS)
+                signal.wait(INTERRUPT_CHECK_SECONDS)
         finally:
-            if signal in self._threads:
+            if signal in self._threads:  # it waited too long, or not: no one has woken it
                 self._threads.remove(signal)
 
     async def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait, in a task, until there may be space."""
-        room: asyncio.Future[None] = loop.create_future()
-        self._tasks.append((loop, room))
+        woken: asyncio.Future[None] = loop.create_future()
+        self._tasks.append((loop, woken))  # first: as in `wait_for_space`
         if not self.full:
-            room.cancel()
+            woken.cancel()
             return
         try:
-            await room
+            await woken
         except asyncio.CancelledError:
             self.wake_callers()  # the space is for the next caller
             raise
 
     def wake_callers(self, *, all_of_them: bool = False) -> None:
         """Wake waiting callers: all threads, and as many tasks as there is space for."""
-        room = len(self._tasks) if all_of_them else LIMIT - len(self.requests)
+        space = len(self._tasks) if all_of_them else LIMIT - len(self.requests)
         try:
             while self._threads:
                 self._threads.popleft().set()
-            while room > 0:
-                loop, waiting = self._tasks.popleft()
-                if not waiting.done() and call_on(loop, _grant, waiting):
-                    room -= 1
+            while space > 0:
+                loop, woken = self._tasks.popleft()
+                if not woken.done() and call_on(loop, _wake, woken):
+                    space -= 1
         except IndexError:  # no more wait; another thread may wake them too
             pass
 
@@ -299,6 +319,7 @@ def call_on(
     return True
 
 
-def _grant(room: asyncio.Future[None]) -> None:
-    if not room.done():
-        room.set_result(None)
+def _wake(woken: asyncio.Future[None]) -> None:
+    """Wake a task, on its loop."""
+    if not woken.done():  # it may have been cancelled meanwhile
+        woken.set_result(None)

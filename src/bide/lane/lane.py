@@ -56,15 +56,17 @@ class Lane(LaneThread):
     """
 
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock = SYSTEM_CLOCK) -> None:
-        self.users: list[None] = []  # see `bide.lane.shared`
+        self.users: list[None] = []
+        """One element for each user: see `bide.lane.shared`. A list changes in one step."""
         self.stands_in = False
         """Whether a test uses it instead of the lanes to all stores."""
         self._reads: Lane | None = None
+        """The lane for reads: itself if there is no other; `None`: not opened yet."""
         super().__init__(open_engine, clock)
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         """Begin without a thread and without a waiting caller."""
-        super()._fresh()
+        super()._reset()
         self._reads = self if self._reads is self else None
 
     def call(
@@ -112,13 +114,14 @@ class Lane(LaneThread):
         if self._inbox.requests and not is_occupied():
             return None
         engine = self._engine
+        # Asked here too, because a call would cost each command time.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             self.refuse_reentry()
         is_claim = type(command) is Claim
         recovers = engine is not None and engine.capabilities.recovers
         if is_claim and not recovers and is_interruptible():
             return None
-        reply = None
+        reply = None  # until the engine has answered
         try:
             try:  # an interrupt may come as soon as the lock is taken
                 if self._batch_waits or not self._lock.acquire(blocking=False):
@@ -142,8 +145,8 @@ class Lane(LaneThread):
 
     def _execute_alone(self, engine: Engine, command: Command, identity: Identity | None) -> Reply:
         """Execute one command; once more if its reply was lost and its answer can still be told."""
-        can = engine.capabilities
-        if can.remembers and can.loses_replies and identity is None:
+        capabilities = engine.capabilities
+        if capabilities.remembers and capabilities.loses_replies and identity is None:
             self._last_number += 1
             identity = self._identity(command, 0)
         try:
@@ -195,7 +198,8 @@ class Lane(LaneThread):
             forks.notice_fork()
         if command.only_reads and not in_order:
             if (reads := self._reads) is None:
-                reads = await asyncio.to_thread(self._reader)  # it opens a file
+                # In a thread: opening a file or a connection would block the event loop.
+                reads = await asyncio.to_thread(self._reader)
             if reads is not self:
                 return await reads.acall(command, owner)
         deadline = None if wait is None else self.clock.monotonic() + wait
@@ -225,8 +229,8 @@ class Lane(LaneThread):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done before something is due."""
-        begins = self._inbox or self._notes or self._signal.is_set()
-        return not begins and (self._rests or not self._worker.was_started)
+        has_work = self._inbox or self._notes or self._signal.is_set()
+        return not has_work and (self._rests or not self._worker.was_started)
 
     def release(self, owner: object) -> None:
         """Settle the waiting claims of an owner: its queue object is closed."""
@@ -234,7 +238,10 @@ class Lane(LaneThread):
         self._signal.set()
 
     def listen(self, listener: Callable[[str, int], None]) -> None:
-        """Call `listener` with every hint, of this process and of others, in any thread."""
+        """Call `listener` with every hint, of this process and of others, in any thread.
+
+        Its arguments are those of `hint`: a queue, and a time in Unix milliseconds.
+        """
         self._listeners = (*self._listeners, listener)
         self._listen()
 
@@ -246,6 +253,7 @@ class Lane(LaneThread):
         self._signal.set()
 
     def _listen_for(self, listener: Callable[[str, int], None]) -> None:
+        """Begin to listen for a listener, in the lane's thread, unless it was removed meanwhile."""
         if listener in self._listeners and not self._closing:
             self._listen()
 
@@ -279,9 +287,9 @@ class Lane(LaneThread):
 
         Without its reply the engine does that, as soon as it executes another command.
         """
-        nothing = LaneRequest(RetryCommand(claim.queue, [], release=True))
+        any_command = LaneRequest(RetryCommand(claim.queue, [], release=True))
         if not self._ended:
-            self._submit(LaneRequest(claim, reply=reply).release() or nothing)
+            self._submit(LaneRequest(claim, reply=reply).release() or any_command)
 
     def _reader(self) -> "Lane":
         """Return the lane on which reads do not wait for writers; itself if there is none."""

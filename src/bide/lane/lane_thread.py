@@ -25,7 +25,7 @@ from bide.threads import Background
 
 _log = logger("bide.lane")
 
-WAITED = "the queue was closed while this claim was waiting"
+CLOSED_WAITING = "the queue was closed while this claim was waiting"
 
 
 class LaneThread(Executor):
@@ -37,25 +37,32 @@ class LaneThread(Executor):
     """
 
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock) -> None:
-        self._closing = self._ended = False
+        self._closing = False
+        """Whether it refuses new commands: it is being closed."""
+        self._ended = False
+        """Whether its thread has executed its last command, or will never start."""
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
+        """Owners whose claims no longer wait: they were closed."""
         super().__init__(open_engine, clock)
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         """Begin without a thread and without a waiting caller."""
-        super()._fresh()
-        self._signal = Signal()
+        super()._reset()
+        self._signal = Signal()  # wakes the lane's thread
         self._inbox = Inbox(self._signal)
         self._waiting = WaitingClaims()
         self._notes: deque[tuple[Callable[[Any], object], Any]] = deque()
         """What the lane's thread is to call, with an argument, before its next batch."""
         self._worker = Background("bide-lane", self._run)
         self._rests = False  # whether the lane's thread waits for its signal
-        self._opening = threading.RLock()  # of a second engine or a notifier
+        self._opening = threading.RLock()  # held while a second engine or a notifier is opened
         self._notifier: Notifier | None = None
         self._hearing = Background("bide-notifier", self._hear)
-        self._listens: bool | None = None  # `False`: the last attempt to listen failed
+        self._listens: bool | None = None
+        """Whether it hears hints of other processes. `None`: it has not tried, or has stopped;
+        `False`: the last attempt failed."""
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
+        """Called with each hint: see `hint`."""
 
     @property
     def notifications_lost(self) -> bool:
@@ -63,6 +70,7 @@ class LaneThread(Executor):
         if self._listens is False:
             return True
         notifier = self._notifier if self._listens else None
+        # Without a notifier, no other process can use this store.
         return notifier is not None and not notifier.is_listening
 
     def _submit(self, request: LaneRequest) -> None:
@@ -78,29 +86,32 @@ class LaneThread(Executor):
         try:
             self._resume()
             while True:
-                batch, over = self._gather()
-                if not batch and not over:
+                batch, overdue = self._gather()
+                if not batch and not overdue:
                     self._ended = True
                     return
-                for request in over:
+                for request in overdue:
                     request.give_up(self.clock.now())
-                self._settle(over)
+                self._settle(overdue)
                 if batch:
                     self._work(batch)
         finally:
             OWN_THREADS.discard(threading.get_ident())
 
     def _resume(self) -> None:
-        """After the death of a thread, go on with what it had at hand."""
-        batch, waiting = self._inbox.batch, self._waiting.entered
-        unsettled = [request for request in batch if not request.settled]
+        """After the death of a thread, settle its last batch; the other waiting claims ask again.
+
+        The thread may have died between any two steps: nothing it has noted of claims is trusted.
+        """
+        unsettled = [request for request in self._inbox.batch if not request.settled]
         for request in unsettled:
             if request.error is None and request.reply is None:
                 request.error = interrupted(RuntimeError("the death of its thread"))
         self._settle(unsettled)
+        earlier_claims = list(self._waiting.entered)
         self._waiting = WaitingClaims()
-        for request in list(waiting):
-            if not request.settled:  # it was not at hand: it asks again
+        for request in earlier_claims:
+            if not request.settled:
                 request.entered, request.last = False, None
                 self._inbox.requests.append(request)
 
@@ -115,26 +126,26 @@ class LaneThread(Executor):
                 step(argument)
             now = self.clock.monotonic()
             if self._closing:
-                self._fail(self._waiting.owned(None, now), Closed(WAITED))
-            # A claim whose time ends now asks once more, if it is its turn.
+                self._fail(self._waiting.owned(None, now), Closed(CLOSED_WAITING))
+            # Before `overdue`: a claim whose time ends now asks once more, if it is its turn.
             self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
-            over = self._waiting.overdue(now)
+            overdue = self._waiting.overdue(now)
             taken = self._inbox.take()
             for request in taken:
                 if request.deadline is not None and not request.entered:
                     self._waiting.enter(request)
             batch = self._waiting.wanted(taken, now)
-            if batch or over or (self._closing and not self._inbox):
-                return batch, over
+            if batch or overdue or (self._closing and not self._inbox):
+                return batch, overdue
             if not taken:
                 self._rests = True
                 self.clock.wait(self._signal, self._waiting.next_moment())
                 self._rests = False
 
     def _abandon(self, request: LaneRequest) -> None:
-        """Forget a command whose caller was interrupted; return what a claim has got."""
+        """Forget a command whose caller was interrupted; release what a claim has got."""
         self._withdraw(request)
-        if request.settled:
+        if request.settled:  # else `_settle` releases it
             self._give_back(request)
 
     def _withdraw(self, request: LaneRequest) -> None:
@@ -145,21 +156,22 @@ class LaneThread(Executor):
         """Settle the waiting claims of an owner, and those that ask now when they have asked."""
         self._released.add(owner)
         requests = self._waiting.owned(owner, self.clock.monotonic())
-        self._fail(requests, Closed(WAITED))
+        self._fail(requests, Closed(CLOSED_WAITING))
 
     def _work(self, batch: Sequence[LaneRequest]) -> None:
         """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""
-        waits = any(request.deadline is not None for request in batch)
+        some_wait = any(request.deadline is not None for request in batch)
         try:
-            if waits:
+            if some_wait:  # before they ask: no change after their answer is missed
                 self._listen()
             self.execute(batch)
             self._hint_all([(request.command, request.reply) for request in batch])
-            self._settle(self._keep_waiting(batch) if waits else batch)
+            self._settle(self._keep_waiting(batch) if some_wait else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [request for request in batch if not request.settled]
             now = self.clock.monotonic()
             for request in unsettled:
+                # It may wait already, or count as one that asks.
                 if request.entered and not self._waiting.withdraw(request, now):
                     self._waiting.leave(request, now, asked=True)
                 if request.reply is None and request.error is None:
@@ -169,33 +181,34 @@ class LaneThread(Executor):
 
     def _keep_waiting(self, batch: Sequence[LaneRequest]) -> list[LaneRequest]:
         """Let claims without messages continue to wait; return the requests to settle."""
-        now, settled = self.clock.monotonic(), []
+        now, to_settle = self.clock.monotonic(), []
         for request in batch:
             closed = self._closing or request.owner in self._released
-            waits = request.deadline is not None
-            if not waits or not self._waiting.has_asked(request, now, closed=closed):
-                settled.append(request)
-                if waits and request.empty and closed:
-                    request.error = Closed(WAITED)
-        return settled
+            may_wait = request.deadline is not None
+            if not may_wait or not self._waiting.continues(request, now, closed=closed):
+                to_settle.append(request)
+                if may_wait and request.empty and closed:
+                    request.error = Closed(CLOSED_WAITING)
+        return to_settle
 
     def _settle(self, requests: Sequence[LaneRequest]) -> None:
         """Wake callers: threads one by one, tasks with one wake-up of their loop."""
-        loops: defaultdict[asyncio.AbstractEventLoop, list[AsyncRequest]] = defaultdict(list)
+        by_loop: defaultdict[asyncio.AbstractEventLoop, list[AsyncRequest]] = defaultdict(list)
         for request in requests:
             request.settled = True
             if isinstance(request.command, Claim) and request.gone:
                 self._give_back(request)  # at once: the lane may end before a loop looks
             elif isinstance(request, AsyncRequest):
-                loops[request.loop].append(request)
+                by_loop[request.loop].append(request)
             else:
                 request.settle()
-        for loop, group in loops.items():
-            if not call_on(loop, self._deliver, group):
-                for request in group:
+        for loop, requests_of_loop in by_loop.items():
+            if not call_on(loop, self._deliver, requests_of_loop):  # the loop was closed
+                for request in requests_of_loop:
                     self._give_back(request)
 
     def _fail(self, requests: Sequence[LaneRequest], error: Exception) -> None:
+        """Settle requests with an error, of which each gets a copy."""
         for request in requests:
             request.error = copied(error)
         self._settle(requests)
@@ -203,34 +216,41 @@ class LaneThread(Executor):
     # What any thread does.
 
     def _deliver(self, requests: Sequence[AsyncRequest]) -> None:
+        """Wake the tasks of one event loop, on that loop."""
         for request in requests:
             if not request.settle():
                 self._give_back(request)
 
     def _give_back(self, request: LaneRequest) -> None:
-        """Return at once the messages of a claim whose caller has gone."""
-        if back := request.release():
-            request.reply = None
+        """Release at once the messages of a claim whose caller has gone."""
+        if release := request.release():
+            request.reply = None  # so that they are released once
             if not self._ended:  # else their leases expire
-                self._submit(back)
+                self._submit(release)
 
-    def _hint_all(self, done: Sequence[tuple[Command, Reply | None]]) -> None:
+    def _hint_all(self, executed: Sequence[tuple[Command, Reply | None]]) -> None:
         """Note which messages can be claimed, and have ended, now that commands are executed."""
-        for queue, wake in wakes(done, ends=self._waiting.watchers > 0).items():
-            self.hint(queue, wake)
+        for name, wake in wakes(executed, ends=self._waiting.watchers > 0).items():
+            self.hint(name, wake)
 
-    def hint(self, queue: str, wake: int) -> None:
-        """Note the time (Unix milliseconds) from which a queue can be claimed."""
+    def hint(self, name: str, wake: int) -> None:
+        """Note the time (Unix milliseconds) from which a claim can get something.
+
+        Args:
+            name: of a queue, or of a message whose end is awaited (see `LaneRequest.awaits`).
+            wake: the time.
+        """
         for listener in self._listeners:
-            listener(queue, wake)
-        if queue not in self._waiting.queues:
+            listener(name, wake)
+        if name not in self._waiting.queues:
             return
         moment = self.clock.monotonic() + max(0.0, self.clock.until(wake))
-        if not self._waiting.asks_by(queue, moment):
-            self._notes.append((self._hinted, (queue, moment)))
+        if not self._waiting.asks_by(name, moment):
+            self._notes.append((self._note_hint, (name, moment)))
             self._signal.set()
 
-    def _hinted(self, hint: tuple[str, float]) -> None:
+    def _note_hint(self, hint: tuple[str, float]) -> None:
+        """Note a hint, in the lane's thread: a name, and a time by the monotonic clock."""
         self._waiting.hint(*hint)
 
     def _listen(self) -> None:
@@ -262,10 +282,10 @@ class LaneThread(Executor):
             self._listens = True
             try:
                 while hints := notifier.listen():
-                    for queue, wake in hints:
-                        self.hint(queue, wake)
+                    for name, wake in hints:
+                        self.hint(name, wake)
             finally:
                 self._listens = None  # the next claim that waits listens again
             if self._closing or not self._listeners:
                 return
-            self._listen()
+            self._listen()  # listeners need every hint, also while no claim waits

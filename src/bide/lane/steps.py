@@ -13,11 +13,11 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 Steps = Generator[Command, Any, R]
-"""Yields commands, receives their replies or why there are none, and returns a result."""
+"""Yields commands, receives their replies or raises why there is none, and returns a result."""
 
 
 def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R:
-    """Execute each command of some steps; return their result."""
+    """Execute each command of some steps with `ask`; return their result."""
     try:
         command = next(steps)
         while True:

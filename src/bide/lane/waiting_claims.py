@@ -7,6 +7,7 @@ idle workers cost one timer.
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sortedcontainers import SortedList
 
@@ -20,20 +21,25 @@ LOOK_AGAIN = 1.0
 A hint about a change can be lost (another container, a full buffer), and a wall clock can be set.
 """
 
-CALM = 2.5
-"""The same, where the store says that no change can be missed meanwhile."""
+LOOK_AGAIN_CALM = 2.5
+"""The same, where the store says that no change can be missed meanwhile (`Claimed.calm`)."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """The claims that wait for one queue."""
+    """The claims that wait for one queue, or for the end of one message.
+
+    Times are those of the monotonic clock; `FOREVER`: none.
+    """
 
     requests: deque[LaneRequest] = field(default_factory=deque)
+    """Those that wait; the first one asks next."""
     asking: int = 0
+    """How many others ask the store now, or are about to."""
     wake: float = FOREVER
     """When the first request should ask."""
     listed: float = FOREVER
-    """The time of its entry in the list of all queues."""
+    """The time under which it is in `WaitingClaims._moments`; `FOREVER`: it is not there."""
 
     def moment(self) -> float:
         """Return when the first request asks; `FOREVER` while one asks, and without requests."""
@@ -46,8 +52,11 @@ class WaitingClaims:
     def __init__(self) -> None:
         self.queues: dict[str, _Waiting] = {}
         """By name: the queues with claims that wait, or that ask now; and awaited ends."""
+        # Times by the monotonic clock; a number of its own decides between equal times.
         self._moments: SortedList[tuple[float, int, _Waiting]] = SortedList()
+        """When the first claim of each queue asks."""
         self._deadlines: SortedList[tuple[float, int, LaneRequest]] = SortedList()
+        """When the wait of each claim ends."""
         self.entered: set[LaneRequest] = set()
         """All of them, also those that ask now."""
         self.watchers = 0
@@ -67,13 +76,13 @@ class WaitingClaims:
         if request.deadline is not None and request.deadline != FOREVER:
             self._deadlines.add((request.deadline, id(request), request))
 
-    def has_asked(self, request: LaneRequest, now: float, *, closed: bool) -> bool:
+    def continues(self, request: LaneRequest, now: float, *, closed: bool) -> bool:
         """Note that a claim has its reply; return whether it continues to wait, without messages.
 
         It waits until something is due, or for a hint; not if its caller has gone or has `closed`.
         """
-        waits = request.empty and now < (request.deadline or 0)
-        if not waits or closed or request.gone:
+        has_time = now < (request.deadline or 0)
+        if not request.empty or not has_time or closed or request.gone:
             self.leave(request, now, asked=True)
             return False
         waiting = self.queues[request.awaits]
@@ -85,7 +94,7 @@ class WaitingClaims:
         reply = request.last = request.reply
         request.reply = None
         calm = isinstance(reply, Claimed) and reply.calm
-        waiting.wake = min(waiting.wake, now + (CALM if calm else LOOK_AGAIN))
+        waiting.wake = min(waiting.wake, now + (LOOK_AGAIN_CALM if calm else LOOK_AGAIN))
         if isinstance(reply, Claimed) and reply.next is not None:
             waiting.wake = min(waiting.wake, now + reply.next / 1000)
         self._list(waiting)
@@ -140,7 +149,7 @@ class WaitingClaims:
         due = []
         while self._moments and self._moments[0][0] <= now:
             waiting = self._moments[0][2]
-            waiting.wake = FOREVER
+            waiting.wake = FOREVER  # until a hint, or the reply of the one that asks now
             waiting.asking += 1
             due.append(waiting.requests.popleft())
             self._list(waiting)
@@ -166,23 +175,26 @@ class WaitingClaims:
         return True
 
     def overdue(self, now: float) -> list[LaneRequest]:
-        """Remove and return the claims whose deadline has passed."""
-        over = []
+        """Remove and return the claims whose deadline has passed.
+
+        One that asks now is left out: `continues` ends its wait.
+        """
+        overdue = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            request = self._deadlines.pop(0)[2]
+            _, _, request = self._deadlines.pop(0)
             if self.withdraw(request, now):
-                over.append(request)
-        return over
+                overdue.append(request)
+        return overdue
 
     def owned(self, owner: object, now: float) -> list[LaneRequest]:
-        """Remove and return the claims of one owner (`None`: all)."""
-        requests = [t for w in self.queues.values() for t in w.requests]
-        owned = [t for t in requests if owner is None or t.owner is owner]
+        """Remove and return the waiting claims of one owner (`None`: all)."""
+        waiting_requests = chain.from_iterable(waiting.requests for waiting in self.queues.values())
+        owned = [request for request in waiting_requests if owner is None or request.owner is owner]
         for request in owned:
             self.withdraw(request, now)
         return owned
 
     def next_moment(self) -> float | None:
-        """Return the next time at which `due` or `overdue` returns claims."""
-        moments = [times[0][0] for times in (self._moments, self._deadlines) if times]
+        """Return the next time at which `due` or `overdue` returns claims; `None`: never."""
+        moments = [entries[0][0] for entries in (self._moments, self._deadlines) if entries]
         return min(moments, default=None)

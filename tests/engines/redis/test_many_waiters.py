@@ -53,7 +53,7 @@ def bear() -> Iterator[Callable[[str], BaseProcess]]:
 def never_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes of this process claim when the server told them to, and not for any other reason."""
     monkeypatch.setattr(waiting_claims, "LOOK_AGAIN", 3600)
-    monkeypatch.setattr(waiting_claims, "CALM", 3600)
+    monkeypatch.setattr(waiting_claims, "LOOK_AGAIN_CALM", 3600)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])

@@ -9,7 +9,7 @@ from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND
 
 LOOK_AGAIN = 5_000
 """Milliseconds within which each waiting process asks again by itself, which it does every second
-or every `CALM` seconds: a put for a later time wakes none."""
+or every `LOOK_AGAIN_CALM` seconds: a put for a later time wakes none."""
 
 ASLEEP_FOR = 30_000
 """Milliseconds for which others believe what a process has stored of its sleep."""
