@@ -139,7 +139,7 @@ def test_a_process_that_hangs_is_killed_at_the_end(
 ) -> None:
     code = "import sys, time; sys.exit(3) if sys.argv[1] == 'shop' else time.sleep(20)"
     monkeypatch.setattr("bide.cli.demo.stage.ACTOR", (sys.executable, "-c", code))
-    monkeypatch.setattr("bide.cli.demo.stage.GRACE", 0.1)
+    monkeypatch.setattr("bide.cli.demo.stage.GRACE_SECONDS", 0.1)
     stage = Stage(tmp_path, DemoPlan(50, 600, 2))
     with pytest.raises(click.ClickException, match="shop ended"):
         list(stage.run())

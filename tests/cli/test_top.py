@@ -21,7 +21,7 @@ import bide
 from bide.cli.queues.top_screen import picture
 from bide.cli.queues.top_view import TopView, as_facts
 from bide.model.replies import Flow, Sizes
-from bide.observing.heartbeat import REMEMBER, Busy
+from bide.observing.heartbeat import REMEMBER_SECONDS, Busy
 from bide.observing.sample import Lateness, Rates, RecentWorkers, Sample, Worker, rates
 from tests.cli.conftest import BOUND, Terminal, environment
 
@@ -62,8 +62,8 @@ def test_a_worker_is_remembered_for_a_minute_after_it_held_something() -> None:
     assert [one.holds for one in workers.see(Sample(1.0, {}, held))] == [2]
     (idle,) = workers.see(Sample(2.0, {}, {}))
     assert (idle.holds, idle.until) == (0, None)
-    assert workers.see(Sample(1.0 + REMEMBER, {}, {})) == [idle]
-    assert workers.see(Sample(1.1 + REMEMBER, {}, {})) == []
+    assert workers.see(Sample(1.0 + REMEMBER_SECONDS, {}, {})) == [idle]
+    assert workers.see(Sample(1.1 + REMEMBER_SECONDS, {}, {})) == []
 
 
 def test_those_that_hold_most_come_first() -> None:

@@ -12,7 +12,7 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.queues.top import EVERY, PAUSE, QUEUES, Forecaster
+from bide.cli.queues.top import FORECAST_EVERY, MOST_FORECASTS, PAUSE_FACTOR, Forecaster
 from bide.cli.queues.top_screen import picture
 from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView
 from bide.cli.store import CommandStore
@@ -60,7 +60,7 @@ def test_it_is_read_at_most_every_five_seconds(asks: Asks, orders: bide.Queue) -
     orders.put_many(range(3), delay=60)
     assert asked.total(orders) == 3
     orders.put_many(range(4), delay=60)
-    asked.clock.advance(EVERY - 0.1)
+    asked.clock.advance(FORECAST_EVERY - 0.1)
     assert (asked.total(orders), asked.queues) == (3, ["orders"])
     asked.clock.advance(0.1)
     assert (asked.total(orders), asked.queues) == (7, ["orders"] * 2)
@@ -70,7 +70,7 @@ def test_one_that_takes_long_is_read_less_often(asks: Asks, orders: bide.Queue) 
     asked = asks(takes=2.0)
     orders.put(1, delay=60)
     asked.total(orders)
-    asked.clock.advance(PAUSE * 2.0 - 0.1)
+    asked.clock.advance(PAUSE_FACTOR * 2.0 - 0.1)
     asked.total(orders)
     assert len(asked.queues) == 1
     asked.clock.advance(0.1)
@@ -90,9 +90,9 @@ def test_nothing_is_read_while_nothing_is_delayed(asks: Asks, orders: bide.Queue
 def test_of_many_queues_those_with_most_messages_are_asked(asks: Asks, orders: bide.Queue) -> None:
     orders.counts()
     asked = asks()
-    queues = {f"q{n:03}": bide.Counts(Sizes(delayed=n), Flow()) for n in range(QUEUES + 3)}
+    queues = {f"q{n:03}": bide.Counts(Sizes(delayed=n), Flow()) for n in range(MOST_FORECASTS + 3)}
     ahead = asked.forecaster.forecast(queues)
-    assert asked.queues == [f"q{n:03}" for n in range(QUEUES + 2, 2, -1)]
+    assert asked.queues == [f"q{n:03}" for n in range(MOST_FORECASTS + 2, 2, -1)]
     assert ahead is not None
     assert ahead.left_out == 2
     assert "; without 2 queues" in line(ahead, width=120)

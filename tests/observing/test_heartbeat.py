@@ -10,9 +10,9 @@ from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
 from bide.observing.heartbeat import (
     REGISTER,
-    REMEMBER,
+    REMEMBER_SECONDS,
     SILENT,
-    WINDOW,
+    WINDOW_BEATS,
     LastMinute,
     Report,
     delete_report,
@@ -67,7 +67,7 @@ def test_one_that_falls_silent_is_told_and_forgotten_after_a_while() -> None:
     sample = store.look("orders")
     assert (sample.workers["web1:7"].silent, sample.lateness) == (3_000, {})
     assert sample.workers["web1:7"].seen == sample.moment - 3
-    store.now += round(REMEMBER * 1000)
+    store.now += round(REMEMBER_SECONDS * 1000)
     assert store.look("orders").workers == {}
     store.do(Purge(REGISTER, "ready"))
     assert store.look(REGISTER).queues[REGISTER].sizes.total == 0
@@ -184,11 +184,11 @@ def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:
 def test_only_the_last_minute_counts() -> None:
     recent, tally = LastMinute(), Tally()
     for beat in range(36):
-        tally.lateness.observe(9.0 if beat < WINDOW else 0.004)
+        tally.lateness.observe(9.0 if beat < WINDOW_BEATS else 0.004)
         found = recent.of({"orders": tally})
-        assert found["orders"].lateness.count == min(beat + 1, WINDOW)
+        assert found["orders"].lateness.count == min(beat + 1, WINDOW_BEATS)
     assert Lateness.of(found["orders"].lateness) == Lateness(5, 5, 12)
-    for _ in range(WINDOW):
+    for _ in range(WINDOW_BEATS):
         found = recent.of({"orders": tally})
     assert found["orders"] == Tally()
     assert recent.of({"new": Tally(lateness=of(1))})["new"].lateness.count == 1

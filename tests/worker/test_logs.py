@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from bide.consuming.settling import describe
-from bide.observing.logs import REMIND, PlainFormatter, Tracebacks, configure
+from bide.observing.logs import REMIND_SECONDS, PlainFormatter, Tracebacks, configure
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_the_traceback_of_a_cause_is_shown_once(
         "ValueError: invalid literal for int() with base 10: 'x'",
         "KeyError: 'key'",
     ]
-    later = logging.makeLogRecord({"msg": "again", "created": time.time() + REMIND + 60})
+    later = logging.makeLogRecord({"msg": "again", "created": time.time() + REMIND_SECONDS + 60})
     try:
         raise ValueError("z")
     except ValueError as raised:

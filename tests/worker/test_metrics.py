@@ -20,7 +20,7 @@ from bide.model.message import Item
 from bide.observing.heartbeat import REGISTER, Report
 from bide.observing.metrics import unlistenable
 from bide.observing.tally import Tally
-from bide.observing.workers import Seen, gaps_before, seen_of
+from bide.observing.workers import SeenProcess, gaps_before, seen_of
 from bide.worker.process.processes import ProcessReport, receive, reporting
 from bide.worker.process.runner import Runner
 from bide.worker.process.totals import Totals
@@ -300,8 +300,8 @@ def test_before_the_first_worker_there_was_none(scene: Scene) -> None:
 
 
 def test_the_gaps_are_those_that_other_processes_leave() -> None:
-    def seen(began: int, until: float, *gaps: tuple[float, float]) -> Seen:
-        return Seen(Report({"w": ["q"]}, began=began, gaps={"q": list(gaps)}), until)
+    def seen(began: int, until: float, *gaps: tuple[float, float]) -> SeenProcess:
+        return SeenProcess(Report({"w": ["q"]}, began=began, gaps={"q": list(gaps)}), until)
 
     alive = float("inf")
     assert gaps_before(["q"], [], 900)["q"] == [(0, 900)]

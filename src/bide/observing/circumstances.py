@@ -19,7 +19,7 @@ from bide.model.replies import (
     Subscribed,
 )
 from bide.observing.heartbeat import READ_MOST, REGISTER
-from bide.observing.workers import Workers, list_workers
+from bide.observing.workers import list_workers
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def look_further(
 
     Args:
         queue: its name in the store.
-        id: of the message; `None`: of no message.
+        id: the id of the message; `None`: the explanation is about the queue alone.
         explained: the explanation of the store.
         around: whether to look at workers and subscriptions.
         present: holders that claim through this server, and their queues.
@@ -64,55 +64,73 @@ def look_further(
     if id is not None and explained.state is None and explained.end is None:
         reply: Ends | None = yield from _allowed(History(queue, id, max_bytes=0))
         if reply is not None and reply.ends:
-            end = msgspec.structs.replace(reply.ends[0], result=None)  # which not all may see
+            latest, *_ = reply.ends
+            end = msgspec.structs.replace(latest, result=None)  # which not all may see
             explained = msgspec.structs.replace(explained, end=end)
     if not around or explained.state != "ready" or explained.workers is not None:
         return explained
-    by_holder = {holder: Serving(holder) for holder, its in (present or {}).items() if queue in its}
+    workers = yield from _workers(queue, explained.now, present or {})
+    subscriptions = yield from _subscriptions(queue)
+    return msgspec.structs.replace(explained, workers=workers, subscriptions=subscriptions)
+
+
+def _workers(
+    queue: str, now: int, present: Mapping[str, Iterable[str]]
+) -> Steps[list[Serving] | None]:
+    """Return the workers that serve a queue; `None` if perhaps not all are known."""
+    by_holder = {holder: Serving(holder) for holder, queues in present.items() if queue in queues}
     registers = {REGISTER, InternalQueue.WORKERS.beside(queue)}
     try:
-        listed = yield from list_workers(registers, explained.now, {queue: queue}.get)
+        listing = yield from list_workers(registers, now, {queue: queue}.get)
     except AccessDenied:
-        listed = Workers([], partly=True)
-    for worker in listed.workers:
+        return None
+    if listing.partly:
+        return None
+    for worker in listing.workers:
         if worker.silent is None:
+            # A `Serving` has the fields of a `Busy` after its holder.
             busy = msgspec.structs.astuple(worker.busy[queue]) if queue in worker.busy else ()
             by_holder[worker.holder] = Serving(worker.holder, *busy)
-    return msgspec.structs.replace(
-        explained,
-        workers=None
-        if listed.partly
-        else sorted(by_holder.values(), key=lambda worker: worker.holder),
-        subscriptions=(yield from _subscriptions(queue)),
-    )
+    return sorted(by_holder.values(), key=lambda worker: worker.holder)
 
 
 def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
-    """Return the subscriptions of a queue that send nothing."""
+    """Return the subscriptions of a queue that send nothing; `None` if they are not known."""
     scan = Scan(InternalQueue.SUBSCRIPTIONS.value, "delayed", limit=READ_MOST)
     page: Page | None = yield from _allowed(scan)
     if page is None:
         return None
-    kept = {message.id: _decoded(message.data, _Subscription) for message in page.messages}
+    all_subscriptions = {
+        message.id: _decoded(message.data, _Subscription) for message in page.messages
+    }
     subscriptions = {
-        key: subscription
-        for key, subscription in kept.items()
+        id: subscription
+        for id, subscription in all_subscriptions.items()
         if subscription is not None and subscription.queue == queue
     }
     if not subscriptions:
         return []
+    # A circuit has the id of its subscription.
     find = Find(InternalQueue.CIRCUITS.value, list(subscriptions))
-    answer: Found | None = yield from _allowed(find)
-    circuits = answer.messages if answer is not None else [None] * len(subscriptions)
-    subscribed = []
-    for subscription, stored in zip(subscriptions.values(), circuits, strict=False):
-        circuit = None if stored is None else _decoded(stored.data, _Circuit)
-        own = split_name(subscription.name)[1]
+    reply: Found | None = yield from _allowed(find)
+    messages = reply.messages if reply is not None else [None] * len(subscriptions)
+    idle: list[Subscribed] = []
+    for subscription, message in zip(subscriptions.values(), messages, strict=False):
+        circuit = None if message is None else _decoded(message.data, _Circuit)
+        _namespace, name = split_name(subscription.name)
         if subscription.paused:
-            subscribed.append(Subscribed(own, True, subscription.reason))
+            idle.append(Subscribed(name, paused=True, reason=subscription.reason))
         elif circuit is not None and circuit.since is not None:
-            subscribed.append(Subscribed(own, False, circuit.error, circuit.since, circuit.until))
-    return subscribed
+            idle.append(
+                Subscribed(
+                    name,
+                    paused=False,
+                    reason=circuit.error,
+                    since=circuit.since,
+                    until=circuit.until,
+                )
+            )
+    return idle
 
 
 def _decoded(data: bytes, kind: type[T]) -> T | None:

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -42,8 +42,14 @@ Reason = Literal[
 """One cause. A ready message may have several: the first one counts most."""
 
 
-Cause = tuple[Reason, str, dict[str, Any]]
-"""A cause, its clause of the sentence, and the values in that."""
+class Cause(NamedTuple):
+    """A cause, and what the sentence says about it."""
+
+    reason: Reason
+    clause: str
+    """The name of its clause in `sentences.toml`."""
+    values: dict[str, Any]
+    """The values in that clause."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -72,7 +78,7 @@ class Explanation(msgspec.Struct, frozen=True):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The causes, the most important one first."""
-        return tuple(reason for reason, _, _ in self._causes())
+        return tuple(cause.reason for cause in self._causes())
 
     @property
     def sentence(self) -> str:
@@ -86,7 +92,7 @@ class Explanation(msgspec.Struct, frozen=True):
             language: "en" or "zh" (Simplified Chinese).
         """
         facts = self.facts
-        parts = [(clause, values) for _, clause, values in self._causes()]
+        parts = [(cause.clause, cause.values) for cause in self._causes()]
         if facts.state == "ready":
             parts.insert(0, ("ready", {"due": facts.due, "late": facts.now - facts.due}))
         if facts.progress is not None and self._is_held:
@@ -102,14 +108,16 @@ class Explanation(msgspec.Struct, frozen=True):
         return str(semicolon.join([first, *others]))
 
     def _causes(self) -> Iterator[Cause]:
+        """Yield the causes, the most important one first."""
         facts = self.facts
         end = facts.end
         match facts.state:
             case None if end is not None and end.how != "dead":
                 by = " by" if end.by else ""
-                yield end.how, end.how + by, {"by": end.by, **self._since(end.moment)}
+                values = {"by": end.by, **self._since(end.moment)}
+                yield Cause(end.how, end.how + by, values)
             case None:
-                yield "missing", "missing", {}
+                yield Cause("missing", "missing", {})
             case "delayed":
                 yield self._delayed()
             case "ready":
@@ -118,51 +126,52 @@ class Explanation(msgspec.Struct, frozen=True):
                 yield self._leased()
                 if facts.stopping is not None and self._is_held:
                     by = " by" if facts.stopping else ""
-                    asked = {"actor": facts.stopping, "holder": facts.holder}
-                    yield "stopping", f"stopping{by}", asked
+                    request = {"actor": facts.stopping, "holder": facts.holder}
+                    yield Cause("stopping", f"stopping{by}", request)
             case "dead":
-                yield "dead", "dead", {**self._failure(), **self._since(facts.ended)}
+                yield Cause("dead", "dead", {**self._failure(), **self._since(facts.ended)})
             case "acked" | "expired":
-                yield facts.state, facts.state, self._since(facts.ended)
+                yield Cause(facts.state, facts.state, self._since(facts.ended))
 
     def _delayed(self) -> Cause:
         facts = self.facts
         values = {"due": facts.due, "left": facts.due - facts.now}
-        if facts.planned is None:
-            return "delayed", "delayed", values
+        if facts.planned is None:  # it was never delivered
+            return Cause("delayed", "delayed", values)
         if facts.failure is None:
-            return "returned", "returned", values
-        return "retry", "retry", {**values, **self._failure()}
+            return Cause("returned", "returned", values)
+        return Cause("retry", "retry", {**values, **self._failure()})
 
     def _ready(self) -> Iterator[Cause]:
         facts = self.facts
-        pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)
-        if pause.until is None and pause.since is None:
-            yield "paused", "paused before", {"actor": pause.actor}
-        elif pause.until is None:
-            name = "paused by" if pause.actor else "paused"
-            yield "paused", name, {"actor": pause.actor, **self._since(pause.since)}
+        pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)  # one that is over
+        is_paused = pause.until is None
+        if is_paused and pause.since is None:
+            yield Cause("paused", "paused before", {"actor": pause.actor})
+        elif is_paused:
+            clause = "paused by" if pause.actor else "paused"
+            yield Cause("paused", clause, {"actor": pause.actor, **self._since(pause.since)})
         if facts.limited is not None:
             yield self._limit(facts.limited)
         for subscription in facts.subscriptions or ():
-            name = "subscription paused" if subscription.paused else "circuit"
-            since = self._since(subscription.since)
+            clause = "subscription paused" if subscription.paused else "circuit"
             values = {
                 "name": subscription.name,
                 "error": subscription.reason or "-",
                 "until": subscription.until,
-                **since,
+                **self._since(subscription.since),
             }
-            yield "subscription", name, values
+            yield Cause("subscription", clause, values)
         yield from self._workers()
         if facts.failure is not None and facts.attempt:
-            yield "failed", "failed", self._failure()
+            yield Cause("failed", "failed", self._failure())
         if facts.ahead:
-            name = "ahead more" if facts.ahead > AHEAD else "ahead"
-            name += "" if facts.limited is None else " of its group"
-            yield "ahead", name, {"count": min(facts.ahead, AHEAD)}
-        elif pause.until is not None and facts.limited is None and self._is_served:
-            yield "next", "next", {}
+            clause = "ahead more" if facts.ahead > AHEAD else "ahead"
+            if facts.limited is not None:
+                clause += " of its group"
+            yield Cause("ahead", clause, {"count": min(facts.ahead, AHEAD)})
+        elif not is_paused and facts.limited is None and self._is_served:
+            yield Cause("next", "next", {})
 
     @property
     def _is_held(self) -> bool:
@@ -171,29 +180,32 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def _is_served(self) -> bool:
+        """Whether workers serve the queue, and no subscription sends nothing."""
         return bool(self.facts.workers) and not self.facts.subscriptions
 
     def _limit(self, limited: Limited) -> Cause:
-        name, values = limited.by.replace("_", " "), {"running": limited.running}
-        if limited.until is None:
-            return "limit", name, {"count": limited.value, **values}
+        clause = limited.by.replace("_", " ")
+        values: dict[str, Any] = {"running": limited.running}
+        if limited.until is None:  # a limit of running messages, not a rate
+            return Cause("limit", clause, {"count": limited.value, **values})
         remaining = {"until": limited.until, "left": limited.until - self.facts.now}
-        return "limit", name, {"rate": rate_text(limited.value), **remaining, **values}
+        rate = rate_text(limited.value)
+        return Cause("limit", clause, {"rate": rate, **remaining, **values})
 
     def _workers(self) -> Iterator[Cause]:
         workers = self.facts.workers
         if workers is not None and not workers:
-            yield "no-worker", "no-worker", {}
+            yield Cause("no-worker", "no-worker", {})
         elif workers and all(worker.busy for worker in workers):
             places = sum(worker.places or 0 for worker in workers)
             values = {"places": places, "workers": len(workers)}
-            lasting = [(worker.since, worker) for worker in workers if worker.since is not None]
-            if not lasting:
-                yield "busy", "busy", values
+            beginnings = [(worker.since, worker) for worker in workers if worker.since is not None]
+            if not beginnings:
+                yield Cause("busy", "busy", values)
                 return
-            since, oldest = min(lasting, key=lambda pair: pair[0])
-            longest = {"longest": oldest.longest, "holder": oldest.holder}
-            yield "busy", "busy with", {**values, **longest, **self._since(since)}
+            since, worker = min(beginnings, key=lambda pair: pair[0])
+            longest = {"longest": worker.longest, "holder": worker.holder}
+            yield Cause("busy", "busy with", {**values, **longest, **self._since(since)})
 
     def _leased(self) -> Cause:
         facts = self.facts
@@ -205,27 +217,28 @@ class Explanation(msgspec.Struct, frozen=True):
         }
         if facts.until <= facts.now:
             if facts.stopping is not None:
-                return "lapsed", "lapsed stopping", values
+                return Cause("lapsed", "lapsed stopping", values)
             if facts.successor is None:
-                return "lapsed", "lapsed", values
-            return "lapsed", "lapsed successor", {**values, "due": facts.successor}
+                return Cause("lapsed", "lapsed", values)
+            return Cause("lapsed", "lapsed successor", {**values, "due": facts.successor})
         if facts.since is None:
-            return "leased", "leased before", values
+            return Cause("leased", "leased before", values)
         values |= {"extended": facts.extended, **self._since(facts.since)}
-        return "leased", "leased extended" if facts.extended else "leased", values
+        return Cause("leased", "leased extended" if facts.extended else "leased", values)
 
     def _since(self, moment: int | None) -> dict[str, Any]:
-        """Return a time in the past, and how long ago it was."""
+        """Return the values of a time in the past, and of how long ago it was; `None`: now."""
         moment = self.facts.now if moment is None else moment
         return {"since": moment, "lasting": self.facts.now - moment}
 
     def _failure(self) -> dict[str, Any]:
+        """Return the values of the last failure."""
         facts = self.facts
         error = None if facts.failure is None else facts.failure.reason
         return {"attempt": facts.attempt, "attempts": facts.attempts, "error": error}
 
 
-LONGEST = 300
+MOST_CHARACTERS = 300
 """How many characters of an error a sentence shows."""
 
 
@@ -247,21 +260,22 @@ def render(clause: str, values: Mapping[str, Any], language: str) -> str:
     return text
 
 
-_MOMENTS = {"due", "since", "until"}
-_SPANS = {"left", "late", "lasting"}
-_COUNTS = {"count", "places", "running", "workers", "extended", "attempt", "attempts"}
+_TIME_NAMES = {"due", "since", "until"}
+_DURATION_NAMES = {"left", "late", "lasting"}
+_COUNT_NAMES = {"count", "places", "running", "workers", "extended", "attempt", "attempts"}
 
 
 def _text(name: str, value: Any, language: str) -> str:
+    """Return a value of a clause as text; its name says what it is."""
     if value is None:
         return "-"
-    if name in _MOMENTS:
+    if name in _TIME_NAMES:
         return f"{to_datetime(value):%Y-%m-%d %H:%M:%S} UTC"
-    if name in _SPANS:
+    if name in _DURATION_NAMES:
         return format_duration(max(0, value))
-    if name in _COUNTS:
+    if name in _COUNT_NAMES:
         return f"{value:,}"
     if value == LAPSED:
         return str(clauses()["lease-lapsed"][language])
-    lines = str(value).splitlines() or ["-"]
-    return lines[0][:LONGEST] or "-"
+    first_line, *_ = str(value).splitlines() or [""]
+    return first_line[:MOST_CHARACTERS] or "-"

@@ -29,31 +29,42 @@ class Family(NamedTuple):
     labels: str = ""
     """The names of its labels; the first one names what has the figures, such as a queue."""
     value: Callable[[Any], Any] = lambda value: value
-    """Returns the value from the figures, a `Histogram`, or values by the second label."""
+    """Returns the value from the figures: a number, a `Histogram`, or these by the second label."""
 
     def of(self, by_name: Mapping[str, Any]) -> "Metric":
-        """Return the metric with the values of all figures, by the first label."""
-        count = len(self.labels.split())
-        samples: list[tuple[list[str], tuple[Any, ...]]] = []
+        """Return the metric with the values of all figures.
+
+        Args:
+            by_name: figures, such as the counts of a queue, by the value of the first label.
+        """
+        label_count = len(self.labels.split())
+        samples: list[Sample] = []
         for name, figures in by_name.items():
             value = self.value(figures)
-            parts = value if isinstance(value, Mapping) else {"": value}
-            for second, figure in parts.items():
-                values = (
-                    (figure.cumulative(), figure.sum)
-                    if isinstance(figure, Histogram)
-                    else (figure,)
-                )
-                samples.append(([name, second][:count], values))
+            by_second_label = value if isinstance(value, Mapping) else {"": value}
+            for second, figure in by_second_label.items():
+                values: tuple[Any, ...] = (figure,)
+                if isinstance(figure, Histogram):
+                    values = figure.cumulative(), figure.sum
+                samples.append(Sample([name, second][:label_count], values))
         return Metric(self, samples)
+
+
+class Sample(NamedTuple):
+    """The value of a metric for one set of labels."""
+
+    labels: list[str]
+    """The values of the labels."""
+    values: tuple[Any, ...]
+    """The number or, of a histogram, its buckets and the sum."""
 
 
 class Metric(NamedTuple):
     """A metric with what it was at one time."""
 
     family: Family
-    samples: list[tuple[list[str], tuple[Any, ...]]]
-    """The values of the labels; with the number or, of a histogram, its buckets and the sum."""
+    samples: list[Sample]
+    """One for each set of labels."""
 
 
 STORE_UP = Family("gauge", "bide_store_up", "Whether the store answers.")

@@ -32,22 +32,22 @@ from bide.undoing.steps import forget_changes
 REGISTER = InternalQueue.WORKERS.value
 """The register: the queue of reports, one in each namespace that has workers."""
 
-BEAT = 5.0
+BEAT_SECONDS = 5.0
 """Seconds between two reports of a process."""
 
 SILENT = 20_000
 """Milliseconds without a report after which a process counts as dead."""
 
-WINDOW = 12
+WINDOW_BEATS = 12
 """The lateness of deliveries is in so many reports: for a minute."""
 
-PATIENCE = 2.0
+FAREWELL_SECONDS = 2.0
 """The maximum time to delete a report at the end, in seconds."""
 
 SWEEP_EVERY = 60
 """The number of beats after which the reports of dead processes are deleted."""
 
-REMEMBER = 60.0
+REMEMBER_SECONDS = 60.0
 """Seconds for which a process is listed after it was last seen."""
 
 READ_MOST = 1_000
@@ -156,15 +156,18 @@ def read(message: Message) -> Report | None:
     except InvalidArgument as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
-    home = message.queue.removesuffix(REGISTER)
-    named = {
-        field: {home + queue: figure for queue, figure in getattr(report, field).items()}
+    namespace_prefix = message.queue.removesuffix(REGISTER)  # "shop/", or ""
+    figures = {
+        field: {
+            namespace_prefix + queue: figure for queue, figure in getattr(report, field).items()
+        }
         for field in ("lateness", "busy", "causes", "gaps")
     }
     workers = {
-        holder: [home + queue for queue in queues] for holder, queues in report.workers.items()
+        holder: [namespace_prefix + queue for queue in queues]
+        for holder, queues in report.workers.items()
     }
-    return msgspec.structs.replace(report, workers=workers, **named)
+    return msgspec.structs.replace(report, workers=workers, **figures)
 
 
 class Recent(NamedTuple):
@@ -190,13 +193,14 @@ def recent_reports(registers: Iterable[str], now: int) -> Steps[tuple[list[Recen
     reports: list[Recent] = []
     partly = False
     for register in registers:
-        most = MAX_BYTES if register == REGISTER else READ_BYTES
-        page: Page = yield Scan(register, "next", limit=READ_MOST, max_bytes=most)
+        # Only the namespaces of clients are limited further: see `READ_BYTES`.
+        max_bytes = MAX_BYTES if register == REGISTER else READ_BYTES
+        page: Page = yield Scan(register, "next", limit=READ_MOST, max_bytes=max_bytes)
         partly = partly or page.cursor is not None
         for message in page.messages:
             silent = now - message.due if message.state == "ready" else None
             report = read(message)
-            if report is not None and (silent is None or silent <= REMEMBER * 1000):
+            if report is not None and (silent is None or silent <= REMEMBER_SECONDS * 1000):
                 reports.append(Recent(register, report, silent))
     return reports, partly
 
@@ -218,17 +222,23 @@ class LastMinute:
     """
 
     def __init__(self) -> None:
-        self._before: deque[dict[str, Tally]] = deque([{}] * WINDOW, WINDOW)
+        self._earlier: deque[dict[str, Tally]] = deque([{}] * WINDOW_BEATS, WINDOW_BEATS)
+        """What was counted at the last calls of `of`, the oldest first, by queue."""
 
     def of(self, tallies: Mapping[str, Tally]) -> dict[str, Tally]:
-        """Return the part of the last minute; call it every `BEAT` seconds.
+        """Return the part of the last minute; call it every `BEAT_SECONDS` seconds.
 
         Args:
-            tallies: so far, by queue.
+            tallies: what was counted so far, by queue.
         """
-        base = self._before[0]
-        self._before.append({name: tally.late_since(Tally()) for name, tally in tallies.items()})
-        return {name: tally.late_since(base.get(name, Tally())) for name, tally in tallies.items()}
+        minute_ago = self._earlier[0]
+        # Since nothing: a copy, which later deliveries do not change.
+        copies = {queue: tally.late_since(Tally()) for queue, tally in tallies.items()}
+        self._earlier.append(copies)
+        return {
+            queue: tally.late_since(minute_ago.get(queue, Tally()))
+            for queue, tally in tallies.items()
+        }
 
 
 @dataclass(eq=False)
@@ -247,8 +257,10 @@ class Heartbeat:
     tallies: Callable[[], Mapping[str, Tally]]
     """Returns what was done so far, by queue."""
     _recent: LastMinute = field(default_factory=LastMinute)
-    _listed: bool = False
-    _complained: bool = False
+    _is_in_register: bool = False
+    """Whether the store has a report of this process."""
+    _has_complained: bool = False
+    """Whether the last beat failed, which is logged once."""
 
     async def keep(self) -> None:
         """Report until this is cancelled; then delete the report."""
@@ -256,31 +268,37 @@ class Heartbeat:
         try:
             while True:
                 try:
-                    await self._say()
-                    if beats % SWEEP_EVERY == 0 and self._listed:
-                        # Those that are due are of processes that are dead.
-                        await self.lane.acall(Purge(REGISTER, "ready"))
-                    if beats % SWEEP_EVERY == 0 and not self.lane.capabilities.takes_back:
-                        await arun_steps(forget_changes(), self.lane.acall)
-                    self._complained = False
+                    await self._send_report()
+                    if beats % SWEEP_EVERY == 0:
+                        await self._sweep()
+                    self._has_complained = False
                 except BideError as error:
-                    if not self._complained:
+                    if not self._has_complained:
                         _log.info("this process cannot report that it is alive: %s", error)
-                    self._complained = True
+                    self._has_complained = True
                 beats += 1
-                await sleep(self.clock, BEAT)
+                await sleep(self.clock, BEAT_SECONDS)
         finally:
-            await self._leave()
+            await self._delete_report()
 
-    async def _leave(self) -> None:
-        if self._listed:
+    async def _sweep(self) -> None:
+        """Delete what nobody needs any more: reports of dead processes, and old undo records."""
+        if self._is_in_register:
+            await self.lane.acall(Purge(REGISTER, "ready"))  # a report of a dead process is due
+        if not self.lane.capabilities.takes_back:  # else the store does so itself
+            await arun_steps(forget_changes(), self.lane.acall)
+
+    async def _delete_report(self) -> None:
+        """Delete the report at the end; without an answer, it stays until it is overdue."""
+        if self._is_in_register:
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(FAREWELL_SECONDS):
                     await self.lane.acall(delete_report(self.process))
             except (BideError, TimeoutError) as error:
                 _log.debug("the report of this process stays until it is overdue: %s", error)
 
-    async def _say(self) -> None:
+    async def _send_report(self) -> None:
+        """Put the report, or delete it if there is nothing to report."""
         report = self.report()
         report.workers = {holder: sorted(queues) for holder, queues in report.workers.items()}
         for queue, recent in self._recent.of(self.tallies()).items():
@@ -293,7 +311,7 @@ class Heartbeat:
                 }
         if report.workers or report.lateness:
             await self.lane.acall(put_report(self.process, report))
-            self._listed = True
-        elif self._listed:
+            self._is_in_register = True
+        elif self._is_in_register:
             await self.lane.acall(delete_report(self.process))
-            self._listed = False
+            self._is_in_register = False

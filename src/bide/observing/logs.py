@@ -35,6 +35,7 @@ FIELDS = (
     "token",
     "request",
 )
+"""Attributes of records that JSON has as fields of their own."""
 
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
@@ -43,7 +44,7 @@ _CONTROL = re.compile(
 line or show nothing; tab and end of line are not."""
 
 
-PLAIN = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
+PLAIN_FORMAT = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
 
 
 MAX_MESSAGE = 4_000
@@ -116,7 +117,7 @@ class PlainFormatter(logging.Formatter):
         """Return the record as text with visible control characters."""
         text = super().format(record)
         reason = str(record.__dict__.get("reason", ""))
-        _, _, trace = reason.partition("\n")
+        _error, _, trace = reason.partition("\n")
         if trace and not record.exc_info:
             if logging.getLogger().level <= logging.DEBUG:
                 text = f"{text}\n{trace}"
@@ -151,16 +152,16 @@ def configure(*, as_json: bool, level: str) -> None:
         level: the lowest level that is logged.
     """
     handler = StderrHandler()
-    handler.setFormatter(JsonFormatter() if as_json else PlainFormatter(PLAIN))
+    handler.setFormatter(JsonFormatter() if as_json else PlainFormatter(PLAIN_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # It logs tracebacks of lost connections, which bide logs itself.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
 
-REMIND = 600.0
+REMIND_SECONDS = 600.0
 """Seconds after which the traceback of a cause is shown again."""
 
-MOST = 1_000
+MOST_CAUSES = 1_000
 """The number of causes that are remembered."""
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line \d+, in ')
@@ -181,7 +182,8 @@ class Tracebacks:
     """
 
     def __init__(self) -> None:
-        self._shown: BoundedDict[tuple[str, ...], float] = BoundedDict(MOST)
+        self._shown: BoundedDict[tuple[str, ...], float] = BoundedDict(MOST_CAUSES)
+        """By type and frames: when the traceback was shown, in Unix seconds."""
 
     def admit(self, reason: str, now: float) -> bool:
         """Tell whether to show the traceback of a failure; never if it has none.
@@ -190,13 +192,14 @@ class Tracebacks:
             reason: a line with the error, and its traceback below.
             now: in seconds.
         """
-        first, *trace = reason.splitlines()
+        error, *trace = reason.splitlines()
         frames = [line for line in trace if _FRAME.match(line)]
         if not frames:
             return False
-        cause = (first.partition(":")[0], *frames)
-        before = self._shown.get(cause)
-        if before is not None and now < before + REMIND:
+        error_type, _, _text = error.partition(":")
+        cause = (error_type, *frames)
+        shown_at = self._shown.get(cause)
+        if shown_at is not None and now < shown_at + REMIND_SECONDS:
             return False
         self._shown[cause] = now
         return True
@@ -216,20 +219,23 @@ def folded(trace: str) -> str:
             g()
         ValueError
     """
-    kept: list[str] = []
-    run: list[list[str]] = []  # frames of libraries, each with its lines
-    names: dict[str, None] = {}
-    for line in [*trace.splitlines(), ""]:
+    lines: list[str] = []
+    library_frames: list[list[str]] = []  # those that follow each other, each with its lines
+    libraries: dict[str, None] = {}  # in the order of their frames
+    end_mark = ""  # a line that is no frame, so that the last frames are written, too
+    for line in [*trace.splitlines(), end_mark]:
         if _FRAME.match(line) and (library := _LIBRARY.match(line)) is not None:
-            run.append([line])
-            names[library[1]] = None
-        elif run and line.startswith("    "):
-            run[-1].append(line)
+            library_frames.append([line])
+            libraries[library[1]] = None
+        elif library_frames and line.startswith("    "):  # the code of the frame
+            library_frames[-1].append(line)
         else:
-            if len(run) > 2:
-                kept += [f"  ... {len(run) - 1} frames in {', '.join(names)}", *run[-1]]
+            if len(library_frames) > 2:
+                hidden_count = len(library_frames) - 1
+                lines.append(f"  ... {hidden_count} frames in {', '.join(libraries)}")
+                lines += library_frames[-1]
             else:
-                kept += [part for frame in run for part in frame]
-            run, names = [], {}
-            kept.append(line)
-    return "\n".join(kept[:-1])
+                lines += [part for frame in library_frames for part in frame]
+            library_frames, libraries = [], {}
+            lines.append(line)
+    return "\n".join(lines[:-1])

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from socket import gaierror
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from bide.lane.lane import Lane
 from bide.model.commands import Count
@@ -83,13 +83,11 @@ def _for_prometheus(metric: Metric) -> "PrometheusMetric":
     from prometheus_client import core
 
     family = metric.family
-    made = getattr(core, f"{family.type.title()}MetricFamily")(
-        family.name, family.text, labels=family.labels.split()
-    )
+    family_class = getattr(core, f"{family.type.title()}MetricFamily")  # such as GaugeMetricFamily
+    prometheus_metric = family_class(family.name, family.text, labels=family.labels.split())
     for labels, values in metric.samples:
-        made.add_metric(labels, *values)
-    of_prometheus: PrometheusMetric = made
-    return of_prometheus
+        prometheus_metric.add_metric(labels, *values)
+    return cast("PrometheusMetric", prometheus_metric)
 
 
 class MetricsServer:
@@ -106,6 +104,7 @@ class MetricsServer:
         self._registry = registry
         self._host = host
         self._running: tuple[WSGIServer, Thread] | None = None
+        """The server, and the thread that it runs in; `None` while it is closed."""
 
     def open(self) -> None:
         """Start to serve.
@@ -116,11 +115,12 @@ class MetricsServer:
         from prometheus_client import start_http_server
 
         try:
-            self._running = start_http_server(self.port, self._host, self._registry)
+            server, thread = start_http_server(self.port, self._host, self._registry)
         except OSError as error:
-            what = f"metrics={self._host}:{self.port} cannot be listened on"
-            raise unlistenable(what, error) from error
-        self.port = self._running[0].server_port
+            text = f"metrics={self._host}:{self.port} cannot be listened on"
+            raise unlistenable(text, error) from error
+        self._running = server, thread
+        self.port = server.server_port
 
     def __enter__(self) -> Self:
         self.open()
@@ -139,11 +139,11 @@ class MetricsServer:
             self._running = None
 
 
-def unlistenable(what: str, error: OSError) -> InvalidArgument:
+def unlistenable(text: str, error: OSError) -> InvalidArgument:
     """Return an error with the cause and the fix.
 
     Args:
-        what: the beginning of the text, with the port.
+        text: the beginning of the text, with the port.
         error: the error of the attempt to listen.
 
     Example:
@@ -151,6 +151,6 @@ def unlistenable(what: str, error: OSError) -> InvalidArgument:
         'port=80 is no port: Permission denied'
     """
     number = None if isinstance(error, gaierror) else error.errno  # it has numbers of its own
-    why = os.strerror(number) if number else error.strerror or str(error)
+    cause = os.strerror(number) if number else error.strerror or str(error)
     fix = "take a free port of 1024 or more, at an address of this machine"
-    return InvalidArgument(f"{what}: {why}; {fix}")
+    return InvalidArgument(f"{text}: {cause}; {fix}")

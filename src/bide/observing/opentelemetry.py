@@ -29,9 +29,10 @@ def sending_span(command: Put) -> Iterator[Put]:
     items = command.items
     attributes = messaging_attributes("put", "send", command.queue)
     if len(items) == 1:
+        (item,) = items
         attributes |= {
-            "messaging.message.id": items[0].id,
-            "messaging.message.body.size": len(items[0].data),
+            "messaging.message.id": item.id,
+            "messaging.message.body.size": len(item.data),
         }
     else:
         attributes["messaging.batch.message_count"] = len(items)

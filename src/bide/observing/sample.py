@@ -9,13 +9,13 @@ from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
 from bide.model.internal_queues import InternalQueue
 from bide.model.replies import Counts, Forecasted, Page
-from bide.observing.heartbeat import REMEMBER, Busy, recent_reports
+from bide.observing.heartbeat import REMEMBER_SECONDS, Busy, recent_reports
 from bide.observing.tally import Histogram, total
 
-HELD_MOST = 1_000
+MOST_HELD = 1_000
 """The maximum number of held messages of a queue that a sample reads."""
 
-SLIGHT = 100.0
+SLIGHT_LATENESS = 100.0
 """Milliseconds of lateness of a queue in a minute that need no explanation."""
 
 
@@ -45,8 +45,12 @@ class Worker(msgspec.Struct, omit_defaults=True):
     @property
     def longest(self) -> tuple[str, Busy] | None:
         """The queue and the delivery that it has handled for the longest time."""
-        lasting = [(name, busy) for name, busy in self.busy.items() if busy.since is not None]
-        return min(lasting, key=lambda pair: pair[1].since or 0, default=None)
+        longest: tuple[str, Busy] | None = None
+        earliest = float("inf")
+        for queue, busy in self.busy.items():
+            if busy.since is not None and busy.since < earliest:
+                longest, earliest = (queue, busy), busy.since
+        return longest
 
 
 class Lateness(msgspec.Struct, frozen=True):
@@ -64,11 +68,11 @@ class Lateness(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, histogram: Histogram) -> "Lateness":
         """Return the quantiles of a histogram."""
-        bounds = (histogram.quantile(share) for share in (0.5, 0.99))
-        median, most = (
-            None if bound is None or bound == float("inf") else _ms(bound) for bound in bounds
+        return cls(
+            _finite_ms(histogram.quantile(0.5)),
+            _finite_ms(histogram.quantile(0.99)),
+            histogram.count,
         )
-        return cls(median, most, histogram.count)
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -77,7 +81,9 @@ class Sample(msgspec.Struct, frozen=True):
     moment: float
     """Seconds of any clock; only differences count."""
     queues: dict[str, Counts]
+    """The counts by queue."""
     workers: dict[str, Worker] = {}
+    """The workers by holder."""
     lateness: dict[str, Lateness] = {}
     """By queue, if workers reported any."""
     partly: bool = False
@@ -94,20 +100,25 @@ class RecentWorkers:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, Worker] = {}
+        self._workers: dict[str, Worker] = {}
+        """Those that were seen lately, by holder."""
 
     def see(self, sample: Sample) -> list[Worker]:
-        """Return the workers that were seen lately, those that hold most first."""
-        for name, worker in self._known.items():
-            if name not in sample.workers:
+        """Return the workers that were seen lately, those that hold most first.
+
+        Args:
+            sample: the newest sample of the store.
+        """
+        for holder, worker in self._workers.items():
+            if holder not in sample.workers:  # it holds nothing now
                 worker.held, worker.until, worker.busy = {}, None, {}
-        self._known |= sample.workers
-        self._known = {
-            name: worker
-            for name, worker in self._known.items()
-            if sample.moment - worker.seen <= REMEMBER
+        self._workers |= sample.workers
+        self._workers = {
+            holder: worker
+            for holder, worker in self._workers.items()
+            if sample.moment - worker.seen <= REMEMBER_SECONDS
         }
-        return sorted(self._known.values(), key=lambda worker: (-worker.holds, worker.holder))
+        return sorted(self._workers.values(), key=lambda worker: (-worker.holds, worker.holder))
 
 
 class Rates(NamedTuple):
@@ -127,8 +138,13 @@ def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
     old, new = before.queues[queue].flow, after.queues[queue].flow
     if new.put < old.put:  # the store was deleted and made again
         return None
-    failed = (new.retried + new.died + new.lapsed) - (old.retried + old.died + old.lapsed)
-    return Rates((new.put - old.put) / seconds, (new.acked - old.acked) / seconds, failed / seconds)
+    failures_before = old.retried + old.died + old.lapsed
+    failures = new.retried + new.died + new.lapsed
+    return Rates(
+        put=(new.put - old.put) / seconds,
+        done=(new.acked - old.acked) / seconds,
+        failed=(failures - failures_before) / seconds,
+    )
 
 
 def main_cause(causes: Mapping[str, float] | None) -> str:
@@ -139,7 +155,7 @@ def main_cause(causes: Mapping[str, float] | None) -> str:
         ('backlog 90%', '')
     """
     total = sum((causes or {}).values())
-    if not causes or total < SLIGHT:
+    if not causes or total < SLIGHT_LATENESS:
         return ""
     cause = max(causes, key=lambda name: causes[name])
     return f"{cause} {causes[cause] / total:.0%}"
@@ -148,6 +164,11 @@ def main_cause(causes: Mapping[str, float] | None) -> str:
 def _ms(seconds: float) -> float:
     """Return milliseconds, without the noise of binary fractions."""
     return round(seconds * 1000, 3)
+
+
+def _finite_ms(bound: float | None) -> float | None:
+    """Return the bound of a quantile in milliseconds; `None`: there is none, or it is infinite."""
+    return None if bound is None or bound == float("inf") else _ms(bound)
 
 
 def take_sample(
@@ -163,7 +184,7 @@ def take_sample(
     Args:
         queues: the queues to count.
         registers: the queues with reports of workers; see `bide.observing.heartbeat`.
-        moment: the time of the sample.
+        moment: the time of the sample, in seconds of any clock.
         now: the store's clock, in Unix milliseconds.
         wanted: tells whether the workers of a queue are wanted, even if it does not exist yet.
         present: other processes that are alive, and their queues.
@@ -172,34 +193,38 @@ def take_sample(
     workers: dict[str, Worker] = {}
     partly = False
 
-    def see(
+    def add_worker(
         holder: str, works_on: Iterable[str], silent: int | None, busy: Mapping[str, Busy]
     ) -> None:
-        if not (named := sorted(filter(wanted, works_on))):
-            return  # it works on other queues
+        wanted_queues = sorted(filter(wanted, works_on))
+        if not wanted_queues:
+            return
         worker = workers.setdefault(holder, Worker(holder, seen=moment - (silent or 0) / 1000))
+        # One that holds messages, or has another report, was seen now: it is not silent.
         worker.silent = silent if worker.seen < moment else None
-        worker.held = dict.fromkeys(named, 0) | worker.held
-        worker.busy |= {name: busy[name] for name in named if name in busy}
+        worker.held = dict.fromkeys(wanted_queues, 0) | worker.held
+        worker.busy |= {name: busy[name] for name in wanted_queues if name in busy}
 
     for queue in queues:
-        counts = counts_by_queue[queue] = yield Count(queue)
+        counts: Counts = yield Count(queue)
+        counts_by_queue[queue] = counts
         if counts.sizes.leased:
-            page: Page = yield Scan(queue, "leased", limit=HELD_MOST)
+            page: Page = yield Scan(queue, "leased", limit=MOST_HELD)
             partly = partly or page.cursor is not None
             for message in page.messages:
-                name = message.holder or ""
-                worker = workers.setdefault(name, Worker(name, seen=moment))
+                holder = message.holder or ""
+                worker = workers.setdefault(holder, Worker(holder, seen=moment))
                 worker.held[message.queue] = worker.held.get(message.queue, 0) + 1
                 if message.until is not None:
                     worker.until = min(message.until, worker.until or message.until)
     for holder, works_on in (present or {}).items():
-        see(holder, works_on, None, {})
-    # That of the whole store first.
-    reports, more = yield from recent_reports(sorted(registers, key=len), now)
+        add_worker(holder, works_on, silent=None, busy={})
+    # The register of the whole store, whose name is the shortest, comes first: its reports decide
+    # which supervisor may replace a worker.
+    reports, has_more_reports = yield from recent_reports(sorted(registers, key=len), now)
     for register, report, silent in reports:
         for holder, works_on in report.workers.items():
-            see(holder, works_on, silent, report.busy)
+            add_worker(holder, works_on, silent, report.busy)
             if report.supervised and holder in workers and workers[holder].stops is None:
                 workers[holder].stops = InternalQueue.STOPS.beside(register)
     alive = [recent.report for recent in reports if recent.silent is None]
@@ -213,7 +238,14 @@ def take_sample(
         for queue, by_cause in total(report.causes for report in alive).items()
         if wanted(queue)
     }
-    return Sample(moment, counts_by_queue, workers, lateness, partly or more, causes)
+    return Sample(
+        moment=moment,
+        queues=counts_by_queue,
+        workers=workers,
+        lateness=lateness,
+        partly=partly or has_more_reports,
+        causes=causes,
+    )
 
 
 def sum_forecasts(forecasts: Sequence[Forecasted]) -> Forecasted:
@@ -226,9 +258,11 @@ def sum_forecasts(forecasts: Sequence[Forecasted]) -> Forecasted:
         >>> sum_forecasts([Forecasted(0, 1, [2, 3], 4), Forecasted(0, 0, [10, 0], 5)])
         Forecasted(start=0, overdue=1, buckets=[12, 3], later=9)
     """
+    first, *_ = forecasts
+    columns = zip(*[forecast.buckets for forecast in forecasts], strict=True)
     return Forecasted(
-        forecasts[0].start,
-        sum(forecast.overdue for forecast in forecasts),
-        [sum(column) for column in zip(*[forecast.buckets for forecast in forecasts], strict=True)],
-        sum(forecast.later for forecast in forecasts),
+        start=first.start,
+        overdue=sum(forecast.overdue for forecast in forecasts),
+        buckets=[sum(column) for column in columns],
+        later=sum(forecast.later for forecast in forecasts),
     )

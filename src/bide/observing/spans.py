@@ -57,7 +57,7 @@ def sending(command: Put) -> Iterator[Put]:
         senders = [sending_span, *SENDERS]
     if not senders:
         none_until = time.monotonic() + LOOK_AGAIN
-    with ExitStack() as opened:
+    with ExitStack() as open_spans:
         for sender in senders:
-            command = opened.enter_context(sender(command))
+            command = open_spans.enter_context(sender(command))
         yield command

@@ -27,7 +27,9 @@ BOUNDS = (
     1800.0,
 )
 """Upper bounds of the buckets in seconds, for lateness and duration."""
+
 _LIMITS = (*BOUNDS, float("inf"))
+"""The upper bounds of all buckets."""
 
 MOST = 1 << 53
 """The largest number that a histogram from another process may have."""
@@ -58,6 +60,7 @@ class Stats(msgspec.Struct):
 
 
 def _sum(figure: Any, other: Any) -> Any:
+    """Return the sum of two figures of the same form; mappings are added by their keys."""
     if isinstance(figure, Stats):
         return figure.plus(other)
     if isinstance(figure, Mapping):
@@ -69,6 +72,7 @@ def _sum(figure: Any, other: Any) -> Any:
 
 
 def _ceased(value: Any) -> Any:
+    """Return what remains of a figure after the end of its process; see `Stats.CURRENT`."""
     if isinstance(value, Stats):
         return value.ceased()
     if isinstance(value, Mapping):
@@ -91,13 +95,18 @@ class Histogram(Stats, gc=False, array_like=True):
         list[Annotated[int, msgspec.Meta(ge=0, le=MOST)]],
         msgspec.Meta(min_length=len(BOUNDS) + 1, max_length=len(BOUNDS) + 1),
     ] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    """The number of values in each bucket."""
     sum: Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)] = 0.0
+    """The sum of all values, in seconds."""
 
     def observe(self, *values: float) -> None:
         """Count values, in seconds."""
-        ordered, end = sorted(values), 0
+        # All values of a bucket at once: a batch has many, and most are close to each other.
+        ordered = sorted(values)
+        end = 0
         while end < len(ordered):
-            bucket, start = bisect_left(_LIMITS, ordered[end]), end
+            start = end
+            bucket = bisect_left(_LIMITS, ordered[start])
             end = bisect_right(ordered, _LIMITS[bucket], start)
             self.buckets[bucket] += end - start
         self.sum += sum(values)
@@ -116,10 +125,13 @@ class Histogram(Stats, gc=False, array_like=True):
         """Return the upper bound of the bucket with this quantile; infinity past the last bound.
 
         `None` if there are no values.
+
+        Args:
+            share: the share of the values that are within the bound: 0.5 for the median.
         """
-        wanted = share * self.count
-        for bound, total in zip(_LIMITS, accumulate(self.buckets), strict=True):
-            if total and total >= wanted:
+        wanted_count = share * self.count
+        for bound, count_within in zip(_LIMITS, accumulate(self.buckets), strict=True):
+            if count_within and count_within >= wanted_count:
                 return bound
         return None
 
@@ -152,6 +164,7 @@ class Tally(Stats, gc=False):
     causes: dict[str, Histogram] = {}
     """Why deliveries began late, by cause; see `bide.consuming.late_causes`."""
     running: int = 0
+    """Handlers that run."""
     waiting: int = 0
     """Claimed, and waiting for a free handler."""
     longest: float = 0.0

@@ -13,7 +13,11 @@ PARENT = "traceparent"
 def stamped(command: Put, context: Mapping[str, str], mark: str) -> Put:
     """Return a put with this context in the headers of its messages.
 
-    A message that has the header `mark` keeps its own; no header of a message is replaced.
+    Args:
+        command: the put.
+        context: the headers that carry the context.
+        mark: the header by which a context is recognized: a message that has it keeps its own. No
+            header of a message is replaced.
     """
     items = [
         item

@@ -34,7 +34,7 @@ Span = tuple[float, float]
 STOPS = InternalQueue.STOPS.value
 """The queue of requests to replace a process of the whole store."""
 
-VALID = 60_000
+VALID_MS = 60_000
 """Milliseconds after which a request is void: the name may belong to another process by then."""
 
 
@@ -76,21 +76,21 @@ def list_workers(
         now: the store's clock, in Unix milliseconds.
         own: returns the caller's name of a queue; `None`: it is not for the caller.
     """
-    workers: dict[tuple[str, str], WorkerProcess] = {}
+    workers: dict[tuple[str, str], WorkerProcess] = {}  # by holder and register
     reports, partly = yield from recent_reports(registers, now)
     for register, report, silent in reports:
         busy = {name: state for queue, state in report.busy.items() if (name := own(queue))}
         stops = own(InternalQueue.STOPS.beside(register)) if report.supervised else None
         for holder, queues in report.workers.items():
-            if named := sorted(name for queue in queues if (name := own(queue))):
-                worker = WorkerProcess(holder, named, busy, silent, stops)
+            if names := sorted(name for queue in queues if (name := own(queue))):
+                worker = WorkerProcess(holder, names, busy, silent, stops)
                 key = holder, register
-                workers[key] = _together(workers[key], worker) if key in workers else worker
+                workers[key] = _merged(workers[key], worker) if key in workers else worker
     return Workers([workers[key] for key in sorted(workers)], partly)
 
 
-def _together(report: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
-    """Return what two reports say of a process."""
+def _merged(report: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
+    """Return what two reports say of a process; one of them may be overdue."""
     silent = None
     if report.silent is not None and other.silent is not None:
         silent = min(report.silent, other.silent)
@@ -103,7 +103,7 @@ def _together(report: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
 def request_stop(stops: str, holder: str, actor: str | None) -> Put:
     """Return the command that asks the supervisor of a process to replace it."""
     data = msgspec.json.encode({"actor": actor})
-    item = Item(check_name(holder, "holder"), data, delay=VALID)
+    item = Item(check_name(holder, "holder"), data, delay=VALID_MS)
     return Put(stops, [item], "replace", actor=actor)
 
 
@@ -113,28 +113,29 @@ def withdraw_stop(stops: str, holder: str) -> Cancel:
 
 
 def find_requests(holders: list[str], stops: str = STOPS) -> Find:
-    """Return the command that finds the requests about some processes."""
+    """Return the command that finds the requests about some processes, by holder."""
     return Find(stops, holders)
 
 
 def take_requests(holders: list[str]) -> Steps[dict[str, str]]:
-    """Return who asked to replace which of some processes, and delete these requests.
+    """Delete the requests about some processes; return who made each, by holder.
 
     Args:
         holders: the names under which the processes claim.
     """
-    taken: dict[str, str] = {}
+    requesters: dict[str, str] = {}
     reply: Found = yield find_requests(holders)
     for message in reply.messages:
         if message is not None:
             withdrawn: Outcomes = yield withdraw_stop(STOPS, message.id)
-            actor = _asked(message)
-            if actor is not None and withdrawn.outcomes[0].done:
-                taken[message.id] = actor
-    return taken
+            (outcome,) = withdrawn.outcomes
+            requester = _requester(message)
+            if requester is not None and outcome.done:  # else another supervisor has taken it
+                requesters[message.id] = requester
+    return requesters
 
 
-def _asked(message: Message) -> str | None:
+def _requester(message: Message) -> str | None:
     """Return who made a request, "an unknown user" if that is missing; `None` if it is void."""
     if message.state != "delayed":
         return None
@@ -146,13 +147,13 @@ def _asked(message: Message) -> str | None:
     return name if isinstance(name, str) else "an unknown user"
 
 
-GAPS = 5
+MOST_GAPS = 5
 """How many gaps of a queue a process reports at most."""
 
 _log = logger("bide.worker")
 
 
-class Seen(NamedTuple):
+class SeenProcess(NamedTuple):
     """What is known of another process."""
 
     report: Report
@@ -171,23 +172,33 @@ async def read_gaps(lane: Lane, queues: Sequence[str], began: int) -> dict[str, 
         queues: those that this process serves.
         began: when this process began, in Unix milliseconds.
     """
-    others: list[Seen] = []
+    others: list[SeenProcess] = []
     try:
         page = expect(Page, await lane.acall(Scan(REGISTER, "next", limit=READ_MOST)))
     except StoreError as error:  # such as a token that may not read: the others are unknown
         _log.debug("the reports of other workers could not be read: %s", error)
     else:
-        reports = [(read(message), message.due) for message in page.messages]
-        others = [seen_of(report, due, began) for report, due in reports if report is not None]
+        for message in page.messages:
+            report = read(message)
+            if report is not None:
+                others.append(seen_of(report, message.due, began))
     return gaps_before(queues, others, began)
 
 
-def seen_of(report: Report, due: int, now: int) -> Seen:
-    """Return what a report tells: its message is due when the process has been silent for long."""
-    return Seen(report, float("inf") if due > now else due - SILENT)
+def seen_of(report: Report, due: int, now: int) -> SeenProcess:
+    """Return what a report tells of its process.
+
+    Args:
+        report: the report.
+        due: when its message is due: `SILENT` after the report, unless another one replaces it.
+        now: the time, in Unix milliseconds.
+    """
+    return SeenProcess(report, float("inf") if due > now else due - SILENT)
 
 
-def gaps_before(queues: Iterable[str], others: Sequence[Seen], began: int) -> dict[str, list[Span]]:
+def gaps_before(
+    queues: Iterable[str], others: Sequence[SeenProcess], began: int
+) -> dict[str, list[Span]]:
     """Return for each queue when no worker served it before this process began.
 
     Args:
@@ -197,25 +208,32 @@ def gaps_before(queues: Iterable[str], others: Sequence[Seen], began: int) -> di
 
     Example:
         >>> old = Report({"web1:7": ["q"]}, began=100)
-        >>> gaps_before(["q", "r"], [Seen(old, 500.0)], 900)
+        >>> gaps_before(["q", "r"], [SeenProcess(old, 500.0)], 900)
         {'q': [(0.0, 100.0), (500.0, 900.0)], 'r': [(0.0, 900.0)]}
     """
     return {queue: _gaps(queue, others, float(began)) for queue in queues}
 
 
-def _gaps(queue: str, others: Sequence[Seen], began: float) -> list[Span]:
+def _gaps(queue: str, others: Sequence[SeenProcess], began: float) -> list[Span]:
+    """Return when no worker served a queue before this process began, the latest gaps."""
     workers = [
         worker
         for worker in others
         if any(queue in names for names in worker.report.workers.values())
     ]
     served = sorted((float(worker.report.began), min(worker.until, began)) for worker in workers)
-    at = min((start for start, _ in served), default=began)
-    # Before the first process that is known of, what that one had found out.
-    known = {gap for worker in workers for gap in worker.report.gaps.get(queue, ()) if gap[1] <= at}
-    gaps = sorted(known) or [(0.0, at)]
+    first_began = min((start for start, _ in served), default=began)
+    # Of the time before the first process that is known, the processes report what they know.
+    reported = {
+        (start, end)
+        for worker in workers
+        for start, end in worker.report.gaps.get(queue, ())
+        if end <= first_began
+    }
+    gaps = sorted(reported) or [(0.0, first_began)]
+    served_until = first_began
     for start, end in (*served, (began, began)):
-        if start > at:
-            gaps.append((at, start))
-        at = max(at, end)
-    return gaps[-GAPS:]
+        if start > served_until:
+            gaps.append((served_until, start))
+        served_until = max(served_until, end)
+    return gaps[-MOST_GAPS:]

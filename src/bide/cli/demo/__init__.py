@@ -87,7 +87,7 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
     Raises:
         click.ClickException: it did not start; it has printed why.
     """
-    say = warn if out.as_json else out.text
+    announce = warn if out.as_json else out.text  # stdout is for JSON alone
     require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
     with Queue(QUEUE, store) as queue:
         queue.counts()  # makes the store
@@ -100,12 +100,13 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
     ) as process:
         try:
             assert process.stdout is not None
-            where = " ".join(process.stdout.readline().split()[-1:])
-            if "://" not in where:
+            words = process.stdout.readline().split()
+            url = words[-1] if words else ""  # the line is "... is at http://..."
+            if "://" not in url:
                 raise click.ClickException("the dashboard did not start")
-            say(f"the dashboard is at {where}")
+            announce(f"the dashboard is at {url}")
             yield
-            say(f"the dashboard stays open at {where}; Ctrl-C ends it")
+            announce(f"the dashboard stays open at {url}; Ctrl-C ends it")
             with suppress(KeyboardInterrupt, SystemExit):
                 process.wait()
         finally:
@@ -113,7 +114,13 @@ def _dashboard(out: Output, store: str) -> Iterator[None]:
 
 
 def _watch(out: Output, stage: Stage, looks: Iterable[None]) -> None:
-    """Show the stage at each look."""
+    """Show the stage at each look: as a picture, as lines, or with JSON not at all.
+
+    Args:
+        out: where to show it.
+        stage: the stage.
+        looks: yields after each look, until the run is over.
+    """
     if out.terminal:
         from bide.cli.demo.picture import draw  # here: it takes long to import
 
@@ -124,19 +131,20 @@ def _watch(out: Output, stage: Stage, looks: Iterable[None]) -> None:
             pass
         return
     out.text(f"bide demo: {about(stage.plan)}")
-    printed = second = 0
+    printed_events = 0
+    last_second = 0
     for _ in looks:
-        for moment, text in stage.events[printed:]:
+        for moment, text in stage.events[printed_events:]:
             out.text(f"{moment:5.1f} s  {text}")
-        printed = len(stage.events)
-        if stage.elapsed >= second + 1:
-            second = int(stage.elapsed)
+        printed_events = len(stage.events)
+        if stage.elapsed >= last_second + 1:  # the counts once a second
+            last_second = int(stage.elapsed)
             counts = "   ".join(f"{name} {count:,}" for name, count, _ in shares(stage))
             out.text(f"{stage.elapsed:5.1f} s  {counts}")
 
 
 def _print_proof(out: Output, stage: Stage, audit: Audit) -> bool:
-    """Print what was checked, how late the orders were, and the verdict; return it."""
+    """Print what was checked and how late the orders were; return whether all checks hold."""
     records = DemoRecords.read(stage.folder)
     checks = prove(records, audit, stage.plan.orders)
     # A later attempt is late by the lease of the one before.

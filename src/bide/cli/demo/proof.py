@@ -36,11 +36,19 @@ class DemoRecords:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the journals of a demo's folder, without a torn last line."""
+        """Read the journals of a demo's folder.
+
+        A line is `[the name of a field of this class, an order's id, ...]`; "handled" has the other
+        fields of a `HandledOrder`, too.
+        """
         records = cls()
         for path in folder.glob("*.jsonl"):
-            for what, id, *more in map(msgspec.json.decode, path.read_bytes().split(b"\n")[:-1]):
-                getattr(records, what).append(HandledOrder(id, *more) if more else id)
+            *lines, _torn = path.read_bytes().split(b"\n")  # a killed process may tear its last one
+            for kind, id, *rest in map(msgspec.json.decode, lines):
+                if kind == "handled":
+                    records.handled.append(HandledOrder(id, *rest))
+                else:
+                    getattr(records, kind).append(id)
         return records
 
 
@@ -48,12 +56,15 @@ class Check(NamedTuple):
     """One statement, which holds if there are no problems."""
 
     claim: str
+    """The statement."""
     problems: list[str]
+    """What contradicts it."""
     detail: str
+    """The figures that it is about; "" for none."""
 
 
 def prove(records: DemoRecords, audit: Audit, orders: int) -> list[Check]:
-    """Check a run of the demo.
+    """Return what was checked in a run of the demo.
 
     Args:
         records: of the processes.
@@ -113,15 +124,21 @@ def prove(records: DemoRecords, audit: Audit, orders: int) -> list[Check]:
     return [Check(claim, list(chain(*problems)), detail) for claim, detail, *problems in checks]
 
 
-def _differ(what: str, count: int, expected: int) -> list[str]:
-    return [] if count == expected else [f"{count:,} {what}, it should be {expected:,}"]
+def _differ(predicate: str, count: int, expected: int) -> list[str]:
+    """Return a sentence, "3 were early, it should be 2", if two numbers differ; else none."""
+    return [] if count == expected else [f"{count:,} {predicate}, it should be {expected:,}"]
 
 
-def _some(what: str, ids: set[str]) -> list[str]:
-    more = ", ..." if len(ids) > 3 else ""
-    return [f"{len(ids):,} {what}: {', '.join(sorted(ids)[:3])}{more}"] if ids else []
+def _some(predicate: str, ids: set[str]) -> list[str]:
+    """Return a sentence about orders that should not be, with the first ids; none without them."""
+    if not ids:
+        return []
+    ellipsis = ", ..." if len(ids) > 3 else ""
+    return [f"{len(ids):,} {predicate}: {', '.join(sorted(ids)[:3])}{ellipsis}"]
 
 
 def percentile(values: list[int], part: float) -> int:
     """Return the value below which `part` of the sorted values lie; 0 for none."""
-    return values[min(len(values) - 1, int(len(values) * part))] if values else 0
+    if not values:
+        return 0
+    return values[min(len(values) - 1, int(len(values) * part))]

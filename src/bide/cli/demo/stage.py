@@ -10,14 +10,16 @@ from pathlib import Path
 
 import click
 
-from bide.cli.demo.actors import LEASE, QUEUE, DemoPlan
+from bide.cli.demo.actors import LEASE_SECONDS, QUEUE, DemoPlan
 from bide.cli.output import plural
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.sync import Queue
 
 ACTOR = (sys.executable, "-W", "ignore", "-m", "bide.cli.demo.actors")
-REFRESH = 0.1
-GRACE = 15.0
+LOOK_EVERY = 0.1
+"""Seconds between two looks at the store."""
+
+GRACE_SECONDS = 15.0
 """How many seconds longer than planned a run may take, and a process when it is to end."""
 
 
@@ -33,12 +35,18 @@ class Stage:
         self.folder = folder
         self.plan = plan
         self.url = f"sqlite:///{folder / 'demo.db'}"
+        """The URL of the store."""
         self.counts = Counts(Sizes(), Flow())
+        """The counts of the last look."""
         self.events: list[tuple[float, str]] = []
+        """What has happened, with its time in seconds from the beginning."""
         self.lost = 0
         """How many orders the killed worker held."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """By name: the shop and the workers."""
         self._began = time.monotonic()
+        self._deadline = plan.seconds + plan.longest + LEASE_SECONDS + GRACE_SECONDS
+        """Seconds from the beginning after which a run takes too long."""
 
     @property
     def elapsed(self) -> float:
@@ -57,7 +65,9 @@ class Stage:
                 held = plural(self.lost, "order")
                 self._note(f"{name} ({victim.pid}) was killed with -9 while it held {held}")
                 yield from self._watch(queue, lambda: self.counts.flow.lapsed >= self.lost)
-                self._note(f"its leases lapsed after {LEASE:g} s; the other workers got its orders")
+                self._note(
+                    f"its leases lapsed after {LEASE_SECONDS:g} s; the other workers got its orders"
+                )
                 yield from self._watch(queue, lambda: False)
 
     def _note(self, text: str) -> None:
@@ -65,28 +75,29 @@ class Stage:
 
     def _watch(self, queue: Queue, happened: Callable[[], bool]) -> Generator[None]:
         """Look ten times a second until something has happened, or all is over."""
-        over = False
-        while not (over or happened()):
-            time.sleep(REFRESH)
-            closed = self._is_closed()
+        is_over = False
+        while not (is_over or happened()):
+            time.sleep(LOOK_EVERY)
+            self._check_processes()
+            # Before the counts: what the shop has put is in them then.
+            shop_has_ended = self._processes["shop"].poll() == 0
             self.counts = queue.counts()
-            over = closed and not self.counts.sizes.total
+            is_over = shop_has_ended and not self.counts.sizes.total
             yield
 
-    def _is_closed(self) -> bool:
-        """Tell whether the shop has done all; check that the others do not end before.
+    def _check_processes(self) -> None:
+        """Check that no process has failed or ended too early, and that time is left.
 
         Raises:
-            click.ClickException: a process failed, or it takes too long.
+            click.ClickException: one has, or it takes too long.
         """
-        if self.elapsed > self.plan.seconds + self.plan.longest + LEASE + GRACE:
+        if self.elapsed > self._deadline:
             raise click.ClickException("it takes too long: is this machine too busy?")
-        codes = {name: process.poll() for name, process in self._processes.items()}
-        for name, code in codes.items():
-            expected = (name, code) in (("shop", 0), (self.plan.victim, -signal.SIGKILL))
-            if code is not None and not expected:
+        expected_ends = (("shop", 0), (self.plan.victim, -signal.SIGKILL))
+        for name, process in self._processes.items():
+            code = process.poll()
+            if code is not None and (name, code) not in expected_ends:
                 raise click.ClickException(f"{name} ended with exit code {code}")
-        return codes["shop"] == 0
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
@@ -106,7 +117,7 @@ class Stage:
             try:
                 with suppress(subprocess.TimeoutExpired):
                     for process in self._processes.values():
-                        process.wait(GRACE)
+                        process.wait(GRACE_SECONDS)
             finally:
                 for process in self._processes.values():  # one may hang
                     process.kill()

@@ -26,10 +26,12 @@ def audit(store: CommandStore, out: Output, queues: tuple[str, ...], own: bool) 
       bide audit orders
       bide audit --json
     """
-    audited = [store.existing(name) for name in queues]
-    audited = audited or [store.queue(name) for name in store.names(own=own)]
-    with Bar("auditing queues", len(audited)) as bar:
-        audits = [queue.audit() for queue in bar.over(audited)]
+    if queues:
+        audited_queues = [store.existing(name) for name in queues]
+    else:
+        audited_queues = [store.queue(name) for name in store.names(own=own)]
+    with Bar("auditing queues", len(audited_queues)) as bar:
+        audits = [queue.audit() for queue in bar.over(audited_queues)]
     for audit in audits:
         _print_audit(out, audit)
     if out.terminal and not audits:
@@ -37,19 +39,21 @@ def audit(store: CommandStore, out: Output, queues: tuple[str, ...], own: bool) 
     return all(audits)
 
 
-def _print_audit(out: Output, audited: Audit) -> None:
+def _print_audit(out: Output, audit: Audit) -> None:
     """Print how many messages were put, are gone, and are in each state, and the verdict."""
-    flow, sizes = audited.counts.flow, audited.counts.sizes
-    parts = {name: getattr(flow, name) for name in GONE}
-    parts |= {name: getattr(sizes, name) for name in SIZES}
-    facts = {"queue": audited.queue, "put": flow.put, **parts}
-    problems = "; ".join(audited.problems)
+    flow, sizes = audit.counts.flow, audit.counts.sizes
+    summands = {name: getattr(flow, name) for name in GONE}
+    summands |= {name: getattr(sizes, name) for name in SIZES}
+    facts = {"queue": audit.queue, "put": flow.put, **summands}
+    problems = "; ".join(audit.problems)
+    balances = bool(audit)
     if out.as_json:
-        facts |= {"balanced": bool(audited), "problems": audited.problems}
+        facts |= {"balanced": balances, "problems": audit.problems}
     else:
         facts["balanced"] = f"no: {problems}" if problems else "yes"
-    mark, verdict = output.NOT_DONE, f"does not balance: {problems}; please report it"
-    if audited:
-        total = " + ".join(f"{count:,} {name}" for name, count in parts.items() if count)
+    if balances:
+        total = " + ".join(f"{count:,} {name}" for name, count in summands.items() if count)
         mark, verdict = output.DONE, f"balances: {plural(flow.put, 'message')} put = {total or 0}"
-    out.report(facts, mark, f"{audited.queue} {verdict}")
+    else:
+        mark, verdict = output.NOT_DONE, f"does not balance: {problems}; please report it"
+    out.report(facts, mark, f"{audit.queue} {verdict}")

@@ -42,7 +42,9 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
         return
     numbers = msgspec.structs.asdict(counts.sizes) | {"remembered": counts.kept}
     numbers |= msgspec.structs.asdict(counts.flow)
-    rows = [[(name, "dim"), counted(n, STYLES.get(name, ""))] for name, n in numbers.items()]
+    rows = [
+        [(name, "dim"), counted(number, STYLES.get(name, ""))] for name, number in numbers.items()
+    ]
     out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if counts.paused else "")
     out.console.print(grid(rows, "lr"))
     if limits := limits_text(counts):

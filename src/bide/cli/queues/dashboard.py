@@ -47,11 +47,19 @@ def dashboard(
     refuse_memory(store or url or "")
     out = Output(as_json)
 
-    def announce(where: str) -> None:
-        out.report({"url": where}, f"the dashboard of {named.shown} is at {where}")
-        flush_output()
+    with CommandStore(store or url) as command_store:
 
-    with CommandStore(store or url) as named:
-        named.must_exist()
+        def announce(address: str) -> None:
+            out.report({"url": address}, f"the dashboard of {command_store.shown} is at {address}")
+            flush_output()
+
+        command_store.must_exist()
         configure(as_json=as_json, level="warning")
-        run(named.url, port, announce, read_only=read_only, hide=hide, action_log=action_log)
+        run(
+            command_store.url,
+            port,
+            announce,
+            read_only=read_only,
+            hide=hide,
+            action_log=action_log,
+        )

@@ -36,11 +36,13 @@ def export(store: CommandStore, out: Output, queue: str, output: str) -> None:
       bide export orders -o orders.jsonl
       bide export orders | gzip > orders.jsonl.gz
     """
-    orders = store.existing(queue)
-    count, shown = 0, output == "-" and sys.stdout.isatty()
-    with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar, opened(output) as file:
-        for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
-            file.write((escape_json(line) if shown else line) + "\n")
+    source = store.existing(queue)
+    on_terminal = output == "-" and sys.stdout.isatty()  # which must not get control characters
+    count = 0
+    with Bar(f"exporting {queue}", source.counts().sizes.total) as bar, opened(output) as file:
+        for line in bar.over(source.export()):
+            file.write((escape_json(line) if on_terminal else line) + "\n")
+            count += 1
     if output != "-":
         facts = {"exported": count, "file": output}
         out.report(facts, DONE, f"{plural(count, 'message')} of {queue} written to {output}")
@@ -56,13 +58,13 @@ def opened(output: str) -> Iterator[IO[str]]:
         return
     path = path.resolve()  # a link stays
     path.parent.stat()  # fails here, where the error names the folder, not the unfinished file
-    part = path.with_name(f".bide-export-{secrets.token_hex(4)}")
+    unfinished = path.with_name(f".bide-export-{secrets.token_hex(4)}")
     try:
-        with raise_on_termination(), part.open("x", encoding="utf-8") as file:
+        with raise_on_termination(), unfinished.open("x", encoding="utf-8") as file:
             if path.exists():
-                part.chmod(path.stat().st_mode)
+                unfinished.chmod(path.stat().st_mode)
             yield file
-        part.replace(path)
+        unfinished.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise

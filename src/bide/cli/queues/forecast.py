@@ -31,10 +31,10 @@ def forecast(store: CommandStore, out: Output, queue: str, bucket: float, horizo
         return
     verb = "waits" if forecast.total == 1 else "wait"
     out.text((queue, "bold"), (f"  {plural(forecast.total, 'message')} {verb}", "dim"))
-    now, form = now_ms(), "%H:%M:%S" if forecast.bucket < 60 else "%d %b %H:%M"
+    now, time_format = now_ms(), "%H:%M:%S" if forecast.bucket < 60 else "%d %b %H:%M"
     rows = [("due by now", "", forecast.overdue, "green")]
     for start, count in spans:
         if count:
-            label = datetime.fromtimestamp(start / 1000).astimezone().strftime(form)
+            label = datetime.fromtimestamp(start / 1000).astimezone().strftime(time_format)
             rows.append((label, relative(max(start, now), now), count, "cyan"))
     out.console.print(chart([*rows, ("later", "", forecast.later, "blue")]))

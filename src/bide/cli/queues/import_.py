@@ -16,7 +16,7 @@ from bide.importing import take_over
 from bide.importing.redis_sorted_set import load_sorted_set
 from bide.queue.sync import Queue
 
-KINDS = {
+OPTIONS_BY_SOURCE = {
     "--from": {"source_queue", "allow_pickle", "delayed_only", "dry_run"},
     "--redis-zset": {"scores", "body", "id_field", "remove", "dry_run"},
 }
@@ -92,36 +92,53 @@ def import_(
     library = options.pop("from")
     if library is not None and redis_zset is not None:
         raise usage_error("--from and --redis-zset cannot be used together")
-    kind = "--from" if library else "" if redis_zset is None else "--redis-zset"
+    source_option = None
+    if library is not None:
+        source_option = "--from"
+    elif redis_zset is not None:
+        source_option = "--redis-zset"
+    _check_options(source_option, options)
+    if source_option is None:
+        return _import_export(out, store.queue(queue, max_body), file, max_body)
+    if file == "-":
+        raise usage_error(f"{source_option} needs the URL of its Redis in place of FILE")
+    target = store.trial(queue, max_body, dry_run=options["dry_run"])
+    own_options = {name: options[name] for name in OPTIONS_BY_SOURCE[source_option]}
+    if redis_zset is None:
+        return _import_from(out, target, file, library, **own_options)
+    return _import_set(out, target, file, redis_zset, **own_options)
+
+
+def _check_options(source_option: str | None, options: dict[str, Any]) -> None:
+    """Refuse options that the source has no use for; `None`: an export."""
+    own_names = OPTIONS_BY_SOURCE[source_option] if source_option else set()
     context = click.get_current_context()
-    for name in options.keys() - KINDS.get(kind, set()):
+    for name in options.keys() - own_names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            kinds = " or ".join(kind for kind, names in KINDS.items() if name in names)
-            raise usage_error(f"--{name.replace('_', '-')} needs {kinds}")
-    if kind and file == "-":
-        raise usage_error(f"{kind} needs the URL of its Redis in place of FILE")
-    if kind:
-        target = store.trial(queue, max_body, dry_run=options["dry_run"])
-        chosen = {name: options[name] for name in KINDS[kind]}
-        if redis_zset is None:
-            return _import_from(out, target, file, library, **chosen)
-        return _import_set(out, target, file, redis_zset, **chosen)
+            sources = [source for source, names in OPTIONS_BY_SOURCE.items() if name in names]
+            raise usage_error(f"--{name.replace('_', '-')} needs {' or '.join(sources)}")
+
+
+def _import_export(out: Output, queue: Queue, file: str, max_body: int) -> bool:
+    """Put the messages of an export, and print how many; return `True`."""
     if file.startswith(("redis", "unix:")) and "://" in file:
         raise usage_error(
             "to import a sorted set, name it with --redis-zset KEY; to take over the "
             "messages of Celery and others, use --from"
         )
-    stream: IO[bytes] = click.File("rb").convert(file, None, context)
+    stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
     size = Path(file).stat().st_size if Path(file).is_file() else None
     lines = export_lines(stream, max_body)
-    with Bar(f"importing bytes into {queue}", size) as bar:
-        imported = store.queue(queue, max_body).load(bar.over(lines, len))
+    with Bar(f"importing bytes into {queue.name}", size) as bar:
+        imported = queue.load(bar.over(lines, len))
     facts = {"stored": imported.stored, "kept": imported.kept}
-    out.report(facts, DONE, _sentence(imported.stored, imported.kept, queue, "imported"))
+    sentence = _sentence(imported.stored, imported.kept, queue.name, "imported")
+    out.report(facts, DONE, sentence)
     return True
 
 
 def _sentence(stored: int, kept: int, queue: str, verb: str) -> str:
+    """Return the result of an import for people."""
     unchanged = f"; {kept:,} kept unchanged, their ids exist already" if kept else ""
     return f"{plural(stored, 'new message')} {verb} into {queue}{unchanged}"
 
@@ -140,17 +157,17 @@ def _import_set(
     if loaded.rescheduled:
         sentence += f", {loaded.rescheduled:,} of them rescheduled"
     out.report_run(loaded, ["reasons"], DONE if imported else NOTHING, sentence, dry_run=dry_run)
-    nothing = not (imported or loaded.refused or loaded.left)
-    if nothing:
+    is_empty = not (imported or loaded.refused or loaded.left)
+    if is_empty:
         warn(f"there is no member, or no set {key} at all: is the key right?")
-    for count, what in ((loaded.removed, "removed from"), (loaded.left, "left in")):
+    for count, verb in ((loaded.removed, "removed from"), (loaded.left, "left in")):
         if out.terminal and count:
-            out.text(f"  {plural(count, 'member')} {what} {key}")
+            out.text(f"  {plural(count, 'member')} {verb} {key}")
     for member, reason in loaded.reasons.items():
         warn(f"{member}: {reason}")
     if loaded.refused > len(loaded.reasons):
         warn(f"{loaded.refused:,} members in all cannot be messages")
-    return bool(loaded) and not nothing
+    return bool(loaded) and not is_empty
 
 
 def _import_from(
@@ -158,44 +175,46 @@ def _import_from(
 ) -> bool:
     """Take over the messages of a library, and print them; return whether nothing is left there."""
     with Bar(f"importing from {library}") as bar:
-        done = take_over(queue, library, url, dry_run=dry_run, progress=bar.advance, **options)
+        takeover = take_over(queue, library, url, dry_run=dry_run, progress=bar.advance, **options)
     verb = "would be moved" if dry_run else "moved"
-    sentence = f"{plural(done.stored, 'message')} of {library} {verb} into {queue.name}"
-    if done.finished:
-        sentence += f", {done.finished:,} of them from an interrupted run"
+    sentence = f"{plural(takeover.stored, 'message')} of {library} {verb} into {queue.name}"
+    if takeover.finished:
+        sentence += f", {takeover.finished:,} of them from an interrupted run"
     details = ["reasons", "held_examples", "source_queue"]
-    out.report_run(done, details, DONE if done.stored else NOTHING, sentence, dry_run=dry_run)
-    if done and not (done.stored or done.waiting or done.expired):
+    out.report_run(
+        takeover, details, DONE if takeover.stored else NOTHING, sentence, dry_run=dry_run
+    )
+    if takeover and not (takeover.stored or takeover.waiting or takeover.expired):
         warn(
-            f"nothing is pending in the queue {done.source_queue!r} of {library}; "
+            f"nothing is pending in the queue {takeover.source_queue!r} of {library}; "
             "--source-queue names another"
         )
-    if done.waiting and out.terminal:
-        out.text(f"  {plural(done.waiting, 'message')} without a due time left")
-    for count, what, why in (
+    if takeover.waiting and out.terminal:
+        out.text(f"  {plural(takeover.waiting, 'message')} without a due time left")
+    for count, noun, reason in (
         (
-            done.expired,
+            takeover.expired,
             "message",
             f"expired in {library} and left; its workers would not run them either",
         ),
         (
-            done.pickled,
+            takeover.pickled,
             "pickled message",
             "left; to move them, too: --allow-pickle (no code in them is run)",
         ),
         (
-            done.held,
+            takeover.held,
             "message",
             f"held by workers of {library} and left; stop the workers, so that they return what "
             "they hold, and run this again",
         ),
     ):
         if count:
-            warn(f"{plural(count, what)} {why}")
-    for id, what in done.held_examples.items():
-        warn(f"held: {id}: {what}")
-    for message, reason in done.reasons.items():
+            warn(f"{plural(count, noun)} {reason}")
+    for id, description in takeover.held_examples.items():
+        warn(f"held: {id}: {description}")
+    for message, reason in takeover.reasons.items():
         warn(f"left: {message}: {reason}")
-    if done.refused > len(done.reasons):
-        warn(f"{done.refused:,} messages in all cannot be moved")
-    return bool(done)
+    if takeover.refused > len(takeover.reasons):
+        warn(f"{takeover.refused:,} messages in all cannot be moved")
+    return bool(takeover)

@@ -1,6 +1,7 @@
 """`bide move`: queues from one store to another, while they are in use."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
@@ -15,11 +16,11 @@ from bide.model.limits import MAX_BODY, MAX_PAGE
 from bide.moving import Moved, Mover
 from bide.moving.mover import BATCH
 
-PAUSE = 0.5
+FOLLOW_EVERY = 0.5
 """Seconds that `--follow` waits before it counts the source again. What falls due meanwhile is
 still delivered by the source."""
 
-SHOWN = 3
+MOST_SHOWN_IDS = 3
 """How many ids of messages that stay are printed for people; JSON has more."""
 
 
@@ -75,21 +76,21 @@ def move(
     with CommandStore(source) as old, CommandStore(target, makes=True) as new:
         old.must_exist("SOURCE must be the URL of a store that exists: sqlite:///bide.db")
         for name in queues:
-            old.existing(name)
+            old.existing(name)  # raises if there is no such queue
         if follow:
             results = _follow(old, new, queues, batch)
         else:
             names = _names(old, queues)
             results = [_move(old, new, name, batch, dry_run=dry_run) for name in names]
         for moved in results:
-            _report(out, moved, dry_run)
+            _report(out, moved, dry_run=dry_run)
         if not results and out.terminal:
             out.text((f"no queues in {old.shown}", "dim"))
-    if not all(results):
+    if any(moved.left for moved in results):
         click.get_current_context().exit(NOT_DONE)
 
 
-_STAYING = (
+_QUEUES_THAT_STAY = (
     InternalQueue.WORKERS,
     InternalQueue.STOPS,
     InternalQueue.UNDO,
@@ -101,18 +102,20 @@ _STAYING = (
 
 
 def _names(store: CommandStore, queues: tuple[str, ...]) -> list[str]:
+    """Return the queues to move: those that were named, else all of the store."""
     if queues:
         return list(queues)
     names = store.names(own=True)
-    return [name for name in names if not any(queue.matches(name) for queue in _STAYING)]
+    return [name for name in names if not any(queue.matches(name) for queue in _QUEUES_THAT_STAY)]
 
 
 def _move(old: CommandStore, new: CommandStore, name: str, batch: int, *, dry_run: bool) -> Moved:
-    orders = old.queue(name)
+    """Move a queue, or count what would be moved."""
+    source = old.queue(name)
     target = new.trial(name, MAX_BODY, dry_run=dry_run)
-    doing = "looking at" if dry_run else "moving"
-    with Bar(f"{doing} {name}", orders.counts().sizes.total) as bar, raise_on_termination():
-        mover = Mover(orders, target, batch=batch, progress=bar.advance)
+    activity = "looking at" if dry_run else "moving"
+    with Bar(f"{activity} {name}", source.counts().sizes.total) as bar, raise_on_termination():
+        mover = Mover(source, target, batch=batch, progress=bar.advance)
         return mover.plan() if dry_run else mover.run()
 
 
@@ -129,27 +132,26 @@ def _follow(
                 raise KeyboardInterrupt
 
         while not stop:
-            for name in _names(old, queues):
+            for name in _names(old, queues):  # again: new queues may have come
                 if name not in movers:
-                    orders, target = old.queue(name), new.queue(name)
-                    movers[name] = Mover(orders, target, batch=batch, progress=progress)
+                    source, target = old.queue(name), new.queue(name)
+                    movers[name] = Mover(source, target, batch=batch, progress=progress)
                 if movers[name].has_work():
                     movers[name].run()
-            time.sleep(PAUSE)
+            time.sleep(FOLLOW_EVERY)
     return [mover.moved for mover in movers.values()]
 
 
-def _report(out: Output, moved: Moved, dry_run: bool) -> None:
-    will = "would be moved" if dry_run else "moved"
+def _report(out: Output, moved: Moved, *, dry_run: bool) -> None:
+    """Print what was moved of a queue, and for people what stays and why."""
+    verb = "would be moved" if dry_run else "moved"
     dead = f" and {plural(moved.dead, 'dead letter')}" if moved.dead else ""
     mark = DONE if moved.moved + moved.dead else NOTHING
-    sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {will}"
+    sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {verb}"
     out.report_run(moved, ["known_ids", "unreadable_ids"], mark, sentence, dry_run=dry_run)
     again = "run it again, or use --follow"
-    known, unreadable = (
-        ", ".join(ids[:SHOWN]) + ", ..." * (len(ids) > SHOWN)
-        for ids in (moved.known_ids, moved.unreadable_ids)
-    )
+    known, unreadable = _first_of(moved.known_ids), _first_of(moved.unreadable_ids)
+    # The other messages that are left were not there when it began.
     put_since = moved.left - moved.held - moved.known - moved.unreadable
     for count, mark, text in (
         (moved.finished, "  ", "of these left in transit by an earlier run"),
@@ -161,3 +163,9 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     ):
         if out.terminal and count > 0:
             out.text(mark, f"{plural(count, 'message')} {text}")
+
+
+def _first_of(ids: Sequence[str]) -> str:
+    """Return the first of some ids as a text."""
+    ellipsis = ", ..." if len(ids) > MOST_SHOWN_IDS else ""
+    return ", ".join(ids[:MOST_SHOWN_IDS]) + ellipsis

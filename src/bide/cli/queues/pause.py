@@ -17,8 +17,8 @@ def pause(store: CommandStore, out: Output, queue: str) -> None:
     Example:
       bide pause orders
     """
-    known = store.has(queue)
+    existed = store.has(queue)
     store.queue(queue).pause()
-    if not known:
+    if not existed:
         warn(f"{queue} is new: there was no such queue in {store.shown}")
     out.report({"queue": queue, "paused": True}, ("⏸ ", "yellow"), f"{queue} is paused")

@@ -56,7 +56,7 @@ def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
         line=lambda row: [
             row.queue,
             *[getattr(row.counts.sizes, size) for size in SIZES],
-            *["paused"] * row.counts.paused,
+            *(["paused"] if row.counts.paused else []),
         ],
         cells=_cells,
         empty=f"no queues in {store.shown}",
@@ -72,5 +72,5 @@ def _cells(row: ListedQueue) -> list[Cell]:
     counts = row.counts
     late = "" if counts.oldest is None else rounded(max(0, now_ms() - counts.oldest))
     settings: Cell = f"declared: {settings_text(row.declared)}" if row.declared else ""
-    paused: Cell = ("paused" * counts.paused, "yellow")
+    paused: Cell = ("paused", "yellow") if counts.paused else ""
     return [(row.queue, "bold"), *size_cells(counts), late, paused, settings]

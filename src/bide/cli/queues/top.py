@@ -25,21 +25,22 @@ from bide.model.internal_queues import InternalQueue, is_listed
 from bide.model.replies import Counts, Forecasted
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 
-SHORTEST = 0.1
+SHORTEST_INTERVAL = 0.1
+"""Seconds between two refreshes, at least."""
 
-QUEUES = 100
+MOST_FORECASTS = 100
 """How many queues are asked: those with the most delayed messages."""
 
-EVERY = 5.0
+FORECAST_EVERY = 5.0
 """Seconds between two forecasts, at least."""
 
-PAUSE = 20
+PAUSE_FACTOR = 20
 """The next forecast waits at least so many times as long as the last one took."""
 
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Seconds until a store that is away is tried again, at most."""
 
-SILENCE = 20.0
+SILENCE_SECONDS = 20.0
 """Seconds beyond the interval without an event after which a server counts as down."""
 
 
@@ -47,6 +48,7 @@ def read_store(store: CommandStore, prefix: str, interval: float) -> Iterator[tu
     """Read a store again after each interval; yield its clock, too, in Unix milliseconds."""
     while True:
         now, names = now_ms(), store.names(prefix)
+        # Workers report in these, also about queues that are not shown.
         registers = [name for name in store.names(own=True) if InternalQueue.WORKERS.matches(name)]
         steps = take_sample(
             names, registers, time.monotonic(), now, lambda queue: queue.startswith(prefix)
@@ -62,9 +64,9 @@ def read_events(store: CommandStore, prefix: str, interval: float) -> Iterator[t
 
     address, timeout = address_of(split_url(store.url))
     query = urlencode({"counts": f"{interval:g}", "workers": "true", "prefix": prefix})
-    events = EventStream(address, query, max(timeout, interval + SILENCE))
+    events = EventStream(address, query, max(timeout, interval + SILENCE_SECONDS))
     queues: dict[str, Counts] = {}
-    at_work: dict[str, Any] = {"workers": []}
+    report: dict[str, Any] = {"workers": []}
     try:
         while True:
             kind, data = events.next()
@@ -72,23 +74,29 @@ def read_events(store: CommandStore, prefix: str, interval: float) -> Iterator[t
             if kind == "counts" and is_listed(event["queue"], prefix):
                 queues[event["queue"]] = msgspec.convert(event["counts"], Counts)
             elif kind == "workers":
-                at_work = event
+                report = event
             elif kind == "problem":
                 raise StoreError(f"{store.shown}: {event['detail']}")
             elif kind == "tick":
-                yield _sample_of(queues, at_work, event["now"] / 1000), event["now"]
+                yield _sample_of(queues, report, event["now"] / 1000), event["now"]
     finally:
         events.drop()
 
 
-def _sample_of(queues: dict[str, Counts], at_work: dict[str, Any], moment: float) -> Sample:
-    """Return a sample of what the events have said so far."""
+def _sample_of(queues: dict[str, Counts], report: dict[str, Any], moment: float) -> Sample:
+    """Return a sample of what the events have said so far.
+
+    Args:
+        queues: the last counts of each queue.
+        report: the last event about workers.
+        moment: the server's clock, in Unix seconds.
+    """
     workers = {}
-    for report in at_work["workers"]:
-        worker = msgspec.convert(report, Worker)
+    for fields in report["workers"]:
+        worker = msgspec.convert(fields, Worker)
         worker.seen = moment - (worker.silent or 0) / 1000
         workers[worker.holder] = worker
-    facts = {**at_work, "moment": moment, "queues": {}, "workers": {}}
+    facts = {**report, "moment": moment, "queues": {}, "workers": {}}
     return msgspec.structs.replace(
         msgspec.convert(facts, Sample), queues=dict(queues), workers=workers
     )
@@ -103,7 +111,9 @@ class Forecaster:
         self._store = store
         self._clock = clock
         self._ahead: Ahead | None = None
-        self._next = 0.0
+        """The last forecast."""
+        self._next_at = 0.0
+        """When the next one may be read, in seconds of the monotonic clock."""
 
     def forecast(self, queues: Mapping[str, Counts]) -> Ahead | None:
         """Return the last forecast, or a new one if it is time; `None`: there is none.
@@ -119,17 +129,17 @@ class Forecaster:
         if not delayed:
             return None
         began = self._clock.monotonic()
-        if self._ahead is None or began >= self._next:
+        if self._ahead is None or began >= self._next_at:
             names = sorted(delayed, key=lambda name: (-delayed[name], name))
-            commands = [ForecastCommand(name, BUCKET, BUCKETS) for name in names[:QUEUES]]
+            commands = [ForecastCommand(name, BUCKET, BUCKETS) for name in names[:MOST_FORECASTS]]
             try:
                 forecasts = [self._store.ask(Forecasted, command) for command in commands]
-                self._ahead = Ahead(sum_forecasts(forecasts), max(0, len(names) - QUEUES))
+                self._ahead = Ahead(sum_forecasts(forecasts), max(0, len(names) - MOST_FORECASTS))
                 self.trouble = None
             except StoreError as error:
                 self.trouble = error
             ended = self._clock.monotonic()
-            self._next = ended + max(EVERY, PAUSE * (ended - began))
+            self._next_at = ended + max(FORECAST_EVERY, PAUSE_FACTOR * (ended - began))
         return self._ahead
 
 
@@ -137,17 +147,18 @@ def read_views(
     store: CommandStore, prefix: str, interval: float, forecaster: Forecaster
 ) -> Iterator[TopView | StoreError]:
     """Yield what there is after each interval, or why the store is away; then begin again."""
-    read = read_events if store.remote else read_store
-    before, workers = None, RecentWorkers()
+    read_samples = read_events if store.remote else read_store
+    sample_before: Sample | None = None
+    recent_workers = RecentWorkers()
     while True:
         try:
-            for sample, now in read(store, prefix, interval):
+            for sample, now in read_samples(store, prefix, interval):
                 ahead = forecaster.forecast(sample.queues)
-                yield TopView(sample, before, workers.see(sample), now, ahead)
-                before = sample
+                yield TopView(sample, sample_before, recent_workers.see(sample), now, ahead)
+                sample_before = sample
         except StoreError as error:
             yield error
-            time.sleep(min(AGAIN, interval))
+            time.sleep(min(RETRY_SECONDS, interval))
 
 
 @on_store(option.prefix, option.time("--interval", "How often to refresh.", "1s"))
@@ -180,7 +191,7 @@ def top(store: CommandStore, out: Output, prefix: str, interval: float, once: bo
       BIDE_TOKEN=... bide top --url http://127.0.0.1:8642
       bide top --once --json | jq '.queues[] | select(.late > 60000)'
     """
-    if interval < SHORTEST:
+    if interval < SHORTEST_INTERVAL:
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
     forecaster = Forecaster(store)
     views = read_views(store, prefix, interval, forecaster)
@@ -205,11 +216,12 @@ def top(store: CommandStore, out: Output, prefix: str, interval: float, once: bo
 
 
 def _print_objects(out: Output, views: Iterable[TopView | StoreError]) -> None:
-    away = False
-    for outcome in views:
-        if isinstance(outcome, TopView):
-            out.json(as_facts(outcome))
+    """Print each view as JSON; warn once when the store goes away."""
+    store_is_away = False
+    for view in views:
+        if isinstance(view, TopView):
+            out.json(as_facts(view))
             flush_output()
-        elif not away:
-            warn(f"{outcome}; waiting for it")
-        away = isinstance(outcome, StoreError)
+        elif not store_is_away:
+            warn(f"{view}; waiting for it")
+        store_is_away = isinstance(view, StoreError)

@@ -26,15 +26,18 @@ from bide.cli.queue_output import size_cells
 from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView, late_by
 from bide.cli.times import rounded
 from bide.model.errors import StoreError
-from bide.model.replies import SIZES
+from bide.model.replies import SIZES, Counts
 from bide.model.times import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
-LATENESS, RATES = ("late by", "p50", "p99"), ("put/s", "done/s", "failed/s")
+LATENESS_COLUMNS, RATES_COLUMNS = ("late by", "p50", "p99"), ("put/s", "done/s", "failed/s")
 
 QUEUES = (
     Column("queue", least=NAME),
-    *[Column(number, right=True, extra=True) for number in (*SIZES, *LATENESS, *RATES)],
+    *[
+        Column(number, right=True, extra=True)
+        for number in (*SIZES, *LATENESS_COLUMNS, *RATES_COLUMNS)
+    ],
     Column("because", extra=True),
     Column("", least=len("paused")),
 )
@@ -47,19 +50,19 @@ WORKERS = (
     Column("of", least=TEXT),
 )
 
-OTHERS, MORE = 14, 6
+OTHER_LINES, MORE_LINES_IF_NARROW = 14, 6
 """Lines of a screen beside those of queues and workers; how many more if both are narrow."""
 
-NARROW = 70
+NARROW_WIDTH = 70
 """Columns: on a narrower terminal, the names of the columns that have no room take lines."""
 
-MUCH = 60_000
+MUCH_LATENESS = 60_000
 """Milliseconds of lateness that are shown in red."""
 
-LONG = 600_000
+LONG_DELIVERY = 600_000
 """Milliseconds of a delivery that is shown in red."""
 
-ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
+QUANTILES_NOTE = "p50, p99: how late deliveries of the last minute began, at most"
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -76,23 +79,25 @@ def picture(
         lines: how many lines it has.
         prefix: the beginning of the names of the queues that are shown.
     """
-    sample, _, workers, _, ahead = view
+    sample, workers = view.sample, view.workers
     if not sample.queues and not workers:
-        what = f"no queue begins with {prefix!r}" if prefix else "no queues"
-        return text_of((f"{what} in {store} yet", "dim"))
-    lines -= MORE * (width < NARROW and bool(workers))
-    places = max(1, lines // 4)
-    room = max(2, lines - OTHERS - min(len(workers), places + 1))
+        nothing = f"no queue begins with {prefix!r}" if prefix else "no queues"
+        return text_of((f"{nothing} in {store} yet", "dim"))
+    if width < NARROW_WIDTH and workers:
+        lines -= MORE_LINES_IF_NARROW
+    # Workers get a quarter of the lines at most, and one that says how many more there are.
+    most_workers = max(1, lines // 4)
+    most_queues = max(2, lines - OTHER_LINES - min(len(workers), most_workers + 1))
     parts: list[RenderableType] = [_headline(store, sample)]
-    if ahead is not None:
-        parts.append(_ahead(ahead))
-    parts += ["", _queues(view, room, width)]
+    if view.ahead is not None:
+        parts.append(_ahead(view.ahead))
+    parts += ["", _queues(view, most_queues, width)]
     if workers:
-        parts.append(_workers(view, places, width))
+        parts.append(_workers(view, most_workers, width))
     else:
         parts.append(text_of(("no worker is active", "dim")))
     if sample.lateness:
-        parts.append(text_of((ABOUT, "dim")))
+        parts.append(text_of((QUANTILES_NOTE, "dim")))
     return Group(*parts)
 
 
@@ -112,7 +117,7 @@ def _ahead(ahead: Ahead) -> Text:
     total, most = sum(forecast.buckets), max(forecast.buckets)
     line.append(sparkline(forecast.buckets), STYLES["delayed"])
     line.append(f"  {total:,}", "bold" if total else "dim")
-    if most:
+    if most:  # the hour in which most messages fall due
         start = forecast.start + forecast.buckets.index(most) * BUCKET
         span = "-".join(
             datetime.fromtimestamp(moment / 1000).astimezone().strftime("%H:%M")
@@ -126,83 +131,101 @@ def _ahead(ahead: Ahead) -> Text:
     return line
 
 
-def _queues(view: TopView, room: int, width: int) -> Table:
-    sample, before, _, now, _ = view
-    pace = {name: rates(before, sample, name) for name in sample.queues}
+def _queues(view: TopView, most: int, width: int) -> Table:
+    """Return the table of queues, with `most` lines at most."""
+    sample = view.sample
+    rates_by_name = {name: rates(view.before, sample, name) for name in sample.queues}
     names = sorted(sample.queues)
-    if len(names) > room:  # what is late or busy first
+    if len(names) > most:  # those that are late or busy stay, in the order of their names
 
-        def weight(name: str) -> tuple[float, float]:
-            rate = pace[name] or Rates(0, 0, 0)
-            return -(late_by(sample.queues[name].oldest, now)), -(rate.put + rate.done)
+        def importance(name: str) -> tuple[float, float]:
+            rate = rates_by_name[name] or Rates(0, 0, 0)
+            return late_by(sample.queues[name].oldest, view.now), rate.put + rate.done
 
-        names = sorted(sorted(names, key=weight)[: room - 1])
-    rows = []
-    for name in names:
-        counts, rate = sample.queues[name], pace[name]
-        late = late_by(counts.oldest, now)
-        rows.append(
-            [
-                (name, "bold"),
-                *size_cells(counts),
-                (rounded(late), "red" if late >= MUCH else "") if late else ("-", "dim"),
-                *_quantiles(sample.lateness.get(name)),
-                *(
-                    [_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")]
-                    if rate
-                    else [""] * 3
-                ),
-                (main_cause(sample.causes.get(name)), "dim"),
-                ("paused", "yellow") if counts.paused else (limits_text(counts), "dim"),
-            ]
-        )
+        names = sorted(sorted(names, key=importance, reverse=True)[: most - 1])
+    rows = [
+        _queue_row(name, sample.queues[name], rates_by_name[name], sample, view.now)
+        for name in names
+    ]
     if len(names) < len(sample.queues):
-        rows.append(_more(len(sample.queues) - len(names), QUEUES))
+        rows.append(_more_rows(len(sample.queues) - len(names), QUEUES))
     return table_of(QUEUES, rows, width)
 
 
-def _workers(view: TopView, places: int, width: int) -> Table:
-    sample, _, workers, now, _ = view
+def _queue_row(
+    name: str, counts: Counts, rate: Rates | None, sample: Sample, now: int
+) -> list[Cell]:
+    late = late_by(counts.oldest, now)
+    late_cell: Cell = ("-", "dim")
+    if late:
+        late_cell = rounded(late), "red" if late >= MUCH_LATENESS else ""
+    rate_cells: list[Cell] = ["", "", ""]
+    if rate:
+        rate_cells = [_rate(rate.put), _rate(rate.done), _rate(rate.failed, "red")]
+    return [
+        (name, "bold"),
+        *size_cells(counts),
+        late_cell,
+        *_quantiles(sample.lateness.get(name)),
+        *rate_cells,
+        (main_cause(sample.causes.get(name)), "dim"),
+        ("paused", "yellow") if counts.paused else (limits_text(counts), "dim"),
+    ]
+
+
+def _workers(view: TopView, most: int, width: int) -> Table:
+    """Return the table of workers, `most` of them."""
+    sample, now = view.sample, view.now
     rows: list[list[Cell]] = []
-    for worker in workers[:places]:
+    for worker in view.workers[:most]:
+        # Of a large queue, a sample has only the first leases.
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
-        of = ", ".join(f"{queue} {number:,}" for queue, number in sorted(worker.held.items()))
-        ends: Cell = ""
-        text: Cell = (of, "dim")
+        queues = ", ".join(f"{queue} {number:,}" for queue, number in sorted(worker.held.items()))
+        lease_end: Cell = ""
+        text: Cell = (queues, "dim")
         if worker.silent is not None:
-            ends, text = ("silent", "red"), f"for {rounded(worker.silent)}: dead, or hangs"
+            lease_end, text = ("silent", "red"), f"for {rounded(worker.silent)}: dead, or hangs"
         elif worker.until is not None:
             remaining = worker.until - now
-            ends, text = f"in {rounded(remaining)}" if remaining > 0 else ("over", "red"), of
+            lease_end = f"in {rounded(remaining)}" if remaining > 0 else ("over", "red")
+            text = queues
         elif not worker.held:
             text = f"seen {rounded((sample.moment - worker.seen) * 1000)} ago", "dim"
         holds = count, "yellow" if worker.holds else "dim"
-        rows.append([worker.holder, holds, ends, _longest(worker, now), text])
-    if len(workers) > places:
-        rows.append(_more(len(workers) - places, WORKERS))
+        rows.append([worker.holder, holds, lease_end, _longest(worker, now), text])
+    if len(view.workers) > most:
+        rows.append(_more_rows(len(view.workers) - most, WORKERS))
     return table_of(WORKERS, rows, width)
 
 
 def _longest(worker: Worker, now: int) -> Cell:
     """Return for how long the worker has handled the message that it handles for longest."""
-    longest = worker.longest
-    if longest is None or longest[1].since is None:
+    if worker.longest is None:
         return ""
-    lasting = max(0, now - longest[1].since)
-    return rounded(lasting), "red" if lasting >= LONG else ""
+    _queue, handled = worker.longest
+    if handled.since is None:
+        return ""
+    duration = max(0, now - handled.since)
+    return rounded(duration), "red" if duration >= LONG_DELIVERY else ""
 
 
-def _more(count: int, columns: Sequence[Column]) -> list[Cell]:
+def _more_rows(count: int, columns: Sequence[Column]) -> list[Cell]:
+    """Return the last row of a table that has no room for `count` rows."""
     return [(f"and {count:,} more", "dim"), *[""] * (len(columns) - 1)]
 
 
-def _quantiles(late: Lateness | None) -> list[Cell]:
-    if late is None:
+def _quantiles(lateness: Lateness | None) -> list[Cell]:
+    """Return the cells of the median and the 99th percentile; `None`: nothing was delivered."""
+    if lateness is None:
         return ["", ""]
-    return [
-        ("over 30m" if at is None else _bound(at), "red" if at is None or at >= MUCH else "")
-        for at in (late.p50, late.p99)
-    ]
+    return [_quantile(lateness.p50), _quantile(lateness.p99)]
+
+
+def _quantile(ms: float | None) -> Cell:
+    """Return the cell of a quantile; `None`: it is above the last bound of the histogram."""
+    if ms is None:
+        return "over 30m", "red"
+    return _bound(ms), "red" if ms >= MUCH_LATENESS else ""
 
 
 def _bound(ms: float) -> str:
@@ -215,8 +238,8 @@ def _bound(ms: float) -> str:
     return f"{ms:g}ms" if ms < 1_000 else rounded(ms).replace(".0s", "s")
 
 
-def _pace(value: float, style: str = "") -> Cell:
-    """Return a rate, rounded for people."""
+def _rate(value: float, style: str = "") -> Cell:
+    """Return a rate per second, rounded for people."""
     text = f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"
     return text, style if value else "dim"
 
@@ -240,16 +263,16 @@ def watch(
 ) -> None:
     """Draw each view over the one before; if the store is away, say so above the last one."""
 
-    def drawn(outcome: TopView | StoreError) -> Any:
+    def image_of(latest: TopView | StoreError) -> Any:
         nonlocal view
-        if isinstance(outcome, TopView):
-            view = outcome
+        if isinstance(latest, TopView):
+            view = latest
         width, height = out.console.size
         image = picture(view, store, width, height - 1, prefix)
-        if isinstance(outcome, TopView):
+        if isinstance(latest, TopView):
             return image
-        return Group(Text(escape(f"the store is away: {outcome}"), "bold red"), image)
+        return Group(Text(escape(f"the store is away: {latest}"), "bold red"), image)
 
-    with Live(drawn(view), console=out.console, screen=True, auto_refresh=False) as live:
-        for outcome in views:
-            live.update(drawn(outcome), refresh=True)
+    with Live(image_of(view), console=out.console, screen=True, auto_refresh=False) as live:
+        for latest in views:
+            live.update(image_of(latest), refresh=True)

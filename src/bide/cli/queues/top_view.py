@@ -38,18 +38,18 @@ class TopView(NamedTuple):
 
 def as_facts(view: TopView) -> dict[str, Any]:
     """Return a view for programs. Times and lengths are milliseconds, rates are per second."""
-    sample, before, workers, now, ahead = view
+    sample, now = view.sample, view.now
     queues = []
     for name, counts in sample.queues.items():
         facts = {"queue": name, **facts_of(counts), "late": late_by(counts.oldest, now)}
-        if (rate := rates(before, sample, name)) is not None:
-            facts["rates"] = {name: round(value, 3) for name, value in rate._asdict().items()}
+        if (rate := rates(view.before, sample, name)) is not None:
+            facts["rates"] = {verb: round(value, 3) for verb, value in rate._asdict().items()}
         if name in sample.lateness:
             facts["lateness"] = sample.lateness[name]
         if name in sample.causes:
             facts["causes"] = sample.causes[name]
         queues.append(facts)
-    listed = [
+    workers = [
         {
             "holder": worker.holder,
             "holds": worker.holds,
@@ -59,37 +59,39 @@ def as_facts(view: TopView) -> dict[str, Any]:
             "silent": worker.silent,
             "busy": worker.busy,
         }
-        for worker in workers
+        for worker in view.workers
     ]
-    shown: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
-    if ahead is not None:
-        forecast = ahead.forecast
-        shown["forecast"] = {
+    facts_of_view: dict[str, Any] = {"now": now, "queues": queues, "workers": workers}
+    if view.ahead is not None:
+        forecast = view.ahead.forecast
+        facts_of_view["forecast"] = {
             "start": forecast.start,
             "bucket": BUCKET,
             "overdue": forecast.overdue,
             "counts": forecast.buckets,
             "later": forecast.later,
-            "left_out": ahead.left_out,
+            "left_out": view.ahead.left_out,
         }
-    return shown
+    return facts_of_view
 
 
 def print_rows(out: Output, view: TopView) -> None:
     """Print a view as lines with tabs: queues first, then workers, then the forecast."""
     for name, counts in view.sample.queues.items():
         sizes = (getattr(counts.sizes, size) for size in SIZES)
-        flow = (getattr(counts.flow, size) for size in FLOW)
-        late = view.sample.lateness.get(name)
-        shares = ("", "") if late is None else (_quantile(late.p50), _quantile(late.p99))
-        out.row("queue", name, *sizes, late_by(counts.oldest, view.now), *flow, *shares)
+        flow = (getattr(counts.flow, counter) for counter in FLOW)
+        lateness = view.sample.lateness.get(name)
+        quantiles = ("", "")
+        if lateness is not None:
+            quantiles = _quantile(lateness.p50), _quantile(lateness.p99)
+        out.row("queue", name, *sizes, late_by(counts.oldest, view.now), *flow, *quantiles)
     for worker in view.workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", worker.holder, worker.holds, held)
     if view.ahead is not None:
-        ahead = view.ahead.forecast
-        buckets = ",".join(map(str, ahead.buckets))
-        out.row("forecast", iso(ahead.start), ahead.overdue, buckets, ahead.later)
+        forecast = view.ahead.forecast
+        buckets = ",".join(map(str, forecast.buckets))
+        out.row("forecast", iso(forecast.start), forecast.overdue, buckets, forecast.later)
 
 
 def late_by(oldest: int | None, now: int) -> int:
@@ -98,4 +100,5 @@ def late_by(oldest: int | None, now: int) -> int:
 
 
 def _quantile(ms: float | None) -> str:
+    """Return a quantile for programs; `None`: it is above the last bound of the histogram."""
     return "inf" if ms is None else f"{ms:.12g}"

@@ -34,13 +34,13 @@ def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -
       bide doctor postgresql://db.example.com/shop
       bide doctor --json | jq -r 'select(.level == "danger").fix'
     """
-    place = store or url or DEFAULT_URL
+    store_url = store or url or DEFAULT_URL
     out = Output(as_json)
-    findings = examine(place, inf if options["all"] else LONGEST)
+    findings = examine(store_url, inf if options["all"] else LONGEST)
     for finding in findings:
         _print(out, finding)
     if not findings and out.terminal:
-        out.text(("✓ ", "green"), f"nothing endangers {mask(place)}")
+        out.text(("✓ ", "green"), f"nothing endangers {mask(store_url)}")
     if any(finding.level == "danger" for finding in findings):
         click.get_current_context().exit(NOT_DONE)
 

@@ -47,5 +47,7 @@ def forward(database: str, url: str | None, once: bool, log_json: bool) -> None:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: forwarder.stop())
-        with ThreadPoolExecutor(1, "bide-forward") as thread:  # or a signal may meet a lock held
+        # In another thread: `stop` needs a lock, and a signal handler would wait for ever for one
+        # that the code which it interrupts holds.
+        with ThreadPoolExecutor(1, "bide-forward") as thread:
             thread.submit(forwarder.run).result()

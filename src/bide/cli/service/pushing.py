@@ -13,11 +13,14 @@ def run_pusher(
     """Push until a signal ends it.
 
     Args:
-        url: of the store.
-        instead: what to do where it names a server.
-        log_json: log JSON.
-        log_level: of the log.
+        url: the URL of the store; `None`: the default one.
+        instead: the end of the error text if it names a server: what to do instead.
+        log_json: whether to log JSON.
+        log_level: the level of the log.
         options: for `bide.targets.process.push`.
+
+    Raises:
+        InvalidArgument: the URL names a server.
     """
     import asyncio
 

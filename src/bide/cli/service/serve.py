@@ -13,7 +13,7 @@ from bide.cli.times import read_duration
 from bide.model.times import format_duration
 from bide.server.settings import SPANS, Settings
 
-TYPES = get_type_hints(Settings)
+SETTING_TYPES = get_type_hints(Settings)
 
 OPTIONS = {
     "store": ("URL", "The store: sqlite:///file.db, ...  By default bide.db in this folder."),
@@ -45,39 +45,40 @@ OPTIONS = {
         "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
     ),
 }
-"""The settings that can be given as options: their metavar and help."""
+"""The settings that can be values as options: their metavar and help."""
 
-NAMES = {
+OPTION_NAMES = {
     "store": ("--store", "--url"),
     "push": ("--push/--no-push",),
     "trusted_proxies": ("--trusted-proxy",),
 }
 """The options that are not named as their settings; the other commands say --url."""
 
-VARIABLES = {"store": "BIDE_URL", "action_log": "BIDE_ACTION_LOG"}
+VARIABLE_NAMES = {"store": "BIDE_URL", "action_log": "BIDE_ACTION_LOG"}
 """The environment variables that are not named BIDE_SERVE_SETTING."""
 
 
 def _setting(name: str, metavar: str, help: str) -> option.Decorator:
     """Take a setting of the server, of the type that `Settings` declares."""
-    kind, more = TYPES[name], dict[str, Any](metavar=metavar or None)
-    if kind is bool:
-        more |= {"is_flag": True, "default": None}
-    elif get_origin(kind) is Literal:
-        more["type"] = click.Choice(get_args(kind))
-    elif get_origin(kind) is list:
-        more["multiple"] = True
-    elif kind is float:
-        more["type"] = lambda text: read_duration(text, "time")
-    elif kind is int:
-        more["type"] = int
+    setting_type = SETTING_TYPES[name]
+    attributes: dict[str, Any] = {"metavar": metavar or None}
+    if setting_type is bool:
+        attributes |= {"is_flag": True, "default": None}  # `None`: as the file or `Settings` says
+    elif get_origin(setting_type) is Literal:
+        attributes["type"] = click.Choice(get_args(setting_type))
+    elif get_origin(setting_type) is list:
+        attributes["multiple"] = True
+    elif setting_type is float:
+        attributes["type"] = lambda text: read_duration(text, "time")
+    elif setting_type is int:
+        attributes["type"] = int
     return click.option(
-        *NAMES.get(name, (f"--{name.replace('_', '-')}",)),
+        *OPTION_NAMES.get(name, (f"--{name.replace('_', '-')}",)),
         name,
         help=help,
         show_envvar=True,
-        envvar=VARIABLES.get(name, f"BIDE_SERVE_{name.upper()}"),
-        **more,
+        envvar=VARIABLE_NAMES.get(name, f"BIDE_SERVE_{name.upper()}"),
+        **attributes,
     )
 
 
@@ -90,7 +91,7 @@ def _setting(name: str, metavar: str, help: str) -> option.Decorator:
     show_envvar=True,
     help="A TOML file with settings; options and the environment override it.",
 )
-@option.together(*[_setting(name, *about) for name, about in OPTIONS.items()])
+@option.together(*[_setting(name, metavar, help) for name, (metavar, help) in OPTIONS.items()])
 @option.networks("push_networks", envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
 @option.rabbitmq
 @option.flag("--check", help="Check whether the server could start, print its settings, exit.")
@@ -98,7 +99,7 @@ def _setting(name: str, metavar: str, help: str) -> option.Decorator:
 @option.debug
 @click.pass_context
 def serve(
-    ctx: click.Context, /, config: Path | None, check: bool, as_json: bool, **given: Any
+    ctx: click.Context, /, config: Path | None, check: bool, as_json: bool, **values: Any
 ) -> None:
     """Offer the queue over HTTP, for programs in any language.
 
@@ -128,7 +129,7 @@ def serve(
 
     options = {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
+        for name, value in values.items()
         if value not in (None, ())
     }
     settings = Settings(**({} if config is None else read_file(config)) | options)
@@ -140,6 +141,12 @@ def serve(
 
 
 def _check(settings: Any, out: Output) -> None:
+    """Check that a server with these settings could start, and print them.
+
+    Raises:
+        InvalidArgument: it could not.
+        StoreError: the store cannot be opened.
+    """
     from bide.cli.store import CommandStore
     from bide.model.errors import StoreUnavailable
     from bide.server.access.admission import must_be_local
@@ -164,13 +171,15 @@ def _check(settings: Any, out: Output) -> None:
     asks = settings.auth == "required" or settings.oidc is not None
     asks |= settings.auth == "auto" and tokens > 0
     must_be_local(settings, asks=asks)
-    shown = {**settings.shown(), "tokens": tokens}
-    facts = {n: round(value * 1000) if n in SPANS else value for n, value in shown.items()}
+    facts = {**settings.shown(), "tokens": tokens}
+    for name in SPANS:
+        facts[name] = round(facts[name] * 1000)  # all output has milliseconds
+    texts = {name: _text(value) for name, value in facts.items()}
     if out.terminal:
-        texts = {n: (format_duration if n in SPANS else _text)(facts[n]) for n in facts}
+        texts |= {name: format_duration(facts[name]) for name in SPANS}
         out.console.print(grid([[(name, "dim"), text] for name, text in texts.items()], "ll"))
     else:
-        out.report(facts if out.as_json else {name: _text(facts[name]) for name in facts})
+        out.report(facts if out.as_json else texts)
 
 
 def _text(value: Any) -> str:

@@ -55,6 +55,7 @@ namespace_option = option.text(
 
 
 def _secret(ctx: click.Context, param: click.Parameter, path: Path | None) -> str | None:
+    """Return the secret in a file, or on stdin for "-"; `None` without the option."""
     if path is None:
         return None
     try:
@@ -73,12 +74,12 @@ secret_option = click.option(
 )
 
 
-def _full(namespace: str | None, name: str) -> str:
+def _full_name(namespace: str | None, name: str) -> str:
     """Return a name with its namespace, which may be before it already: shop/hook."""
-    its = split_name(name)[0]
-    if namespace in (None, its):
+    namespace_of_name, _ = split_name(name)
+    if namespace in (None, namespace_of_name):
         return name
-    if its is not None:
+    if namespace_of_name is not None:
         raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
     return f"{namespace}/{name}"
 
@@ -107,14 +108,14 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
         @on_store(*options, click.argument("name"), namespace_option, group=subscription)
         @functools.wraps(function)
         def run(
-            store: CommandStore, out: Output, name: str, namespace: str | None, **given: Any
+            store: CommandStore, out: Output, name: str, namespace: str | None, **own_options: Any
         ) -> bool:
-            done = function(out, access_to(store), _full(namespace, name), **given)
-            if done is None:
+            result = function(out, access_to(store), _full_name(namespace, name), **own_options)
+            if result is None:
                 raise click.ClickException(
                     f"there is no subscription {name!r}; bide subscription list --all lists them"
                 )
-            return done
+            return result
 
         return run
 
@@ -122,6 +123,7 @@ def on_subscription(*options: option.Decorator) -> Callable[[Callable[..., Any]]
 
 
 def _per_second(text: str) -> float:
+    """Return a rate per second: a number, or a text such as "100/m"."""
     with suppress(ValueError):
         return float(text)
     try:
@@ -173,11 +175,12 @@ def put(
       bide subscription put shop orders https://shop.example/hooks/bide
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50
     """
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    name = _full(namespace, name)
-    queue = _full(split_name(name)[0], queue)
-    given |= {"queue": queue, "url": receiver, "headers": headers or {}}
-    _print_secret(out, name, access_to(store).put(name, given, secret))
+    settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    name = _full_name(namespace, name)
+    namespace_of_name, _ = split_name(name)
+    queue = _full_name(namespace_of_name, queue)
+    settings |= {"queue": queue, "url": receiver, "headers": headers or {}}
+    _print_secret(out, name, access_to(store).put(name, settings, secret))
 
 
 @on_any_store(click.argument("queue"), group=subscription)
@@ -195,8 +198,9 @@ def add(
       bide subscription add orders --to https://shop.example/hooks/bide
       bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=late'
     """
-    queue = _full(namespace, queue)
-    name = _full(split_name(queue)[0], name) if name else queue
+    queue = _full_name(namespace, queue)
+    namespace_of_queue, _ = split_name(queue)
+    name = _full_name(namespace_of_queue, name) if name else queue
     _print_secret(out, name, access_to(store).put(name, {"queue": queue, "url": to}, None))
 
 
@@ -213,39 +217,46 @@ def list_(store: CommandStore, out: Output, namespace: str | None, everywhere: b
       bide subscription list
       bide subscription list --json | jq 'select(.state != "active")'
     """
-    more = "" if everywhere else "; --all shows those of all namespaces"
-    of = "" if namespace is None else f" of {namespace}"
+    hint = "" if everywhere else "; --all shows those of all namespaces"
+    of_namespace = "" if namespace is None else f" of {namespace}"
     out.items(
         access_to(store).listed(namespace, everywhere),
         COLUMNS,
         facts=_facts,
         line=_line,
         cells=_cells,
-        empty=f"no subscriptions{of} in {store.shown}{more}",
+        empty=f"no subscriptions{of_namespace} in {store.shown}{hint}",
     )
 
 
 def _facts(subscription: SubscriptionOut) -> dict[str, Any]:
     namespace, name = split_name(subscription.name)
+    _namespace, queue = split_name(subscription.queue)
     facts = {"namespace": namespace, **msgspec.to_builtins(subscription)}
-    return facts | {"name": name, "queue": split_name(subscription.queue)[1]}
+    return facts | {"name": name, "queue": queue}
 
 
 def _line(subscription: SubscriptionOut) -> tuple[str, ...]:
     facts = _facts(subscription)
-    where = facts["namespace"] or "-", facts["name"], facts["queue"]
-    return *where, _receiver(subscription), subscription.state, _why(subscription)
+    return (
+        facts["namespace"] or "-",
+        facts["name"],
+        facts["queue"],
+        _receiver(subscription),
+        subscription.state,
+        _reason_of(subscription),
+    )
 
 
 def _cells(subscription: SubscriptionOut) -> list[Cell]:
     state = subscription.state, STYLES[subscription.state]
-    queue = split_name(subscription.queue)[1]
+    _namespace, queue = split_name(subscription.queue)
     return [
         (subscription.name, "bold"),
         queue,
         _receiver(subscription),
         state,
-        (_why(subscription), "red"),
+        (_reason_of(subscription), "red"),
     ]
 
 
@@ -258,7 +269,7 @@ def pause(out: Output, access: Access, name: str, reason: str) -> bool | None:
     Example:
       bide subscription pause shop --reason "their release, until noon"
     """
-    return _say(out, access.pause(name, reason), name, "state", "paused")
+    return _report_change(out, access.pause(name, reason), name, "state", "paused")
 
 
 @on_subscription()
@@ -270,7 +281,7 @@ def resume(out: Output, access: Access, name: str) -> bool | None:
     Example:
       bide subscription resume shop
     """
-    return _say(out, access.resume(name), name, "state", "active")
+    return _report_change(out, access.resume(name), name, "state", "active")
 
 
 @on_subscription()
@@ -321,7 +332,7 @@ def delete(out: Output, access: Access, name: str) -> bool | None:
     Example:
       bide subscription delete shop
     """
-    return _say(out, access.delete(name), name, "deleted", True)
+    return _report_change(out, access.delete(name), name, "deleted", True)
 
 
 @subscription.command(name="new-key")
@@ -354,17 +365,28 @@ def rotate_key(store: CommandStore, out: Output) -> bool:
     Example:
       BIDE_SECRETS_KEY="$NEW $OLD" bide subscription rotate-key
     """
-    done, lost = access_to(store).encrypt_all()
-    more = f"; {lost:,} could not, their key is missing" if lost else ""
-    out.report({"encrypted": done, "lost": lost}, f"{done:,} encrypted{more}")
+    encrypted, lost = access_to(store).encrypt_all()
+    without_key = f"; {lost:,} could not, their key is missing" if lost else ""
+    out.report({"encrypted": encrypted, "lost": lost}, f"{encrypted:,} encrypted{without_key}")
     return not lost
 
 
-def _say(out: Output, done: bool, name: str, fact: str, value: str | bool) -> bool | None:
-    if not done:
+def _report_change(
+    out: Output, existed: bool, name: str, fact: str, value: str | bool
+) -> bool | None:
+    """Print that a subscription was changed; return `None` if it did not exist.
+
+    Args:
+        out: where to print it.
+        existed: whether it existed, and so was changed.
+        name: the name of the subscription.
+        fact: the name of what has changed, as in JSON.
+        value: what it is now.
+    """
+    if not existed:
         return None
-    word = fact if value is True else value
-    out.report({"name": name, fact: value}, f"{name} is {word}")
+    state = fact if value is True else value
+    out.report({"name": name, fact: value}, f"{name} is {state}")
     return True
 
 
@@ -376,12 +398,14 @@ def _print_secret(out: Output, name: str, secret: str) -> None:
 
 
 def _receiver(subscription: SubscriptionOut) -> str:
+    """Return the URL that messages are sent to, without what may be a key."""
     from bide.targets.http.subscription import masked
 
     return masked(subscription.url)
 
 
-def _why(subscription: SubscriptionOut) -> str:
+def _reason_of(subscription: SubscriptionOut) -> str:
+    """Return why a subscription is not active; "" if it is."""
     if subscription.state == "paused":
         return subscription.reason
     return subscription.circuit.error if subscription.state != "active" else ""

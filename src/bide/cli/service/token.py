@@ -31,6 +31,7 @@ NEVER = "never"
 
 
 def _lifetime(value: str | float) -> float | str:
+    """Return a lifetime in seconds, or `NEVER`."""
     if value == NEVER:
         return NEVER
     seconds = read_duration(value, "time")
@@ -39,7 +40,7 @@ def _lifetime(value: str | float) -> float | str:
     return seconds
 
 
-def _expires(help: str, **more: Any) -> option.Decorator:
+def _expires_option(help: str, **more: Any) -> option.Decorator:
     return click.option("--expires", type=_lifetime, metavar="TIME", help=help, **more)
 
 
@@ -81,7 +82,7 @@ def token() -> None:
     metavar="PATTERN",
     help="The queues that it is for, such as 'orders.*'; all by default. Can be repeated.",
 )
-@_expires("How long the token is valid, or never.", default="90d", show_default=True)
+@_expires_option("How long the token is valid, or never.", default="90d", show_default=True)
 @option.text("--name", "TEXT", "What it is used for; rotate and revoke take it.", "")
 @logged("createToken")
 def create(
@@ -103,19 +104,19 @@ def create(
     """
     from bide.server.access.rights import SCOPES
 
-    given = [right.strip() for argument in rights for right in argument.split(",")]
-    given += [right for scope in scopes for right in SCOPES[scope]]
-    if not given:
+    all_rights = [right.strip() for argument in rights for right in argument.split(",")]
+    all_rights += [right for scope in scopes for right in SCOPES[scope]]
+    if not all_rights:
         raise click.UsageError("Missing option '--rights'. For example: --rights put,change")
-    text, made = _tokens(store).create(
-        namespace, given, queues=queues, expires_ms=_ms(expires), name=name
+    text, record = _tokens(store).create(
+        namespace, all_rights, queues=queues, expires_ms=_milliseconds(expires), name=name
     )
-    _print_token(out, text, made)
+    _print_token(out, text, record)
 
 
 @on_store(click.argument("name", metavar="NAME"), group=token)
 @option.time("--overlap", "How long the former token is accepted as well; it ends at once without.")
-@_expires("How long the new token is valid, or never; by default as the former was.")
+@_expires_option("How long the new token is valid, or never; by default as the former was.")
 @logged("rotateToken")
 def rotate(
     store: CommandStore, out: Output, name: str, overlap: float | None, expires: float | str | None
@@ -128,32 +129,35 @@ def rotate(
     """
     from bide.server.access.tokens import SAME
 
-    lasts = SAME if expires is None else _ms(expires)
+    expires_ms = SAME if expires is None else _milliseconds(expires)
     overlap_ms = round((overlap or 0) * 1000)
-    rotated = _tokens(store).rotate(name, overlap_ms=overlap_ms, expires_ms=lasts)
+    rotated = _tokens(store).rotate(name, overlap_ms=overlap_ms, expires_ms=expires_ms)
     if rotated is None:
         warn(f"{name} is not a token; bide token list shows them")
         return False
-    _print_token(out, *rotated)
+    text, record = rotated
+    _print_token(out, text, record)
     return True
 
 
-def _ms(expires: float | str) -> int | None:
+def _milliseconds(expires: float | str) -> int | None:
+    """Return a lifetime in milliseconds, `None` for `NEVER`."""
     return None if isinstance(expires, str) else round(expires * 1000)
 
 
-def _print_token(out: Output, text: str, made: Token) -> None:
+def _print_token(out: Output, text: str, record: Token) -> None:
+    """Print a token, which is shown this once; say on stderr when it expires."""
     if out.as_json:
-        out.json({"token": text, **_shown(made)})
+        out.json({"token": text, **_facts(record)})
         return
     out.row(text)
-    for former in made.former:
+    for former in record.former:
         warn(f"the former token is accepted until {local(former.until)}")
-    if made.expires is None:
+    if record.expires is None:
         warn("it does not expire")
     else:
-        again = f"bide token rotate {quote(made.name or made.id)}"
-        warn(f"it expires {when(made.expires)}; {again} makes the next one")
+        rotate_command = f"bide token rotate {quote(record.name or record.id)}"
+        warn(f"it expires {when(record.expires)}; {rotate_command} makes the next one")
 
 
 @on_store(group=token, name="list")
@@ -169,7 +173,7 @@ def list_(store: CommandStore, out: Output) -> None:
     out.items(
         _tokens(store).listed(),
         COLUMNS,
-        facts=_shown,
+        facts=_facts,
         line=_line,
         cells=_cells,
         empty=f"no tokens in {store.shown}",
@@ -221,8 +225,9 @@ def revoke(store: CommandStore, out: Output, names: tuple[str, ...]) -> dict[str
     """
     tokens = _tokens(store)
     revoked = {name: tokens.revoke(name) is not None for name in names}
-    for name, done in revoked.items():
-        out.line({"id": name, "revoked": done}, f"{name} is {'revoked' if done else 'not a token'}")
+    for name, existed in revoked.items():
+        state = "revoked" if existed else "not a token"
+        out.line({"id": name, "revoked": existed}, f"{name} is {state}")
     return revoked
 
 
@@ -235,6 +240,6 @@ def _tokens(store: CommandStore) -> Tokens:
     return Tokens(store.lane)
 
 
-def _shown(token: Token) -> dict[str, Any]:
+def _facts(token: Token) -> dict[str, Any]:
     names = ("id", "namespace", "rights", "queues", "name", "created", "expires", "used")
     return {name: getattr(token, name) for name in names}

@@ -50,25 +50,24 @@ def call(
     from bide.worker.app.loading import load_task
 
     task = load_task(target)
-    by_position, by_name = _divided(arguments)
+    texts_by_position, texts_by_name = _divided(arguments)
     parameters = task.parameters
     names = parameters.by_position
+    given_options = {name: value for name, value in options.items() if value is not None}
     try:
-        message = task.later(
-            **{name: value for name, value in options.items() if value is not None}
-        ).message(
-            *[
-                parameters.read(names[place], text) if place < len(names) else text
-                for place, text in enumerate(by_position)
-            ],
-            **{name: parameters.read(name, text) for name, text in by_name.items()},
-        )
+        positional = [
+            # The task refuses those for which it has no parameter.
+            parameters.read(names[place], text) if place < len(names) else text
+            for place, text in enumerate(texts_by_position)
+        ]
+        by_name = {name: parameters.read(name, text) for name, text in texts_by_name.items()}
+        message = task.later(**given_options).message(*positional, **by_name)
     except InvalidArgument as error:  # it speaks of arguments of the task, and not of options
         raise usage_error(str(error)) from error
-    place = store.of_app(task.app._url)
-    refuse_memory(place.url, "name a shared store with --url, or in the app")
+    store_of_app = store.of_app(task.app._url)
+    refuse_memory(store_of_app.url, "name a shared store with --url, or in the app")
     return put_one(
-        place, out, task.queue_name, message, on_conflict=on_conflict, if_version=if_version
+        store_of_app, out, task.queue_name, message, on_conflict=on_conflict, if_version=if_version
     )
 
 
@@ -81,8 +80,8 @@ def _divided(arguments: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
     by_position: list[str] = []
     by_name: dict[str, str] = {}
     for argument in arguments:
-        name, given, text = argument.partition("=")
-        if not given or not name.isidentifier():
+        name, equals_sign, text = argument.partition("=")
+        if not equals_sign or not name.isidentifier():
             by_position.append(argument)
         elif name in by_name:
             raise usage_error(f"{name}= is given twice")

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 PENDING = ("delayed", "ready", "leased")
 
-EXAMPLES = 3
+EXAMPLE_IDS = 3
 """How many ids are shown of the messages with the same fault."""
 
-REASONS = 20
+MOST_REASONS = 20
 """How many reasons are kept apart for one task: errors of validators may have values in them."""
 
 OTHER_REASONS = "other reasons"
 
-NAMED = 8
+MOST_NAMED_QUEUES = 8
 """How many queues without a handler are named."""
 
 
@@ -63,16 +63,16 @@ def check_deploy(store: CommandStore, out: Output, target: str, skipped: tuple[s
     from bide.worker.app.loading import load
 
     app = load(target)
-    place = store.of_app(app._url)
-    place.must_exist("name the store of the running app with --url")
-    names = place.names()
+    store_of_app = store.of_app(app._url)
+    store_of_app.must_exist("name the store of the running app with --url")
+    names = store_of_app.names()
     for pattern in skipped:
         if not any(fnmatchcase(name, pattern) for name in names):
-            warn(f"--skip {pattern} names no queue in {place.shown}")
+            warn(f"--skip {pattern} names no queue in {store_of_app.shown}")
     names = [name for name in names if not any(fnmatchcase(name, glob) for glob in skipped)]
     report = Report()
-    with Bar("reading pending messages", _pending(place, names)) as bar:
-        for queue, message in bar.over(_messages(place, names)):
+    with Bar("reading pending messages", _pending(store_of_app, names)) as bar:
+        for queue, message in bar.over(_messages(store_of_app, names)):
             refusal = refusal_of(message, queue, app.queue_handlers)
             if refusal is not None:
                 report.refuse(refusal, message.id)
@@ -85,6 +85,7 @@ def check_deploy(store: CommandStore, out: Output, target: str, skipped: tuple[s
 
 
 def _pending(store: CommandStore, names: list[str]) -> int:
+    """Return how many messages are pending in queues."""
     sizes = [store.ask(Counts, Count(name)).sizes for name in names]
     return sum(getattr(size, state) for size in sizes for state in PENDING)
 
@@ -99,7 +100,7 @@ def _messages(store: CommandStore, names: list[str]) -> Iterator[tuple[str, Mess
         for message in store.queue(name).scan():
             if message.state in PENDING:
                 yield name, message
-            if (successor := message.successor) is not None:
+            if (successor := message.successor) is not None:  # it will be delivered afterwards
                 changes = {
                     "data": successor.data,
                     "json": successor.json,
@@ -113,26 +114,29 @@ class Report:
 
     def __init__(self) -> None:
         self.fitting = 0
+        """The number of messages that fit."""
         self.refused = 0
+        """The number of messages that the app would refuse."""
         self.unhandled: Counter[str] = Counter()
         """The number of messages in each queue that the app does not handle."""
         self._ids: dict[Refusal, list[str]] = {}
         """The first ids of each refusal."""
         self._counts: Counter[Refusal] = Counter()
+        """The number of messages of each refusal."""
         self._reasons: Counter[tuple[str, str]] = Counter()
-        """The number of refusals by queue and name."""
+        """The number of different refusals by queue and name."""
 
     def refuse(self, refusal: "Refusal", id: str) -> None:
         """Count a message that the app would refuse, with others of the same fault."""
         self.refused += 1
         key = refusal.queue, refusal.name
-        if refusal not in self._counts and self._reasons[key] >= REASONS:
+        if refusal not in self._counts and self._reasons[key] >= MOST_REASONS:
             refusal = dataclasses.replace(refusal, reason=OTHER_REASONS)
         if refusal not in self._counts:
             self._reasons[key] += 1
             self._ids[refusal] = []
         self._counts[refusal] += 1
-        if len(self._ids[refusal]) < EXAMPLES:
+        if len(self._ids[refusal]) < EXAMPLE_IDS:
             self._ids[refusal].append(id)
 
     def print(self, out: Output, target: str) -> None:
@@ -164,19 +168,25 @@ class Report:
             verdict = f"{target} would refuse {of_all}"
         elif not total:
             verdict = f"no message is pending for {target}"
-        others = sorted(self.unhandled)
-        if others:
-            names = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
-            many = plural(self.unhandled.total(), "message")
-            remark = f"not checked, {target} has no handler for them: {many} in {names}"
+        remark = self._remark(target)
         if out.terminal:
             out.text(NOT_DONE if self.refused else DONE, verdict)
-            if others:
+            if remark:
                 out.text((remark, "dim"))
         else:
             warn(verdict)
-            if others:
+            if remark:
                 warn(remark)
+
+    def _remark(self, target: str) -> str:
+        """Return what was not checked; "" if all was."""
+        if not self.unhandled:
+            return ""
+        queues = sorted(self.unhandled)
+        ellipsis = ", ..." if len(queues) > MOST_NAMED_QUEUES else ""
+        names = ", ".join(queues[:MOST_NAMED_QUEUES]) + ellipsis
+        messages = plural(self.unhandled.total(), "message")
+        return f"not checked, {target} has no handler for them: {messages} in {names}"
 
     def _print_refusal(self, out: Output, refusal: "Refusal", count: int) -> None:
         ids = self._ids[refusal]
@@ -184,8 +194,8 @@ class Report:
             facts = refusal.queue, refusal.name, refusal.kind, count, refusal.reason
             out.row(*facts, ",".join(ids), refusal.fix)
             return
-        what = f": {plural(count, 'message')}, {refusal.kind}"
-        out.text(NOT_DONE, (refusal.queue, "bold"), what)
+        summary = f": {plural(count, 'message')}, {refusal.kind}"
+        out.text(NOT_DONE, (refusal.queue, "bold"), summary)
         out.text(f"  {refusal.reason}")
         out.text(("  ids: ", "dim"), ", ".join(ids) + (", ..." if count > len(ids) else ""))
         out.text(("  fix: ", "dim"), refusal.fix)

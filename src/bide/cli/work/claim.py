@@ -71,10 +71,10 @@ def claim(
     if command is not None and not command.strip():  # a shell variable may be unset
         raise usage_error("--exec has no command: it would ack every message without any work")
     if command is None:
-        wrong = loop or retry is not None or (only_body and not ack)
+        conflict = loop or retry is not None or (only_body and not ack)
     else:
-        wrong = ack or only_body or (loop and count is not None)
-    if wrong:
+        conflict = ack or only_body or (loop and count is not None)
+    if conflict:
         raise usage_error(
             "claim takes --ack and, with it, --body; or --exec (which acks by the exit code) and, "
             "with it, --retry and either --loop or --count"
@@ -122,8 +122,8 @@ def _why_nothing(orders: Queue, wait: float | None) -> str:
     with suppress(StoreError):  # a token may allow claims only
         if orders.counts().paused:
             return f"{orders.name} is paused: claims get nothing until 'bide resume {orders.name}'"
-    within = f" within {rounded(wait * 1000)}" if wait else ""
-    return f"no message is due in {orders.name}{within}"
+    time_limit = f" within {rounded(wait * 1000)}" if wait else ""
+    return f"no message is due in {orders.name}{time_limit}"
 
 
 def _token(delivery: Delivery) -> int | str:
@@ -136,19 +136,23 @@ def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     out.items(
         deliveries,
         COLUMNS,
-        facts=lambda d: as_json(d.message, token=_token(d), lateness=round(d.lateness * 1000)),
-        line=lambda d: (d.id, d.lease.text, body_line(d.message)),
-        cells=lambda d: (
-            d.id,
-            d.lease.text,
-            f"{d.attempt}/{d.message.attempts}",
-            rounded(d.lateness * 1000),
-            body_line(d.message)[:500],
+        facts=lambda delivery: as_json(
+            delivery.message,
+            token=_token(delivery),
+            lateness=round(delivery.lateness * 1000),
+        ),
+        line=lambda delivery: (delivery.id, delivery.lease.text, body_line(delivery.message)),
+        cells=lambda delivery: (
+            delivery.id,
+            delivery.lease.text,
+            f"{delivery.attempt}/{delivery.message.attempts}",
+            rounded(delivery.lateness * 1000),
+            body_line(delivery.message)[:500],
         ),
         empty="",
     )
-    first = deliveries[0]
+    first, *_ = deliveries
     until = first.message.until
     if out.terminal and not ack and until is not None:
-        then = f"bide ack {first.message.queue} {quote(first.id)} {first.lease.text}"
-        out.text(("yours until ", "dim"), when(until), ("; then ", "dim"), then)
+        ack_command = f"bide ack {first.message.queue} {quote(first.id)} {first.lease.text}"
+        out.text(("yours until ", "dim"), when(until), ("; then ", "dim"), ack_command)

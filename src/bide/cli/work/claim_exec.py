@@ -24,8 +24,11 @@ from bide.model.commands import Claim
 from bide.model.replies import Claimed
 from bide.tasks import first_of
 
-PATIENCE, PAUSE = 5.0, 0.02
-"""Seconds that a stopped command may take to end, and between two checks whether it has."""
+PATIENCE = 5.0
+"""Seconds that a stopped command may take to end."""
+
+PAUSE = 0.02
+"""Seconds between two checks whether it has ended."""
 
 
 class CommandFailed(Exception):
@@ -44,7 +47,8 @@ class CommandConsumer(Consumer):
         environment: of the command, beside what is known of the message.
         retry: the delay in seconds before a failed message is retried.
         count: how many messages to handle; `None`: no limit.
-        wait: how many seconds to wait for each message.
+        wait: how many seconds to wait for each message; `None` with a count: not at all; `None`
+            without a count: for ever.
         out: prints the results as JSON, if that is wanted.
     """
 
@@ -66,11 +70,15 @@ class CommandConsumer(Consumer):
         handlers = QueueHandlers(queue, lease_of(lease), 1, {None: handler})
         super().__init__(handlers, (), SimpleNamespace(), StoreClient(lane, SYSTEM_CLOCK), holder)
         self._stopping = asyncio.Event()
-        self._hurry = asyncio.Event()
+        """Set by the first call of `stop`."""
+        self._second_stop = asyncio.Event()
+        """Set by the second call of `stop`."""
         self.results: set[str] = set()
         """How deliveries have ended."""
-        self._error: Exception | None = None  # why a command could not be started
-        self._code: int | None = None  # of the command that has ended
+        self._start_error: Exception | None = None
+        """Why a command could not be started."""
+        self._exit_code: int | None = None
+        """That of the last command; `None` before it has ended."""
         self._command = command
         self._environment = environment
         self._retry = round(retry * 1000)
@@ -84,7 +92,7 @@ class CommandConsumer(Consumer):
         A command that is stopped for the second time is killed at once.
         """
         if self._stopping.is_set():
-            self._hurry.set()
+            self._second_stop.set()
             return
         self._stopping.set()
         self.recall()
@@ -97,21 +105,26 @@ class CommandConsumer(Consumer):
         remaining = float("inf") if self._count is None else self._count
         while remaining and not self._stopping.is_set():
             reply = await self.claimed(1)
-            if reply is None or not reply.messages:
+            if reply is None or not reply.messages:  # it was told to stop, or no message came
                 return
-            self._code = None
-            self.start(reply)
-            (handling,) = self.running
-            if self._stopping.is_set():  # the message came with the signal
-                self.release_running()
-            if handling.task is not None:
-                await asyncio.wait([handling.task])
-            await first_of(self.until_quiet(), self._farewell())
-            if self._error is not None:
-                raise self._error
-            if self._code is not None and handling.outcome:
-                self._report(handling, self._code)
+            await self._handle_one(reply)
             remaining -= 1
+
+    async def _handle_one(self, reply: Claimed) -> None:
+        """Run the command for the message of a claim, settle it, and print the result."""
+        self._exit_code = None
+        self.start(reply)
+        (handling,) = self.running  # a claim takes one message, after the one before is settled
+        if self._stopping.is_set():  # the message came with the signal
+            self.release_running()
+        if handling.task is not None:
+            await asyncio.wait([handling.task])
+        # The store may be away: then a stopped command does not wait for it for ever.
+        await first_of(self.until_quiet(), self._time_to_settle())
+        if self._start_error is not None:
+            raise self._start_error
+        if self._exit_code is not None and handling.outcome:
+            self._report(handling, self._exit_code)
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for a message as long as the user wants to."""
@@ -120,6 +133,7 @@ class CommandConsumer(Consumer):
             while not (reply := await super().ask(command)).messages:
                 pass
             return reply
+        # With a count or a wait, an empty reply ends `bide claim`.
         return await self._store_client.once(Claimed, command, self, self._patience)
 
     def judge(self, handling: Handling, error: BaseException) -> Verdict:
@@ -127,33 +141,46 @@ class CommandConsumer(Consumer):
         if isinstance(error, CommandFailed):
             return Verdict("retried", self._retry, str(error))
         if isinstance(error, Exception):
-            self._error = error
+            self._start_error = error
         return RELEASE
 
     async def _handle(self, handling: Handling) -> None:
+        """Run the command for a message.
+
+        Raises:
+            CommandFailed: its exit code is not 0.
+            OSError: it could not be started.
+        """
+        process = await self._started(handling)
+        try:
+            exit_code = await self._exit_code_of(process, handling)
+        except BaseException:
+            await self._end(process)
+            raise
+        self._exit_code = exit_code
+        if exit_code:
+            raise CommandFailed(
+                f"exit code {exit_code}" if exit_code > 0 else f"killed by signal {-exit_code}"
+            )
+
+    async def _started(self, handling: Handling) -> Process:
+        """Start the command with the body of the message on stdin."""
         with tempfile.TemporaryFile() as body:  # a pipe would need a writer
             body.write(body_bytes(handling.message))
             body.seek(0)
             # In a new process group, so that what the shell starts can be stopped with it.
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_shell(
-                    self._command, stdin=body, env=self._about(handling), process_group=0
+                    self._command, stdin=body, env=self._environment_of(handling), process_group=0
                 )
             )
             try:
-                process = await asyncio.shield(starting)
-            except asyncio.CancelledError:
+                return await asyncio.shield(starting)
+            except asyncio.CancelledError:  # a process that has just started must not go on
                 await self._end(await starting)
                 raise
-        try:
-            self._code = code = await self._end_of(process, handling)
-        except BaseException:
-            await self._end(process)
-            raise
-        if code:
-            raise CommandFailed(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
 
-    def _about(self, handling: Handling) -> dict[str, str]:
+    def _environment_of(self, handling: Handling) -> dict[str, str]:
         return {
             **self._environment,
             "BIDE_QUEUE": handling.message.queue,
@@ -163,7 +190,7 @@ class CommandConsumer(Consumer):
             "BIDE_DUE": iso(handling.message.due),
         }
 
-    async def _end_of(self, process: Process, handling: Handling) -> int:
+    async def _exit_code_of(self, process: Process, handling: Handling) -> int:
         """Wait for the exit code. A command whose lease was lost goes on; its result is ignored."""
         while True:
             try:
@@ -178,11 +205,12 @@ class CommandConsumer(Consumer):
         Sends SIGTERM, and after `PATIENCE` seconds, or a second Ctrl-C, SIGKILL.
         """
         _signal(process, signal.SIGTERM)
-        await first_of(_ended(process), asyncio.sleep(PATIENCE), self._hurry.wait())
+        await first_of(_ended(process), asyncio.sleep(PATIENCE), self._second_stop.wait())
         if _signal(process, signal.SIGKILL):
             await first_of(_ended(process), asyncio.sleep(PATIENCE))
 
-    async def _farewell(self) -> None:
+    async def _time_to_settle(self) -> None:
+        """Wait until `FAREWELL` seconds after a stop."""
         await self._stopping.wait()
         await asyncio.sleep(FAREWELL)
 

@@ -71,8 +71,10 @@ def list_(
         out,
         (letter for origin in queues for letter in letters.of(origin)),
         f"no matching {LETTER}s in {queue or store.shown}",
-        pipe="queue " * (queue is None) + "id died attempt error",
-        screen=f"id {'queue ' * (queue is None)}died attempts last-error",
+        pipe="queue id died attempt error" if queue is None else "id died attempt error",
+        screen=(
+            "id queue died attempts last-error" if queue is None else "id died attempts last-error"
+        ),
         most=limit or (SCREEN if out.terminal else None),
         more="" if limit else MORE,
     )
@@ -101,8 +103,10 @@ def show(store: CommandStore, out: Output, queue: str, **chosen: Any) -> bool:
     """
     letters = DeadFilter(**chosen)
     orders = store.existing(queue)
-    shown, others = 0, _name_others(orders, letters.ids)
-    for shown, message in enumerate(letters.of(orders), 1):  # noqa: B007
+    has_others = _name_others(orders, letters.ids)
+    shown_count = 0
+    for message in letters.of(orders):
+        shown_count += 1
         if out.terminal:
             print_sheet(out, message)
         elif out.as_json:
@@ -111,9 +115,9 @@ def show(store: CommandStore, out: Output, queue: str, **chosen: Any) -> bool:
             for failure in message.failures:
                 moment = iso(failure.moment)
                 out.row(message.id, moment, failure.attempt, failure.holder, failure.reason)
-    if not shown and not others:
+    if not shown_count and not has_others:
         warn(f"no matching {LETTER}s in {queue}")
-    return shown > 0 and not others
+    return shown_count > 0 and not has_others
 
 
 dead.add_command(revive)
@@ -161,7 +165,7 @@ def purge(
         replies = (store.ask(Outcomes, command(part)) for part in in_parts(ids))
         return sum(bool(outcome) for reply in replies for outcome in reply.outcomes)
 
-    others = _name_others(orders, letters.ids)
+    has_others = _name_others(orders, letters.ids)
     changed = change_letters(
         store,
         out,
@@ -174,4 +178,4 @@ def purge(
         undoable=undoable,
         yes=yes,
     )
-    return changed and not others
+    return changed and not has_others

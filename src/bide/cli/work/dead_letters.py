@@ -43,19 +43,19 @@ class DeadFilter(NamedTuple):
         Raises:
             click.UsageError: nothing was given, or both ids and `--all`.
         """
-        nothing = self._replace(error=self.error or None) == DeadFilter()  # "" says nothing
-        if (everything and self.ids) or (nothing and not everything):
+        has_no_condition = self._replace(error=self.error or None) == DeadFilter()  # "" fits all
+        if (everything and self.ids) or (has_no_condition and not everything):
             raise usage_error(
                 f"{command} takes ids, --error, --after and --before, or --all for all dead letters"
             )
 
     def of(self, queue: Queue) -> Iterator[Message]:
         """Return the dead letters that match, lazily; oldest first, or in the order of the ids."""
-        named = map(queue.get, self.ids) if self.ids else queue.dead()
-        return (message for message in named if message is not None and self._matches(message))
+        candidates = map(queue.get, self.ids) if self.ids else queue.dead()
+        return (message for message in candidates if message is not None and self._matches(message))
 
     def _matches(self, letter: Message) -> bool:
-        died = (letter.ended or letter.due) / 1000
+        died = (letter.ended or letter.due) / 1000  # in Unix seconds, as the conditions are
         return (
             letter.state == "dead"
             and (self.error is None or _begins(letter.error or "", self.error))
@@ -101,7 +101,20 @@ def change_letters(
     undoable: bool,
     yes: bool = True,
 ) -> bool:
-    """Change dead letters; return whether any was changed, or would be."""
+    """Change dead letters; return whether any was changed, or would be.
+
+    Args:
+        store: the store.
+        out: where to print the result.
+        orders: their queue.
+        letters: which ones.
+        verb: what is done to them, such as "revived".
+        change: changes letters by their ids, and returns how many.
+        undoably: the same, so that it can be taken back.
+        dry_run: only count them, and show the first.
+        undoable: use `undoably`.
+        yes: do not ask.
+    """
     queue = orders.name
     # Read before any change: a letter that is revived and dies again counts once.
     ids = [letter.id for letter in letters.of(orders)]
@@ -109,7 +122,9 @@ def change_letters(
         confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", len(ids))
 
     def run(*, dry_run: bool, undo: bool) -> int:
-        return len(ids) if dry_run else undoably(ids) if undo else change(ids)
+        if dry_run:
+            return len(ids)
+        return undoably(ids) if undo else change(ids)
 
     return change_many(
         store,

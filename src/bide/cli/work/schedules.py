@@ -22,11 +22,11 @@ COLUMNS = (
     Column("", least=TEXT),
 )
 
-RULE = ("when", "timezone")
+RULE_FACTS = ("when", "timezone")
 
-REMARKS = {"running": "running", "retrying": "tried again", "dead": "dead"}
+REMARK_TEXTS = {"running": "running", "retrying": "tried again", "dead": "dead"}
 
-FORM = "%a %Y-%m-%d %H:%M:%S %z"
+TIME_FORMAT = "%a %Y-%m-%d %H:%M:%S %z"
 
 
 @on_store(click.argument("target", metavar="[MODULE:APP]", required=False))
@@ -83,17 +83,19 @@ def _of_app(store: CommandStore, target: str, count: int) -> list[dict[str, Any]
     from bide.worker.periodic.progress import schedule_facts
 
     app = load(target)
-    place = store.of_app(app._url)
+    store_of_app = store.of_app(app._url)
     try:
-        known = set(place.names())
+        existing_names = set(store_of_app.names())
     except StoreUnavailable:  # no worker has run yet
-        known = set()
+        existing_names = set()
     rows = []
     for schedule in app.schedules.values():
         rule = schedule.recurrence
         facts = schedule_facts(schedule.queue, rule, rule.after(now_ms()), count)
-        stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
-        if stored is not None and all(stored[key] == facts[key] for key in RULE):
+        stored = None
+        if schedule.queue in existing_names:
+            stored = _stored(store_of_app, schedule.queue, count)
+        if stored is not None and all(stored[key] == facts[key] for key in RULE_FACTS):
             facts = stored  # else the next worker with this schedule puts another tick
         rows.append({**facts, "missed": schedule.missed})
     return rows
@@ -111,6 +113,7 @@ def _stored(store: CommandStore, queue: str, count: int) -> dict[str, Any] | Non
 
 
 def _moments(facts: dict[str, Any]) -> list[Any]:
+    """Return the next ticks as times in the zone of the schedule."""
     from zoneinfo import ZoneInfo
 
     zone = ZoneInfo(facts["timezone"])
@@ -119,16 +122,16 @@ def _moments(facts: dict[str, Any]) -> list[Any]:
 
 def _cells(facts: dict[str, Any]) -> list[Cell]:
     when = f"{facts['when']}\n{facts['timezone']}"
-    moments = "\n".join(moment.strftime(FORM) for moment in _moments(facts))
-    away = "\n".join(map(relative, facts["ticks"]))
-    return [(facts["queue"], "bold"), when, moments, (away, "dim"), _remark(facts)]
+    moments = "\n".join(moment.strftime(TIME_FORMAT) for moment in _moments(facts))
+    distances = "\n".join(map(relative, facts["ticks"]))
+    return [(facts["queue"], "bold"), when, moments, (distances, "dim"), _remark(facts)]
 
 
 def _remark(facts: dict[str, Any]) -> Cell:
     """Return notes on retried, dead or changed ticks."""
     state = facts.get("state", "no worker has run it yet")
     notes = [] if state in ("delayed", "leased") else [state]
-    notes += [f"{facts[name]} {text}" for name, text in REMARKS.items() if facts[name]]
+    notes += [f"{facts[name]} {text}" for name, text in REMARK_TEXTS.items() if facts[name]]
     if "error" in facts:
         notes.append(first_line(facts["error"]))
     return ", ".join(notes), "red" if "error" in facts else "yellow"

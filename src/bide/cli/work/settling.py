@@ -22,6 +22,7 @@ from bide.queue.command_builder import CommandBuilder
 
 
 def _token(text: str) -> str:
+    """Return the token of a lease in its usual form."""
     with suppress(ValueError):
         if (lease := Lease.of("", text)).token:
             return lease.text
@@ -40,11 +41,17 @@ def _leases(id: str, token: str | None) -> list[Lease]:
 
 
 def _parsed(line: str, number: int) -> Lease:
+    """Return the lease in a line that `claim` has printed: as JSON, or with tabs.
+
+    Args:
+        line: the line.
+        number: its number, for the error text.
+    """
     try:
         if line.startswith("{"):
             fields = msgspec.json.decode(line)
             return Lease.of(str(fields["id"]), str(fields["token"]))
-        id, token = line.rstrip("\r\n").split("\t")[:2]
+        id, token, *_ = line.rstrip("\r\n").split("\t")
         return Lease.of(id, token)
     except (ValueError, KeyError, TypeError) as error:
         raise usage_error(
@@ -70,11 +77,16 @@ def settles(
         @click.argument("token", required=False, type=_token)
         @functools.wraps(function)
         def run(
-            store: CommandStore, out: Output, queue: str, id: str, token: str | None, **given: Any
+            store: CommandStore,
+            out: Output,
+            queue: str,
+            id: str,
+            token: str | None,
+            **own_options: Any,
         ) -> bool:
             def outcomes() -> Iterator[Outcome]:
                 for part in in_parts(_leases(id, token)):
-                    command = function(CommandBuilder(queue), part, **given)
+                    command = function(CommandBuilder(queue), part, **own_options)
                     yield from store.ask(Outcomes, command).outcomes
 
             return print_outcomes(store, out, queue, outcomes(), verb)

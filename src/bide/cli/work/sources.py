@@ -36,8 +36,9 @@ def sources(store: CommandStore, out: Output) -> None:
     """
     from bide.worker.periodic.progress import source_progress
 
-    looks = (store.run(source_progress(home)) for home in store.names(own=True))
-    rows = [facts for facts in looks if facts is not None]
+    # Each source has an internal queue, with a message for its next window.
+    progress = (store.run(source_progress(name)) for name in store.names(own=True))
+    rows = [facts for facts in progress if facts is not None]
     out.items(
         rows,
         COLUMNS,

@@ -21,7 +21,7 @@ COLUMNS = (
     Column("settings", least=TEXT, extra=True),
 )
 
-LINE = ("kind", "name", "queue", "takes", "lease", "concurrency", "timeout", "attempts")
+LINE_FACTS = ("kind", "name", "queue", "takes", "lease", "concurrency", "timeout", "attempts")
 """The first columns in a pipe."""
 
 STYLES = {"task": "green", "job": "green", "handler": "cyan"}
@@ -56,7 +56,7 @@ def tasks(target: str, as_json: bool) -> None:
         COLUMNS,
         facts=lambda facts: {**facts, "declared": shown(facts["declared"])},
         line=lambda facts: [
-            *(facts.get(name, "") for name in LINE),
+            *(facts.get(name, "") for name in LINE_FACTS),
             settings_text(facts["declared"]),
         ],
         cells=_cells,

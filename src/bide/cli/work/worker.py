@@ -82,9 +82,10 @@ def worker(
     from bide.worker.process.child import Orders
     from bide.worker.process.supervisor import Supervisor
 
+    # URLs go to the processes in the environment: on their command line, other users could read a
+    # password.
     if url is not None:
         opener(url)  # raises if it is not the URL of a store
-        # Not on the command line of the processes, where other users could read a password.
         os.environ["BIDE_URL"] = url
     intakes(rabbitmq)  # raises if a URL is not valid
     os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)

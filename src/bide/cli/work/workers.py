@@ -84,13 +84,13 @@ def stop(store: CommandStore, out: Output, name: str, wait: float) -> bool:
     Example:
       bide workers stop web1:4711
     """
-    known = {worker.holder for worker in read_workers(store.lane).workers}
-    if name not in known:
+    alive = {worker.holder for worker in read_workers(store.lane).workers}
+    if name not in alive:
         raise click.ClickException(
             f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"
         )
-    taken = ask_to_stop(store.lane, name, store.actor, wait)
-    if taken:
+    was_taken = ask_to_stop(store.lane, name, store.actor, wait)
+    if was_taken:
         out.report({"worker": name, "taken": True}, DONE, f"{name} is being replaced")
     else:
         out.report(
@@ -99,22 +99,27 @@ def stop(store: CommandStore, out: Output, name: str, wait: float) -> bool:
             f"no supervisor of {name} has answered within {rounded(wait * 1000)}: it is dead, or "
             "cannot reach the store; the request was withdrawn",
         )
-    return taken
+    return was_taken
 
 
 def _longest(worker: WorkerProcess) -> tuple[str, float | None]:
-    """Return the message that it has handled for the longest time, and the milliseconds."""
-    lasting = [
+    """Return the id of the message that it has handled for the longest time, and for how long.
+
+    The time is in milliseconds; `None`, and "" as the id, if it handles none.
+    """
+    beginnings = [
         (busy.since, busy.longest) for busy in worker.busy.values() if busy.since is not None
     ]
-    since, id = min(lasting, default=(None, ""))
-    return id or "", None if since is None else max(0, now_ms() - since)
+    if not beginnings:
+        return "", None
+    since, id = min(beginnings)
+    return id or "", max(0, now_ms() - since)
 
 
 def _line(worker: WorkerProcess) -> tuple[object, ...]:
-    id, lasting = _longest(worker)
+    id, duration = _longest(worker)
     running = sum(busy.running for busy in worker.busy.values())
-    times = ("" if ms is None else f"{ms:.0f}" for ms in (lasting, worker.silent))
+    times = ("" if ms is None else f"{ms:.0f}" for ms in (duration, worker.silent))
     return worker.holder, running, id, *times, ",".join(worker.queues)
 
 
@@ -124,15 +129,15 @@ def _facts(worker: WorkerProcess, declared: Declared) -> dict[str, Any]:
 
 
 def _cells(worker: WorkerProcess, declared: Declared) -> list[Cell]:
-    id, lasting = _longest(worker)
+    id, duration = _longest(worker)
     running = sum(busy.running for busy in worker.busy.values())
     places = sum(busy.places for busy in worker.busy.values())
-    now: Cell = f"{running} of {places}" if places else ""
+    state: Cell = f"{running} of {places}" if places else ""
     if worker.silent is not None:
-        now = f"silent for {rounded(worker.silent)}", "red"
-    longest = "" if lasting is None else f"{id} {rounded(lasting)}"
+        state = f"silent for {rounded(worker.silent)}", "red"
+    longest = "" if duration is None else f"{id} {rounded(duration)}"
     queues = [
         queue + (f" ({settings_text(declared[queue])})" if declared[queue] else "")
         for queue in worker.queues
     ]
-    return [worker.holder, now, longest, ", ".join(queues)]
+    return [worker.holder, state, longest, ", ".join(queues)]
