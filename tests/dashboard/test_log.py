@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide.dashboard.access import Access
-from bide.dashboard.pages.log import READ, SHOWN, last_entries
+from bide.dashboard.pages.log import MOST_ENTRIES, READ_BYTES, last_entries
 from bide.server.logs import Act, ActionLog
 from tests.dashboard.conftest import Stage, Visitor
 from tests.dashboard.test_pages import HOSTILE, text_of
@@ -107,14 +107,14 @@ def test_the_filters_are_in_the_url(logged: Logged) -> None:
 
 
 def test_older_entries_are_on_further_pages(logged: Logged) -> None:
-    logged.write(*[Act("put", "q", 1, target=f"t-{n}") for n in range(SHOWN * 2)])
+    logged.write(*[Act("put", "q", 1, target=f"t-{n}") for n in range(MOST_ENTRIES * 2)])
     first = logged.page("/log?act=put")
-    assert targets(first) == [f"t-{n}" for n in range(SHOWN * 2 - 1, SHOWN - 1, -1)]
+    assert targets(first) == [f"t-{n}" for n in range(MOST_ENTRIES * 2 - 1, MOST_ENTRIES - 1, -1)]
     link = older(first)
     assert link is not None
     logged.write(Act("put", "q", 1, target="t-new"))
     second = logged.page(link)
-    assert targets(second) == [f"t-{n}" for n in range(SHOWN - 1, -1, -1)]
+    assert targets(second) == [f"t-{n}" for n in range(MOST_ENTRIES - 1, -1, -1)]
     assert older(second) is None
     assert "hx-get" in first
     assert "hx-get" not in second
@@ -122,7 +122,7 @@ def test_older_entries_are_on_further_pages(logged: Logged) -> None:
 
 def test_a_page_reads_a_bounded_part_of_the_log(logged: Logged) -> None:
     logged.write(Act("cancel", "orders", 1, target="t-old"), who="bob")
-    while logged.path.stat().st_size < 2.5 * READ:
+    while logged.path.stat().st_size < 2.5 * READ_BYTES:
         logged.write(*[Act("put", "orders", 1)] * 1_000)
     pages = [logged.page("/log?who=bob")]
     assert "Nothing was found in the last part of the log" in pages[0]
@@ -138,7 +138,7 @@ def test_every_line_is_read_once_wherever_parts_begin(tmp_path: Path) -> None:
         b'{"time":"%d","act":"put","result":"done","who":"%s"}' % (n, b"x" * (n * 7_919 % 9_000))
         for n in range(700)
     ]
-    path.write_bytes(b"torn" * READ + b"\n" + b"\n".join(lines) + b"\n{\xff\n[1]\n\n{")
+    path.write_bytes(b"torn" * READ_BYTES + b"\n" + b"\n".join(lines) + b"\n{\xff\n[1]\n\n{")
     before: int | None = None
     seen: list[int] = []
     while True:

@@ -24,7 +24,7 @@ import bide.server.routes
 from bide.cli import main
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
-from bide.dashboard.sessions import LASTS
+from bide.dashboard.sessions import SESSION_MS
 from bide.model import commands as cmd
 from bide.model.limits import MAX_LOGIN_FORM
 from bide.server.access.oidc import OidcSettings
@@ -244,7 +244,7 @@ def test_a_rotated_token_ends_its_sessions_when_it_is_refused(served: Served) ->
 def test_a_session_ends_after_a_while(served: Served) -> None:
     guest = served.server(auth="required")
     guest.log_in(served.token("read"))
-    served.clock.advance(LASTS / 1000 - 1)
+    served.clock.advance(SESSION_MS / 1000 - 1)
     assert guest.get().status == 200
     served.clock.advance(1)
     assert guest.get().status == 401

@@ -9,7 +9,7 @@ import pytest
 
 import bide
 from bide.dashboard.access import Access
-from bide.dashboard.actions import SHOWN
+from bide.dashboard.actions import PREVIEW_COUNT
 from bide.model.undoing import UNDO_FOR
 from bide.server.logs import ActionLog
 from tests.dashboard.conftest import Reply, Stage, Visitor, bury
@@ -50,8 +50,8 @@ def test_all_that_match_a_filter_are_cancelled_and_taken_back(
     assert "With all" not in ann.get("/queue?queue=orders").text
     question = ann.do("cancel", queue="orders", by="rule", group="g", back="/queue?queue=orders")
     assert "Messages of orders: 15" in question.text
-    assert f"m{SHOWN - 1:02}" in question.text
-    assert f"m{SHOWN:02}" not in question.text
+    assert f"m{PREVIEW_COUNT - 1:02}" in question.text
+    assert f"m{PREVIEW_COUNT:02}" not in question.text
     assert "and 5 more" in question.text
     assert orders.counts().sizes.delayed == 16
     notice = ann.get(leads_to(confirm(ann, question)))

@@ -247,7 +247,7 @@ def test_it_opens_the_store_again_after_it_was_closed(dashboard: WsgiDashboard) 
 def test_it_answers_after_its_thread_has_died(dashboard: WsgiDashboard) -> None:
     assert ask(dashboard, "GET", "/") == 200
     died = deaths["bide-dashboard"]
-    dashboard._own().loop.call_soon_threadsafe(exec, "raise SystemExit(1)")
+    dashboard._running_here().loop.call_soon_threadsafe(exec, "raise SystemExit(1)")
     assert ask(dashboard, "GET", "/") == 200
     assert deaths["bide-dashboard"] == died + 1
 

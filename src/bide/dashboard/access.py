@@ -56,8 +56,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     log: bool = False
 
     def __post_init__(self) -> None:
-        if wrong := [action for action in self.actions if action not in ACTIONS]:
-            raise InvalidArgument(f"actions={wrong!r} must be of {', '.join(ACTIONS)}")
+        if unknown := [action for action in self.actions if action not in ACTIONS]:
+            raise InvalidArgument(f"actions={unknown!r} must be of {', '.join(ACTIONS)}")
 
     @classmethod
     def of(cls, caller: Caller) -> "Access":

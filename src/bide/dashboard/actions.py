@@ -29,10 +29,10 @@ from bide.undoing.changes import alone, steps_of, whole, whole_undo
 
 R = TypeVar("R", bound=Reply)
 
-BULK = 10_000
+MOST_CHANGED = 10_000
 """How many messages one action changes at most, in whole parts."""
 
-SHOWN = 10
+PREVIEW_COUNT = 10
 """How many messages a preview shows."""
 
 READ_BYTES = 1 << 20
@@ -55,6 +55,12 @@ def rule_of(view: PageView) -> cmd.Where | None:
 
 
 async def _execute(view: PageView, command: Bulk | Undo) -> Any:
+    """Execute a change that can be taken back, or take one back; return its reply.
+
+    Raises:
+        PageRefused: the visitor may not make this change.
+    """
+
     def allow(verb: Verb) -> None:
         if not view.access.may(verb):
             raise PageRefused(403, "not-allowed", verb)
@@ -71,26 +77,33 @@ async def _execute(view: PageView, command: Bulk | Undo) -> Any:
         return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
 
 
-async def _places(view: PageView, queue: str, ids: list[str]) -> list[Outcome]:
-    """Return where messages are."""
+async def _outcomes_of(view: PageView, queue: str, ids: list[str]) -> list[Outcome]:
+    """Return outcomes of messages that were not changed: they tell where the messages are."""
     messages = await view.store.run(find_all(queue, ids))
-    return [
-        Outcome(id, False)
-        if (message := messages.get(id)) is None
-        else Outcome(
-            id, False, message.state, message.due, message.until or message.ended, message.holder
-        )
-        for id in ids
-    ]
+    return [_not_done(id, messages.get(id)) for id in ids]
 
 
-NAMED = 20
+def _not_done(id: str, message: Message | None) -> Outcome:
+    """Return the outcome for a message that was not changed; `None`: it does not exist."""
+    if message is None:
+        return Outcome(id, done=False)
+    return Outcome(
+        id,
+        False,
+        message.state,
+        message.due,
+        message.until or message.ended,
+        message.holder,
+    )
+
+
+MOST_REFUSED = 20
 """How many messages a page names for which something could not be done."""
 
-ASKED = ("cancel", "purge", "release")
+CONFIRMED_ACTIONS = ("cancel", "purge", "release")
 """Actions that need a confirmation, also for one message."""
 
-UNDOABLE = ("cancel", "purge", "reschedule", "revive")
+UNDOABLE_ACTIONS = ("cancel", "purge", "reschedule", "revive")
 """Actions that can be taken back for a while."""
 
 
@@ -98,6 +111,7 @@ class Result(msgspec.Struct, frozen=True):
     """What an action did."""
 
     count: int = 1
+    """How many messages were changed, or 1 for a queue."""
     refused: Sequence[Outcome] = ()
     """Messages for which it could not be done."""
     undo: str | None = None
@@ -107,11 +121,15 @@ class Result(msgspec.Struct, frozen=True):
     page: HtmlPage | None = None
     """What to show instead of the page that the visitor came from."""
     parameters: Mapping[str, Any] = {}
-    """More parameters of the URL of that page; see `SAID`."""
+    """More parameters of the URL of that page; see `RESULT_PARAMETERS`."""
 
 
 async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect:
-    """Do what a form asks for, or ask whether it is meant; `log` takes what was done.
+    """Do what a form asks for, or ask whether it is meant.
+
+    Args:
+        view: the request of the form.
+        log: takes what was done, also if it was refused or failed.
 
     Raises:
         PageRefused: the visitor may not do this.
@@ -119,68 +137,95 @@ async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect
     """
     request = view.request
     action = request.get("action")
-    if action not in _DO:
+    if action not in _FUNCTIONS:
         raise PageRefused(404, "not-found")
     ids = [check_name(id) for id in request.form.get("id", [])]
-    queue, target = request.get("queue"), ids[0] if len(ids) == 1 else request.get("name") or None
-    if action != "undo" and not view.access.may(
-        action
-    ):  # an undo needs the right of what it takes back
+    queue = request.get("queue")
+    target = ids[0] if len(ids) == 1 else request.get("name") or None
+    # An undo needs the right of what it takes back, which its own function checks.
+    if action != "undo" and not view.access.may(action):
         log(Act(action, queue or None, 0, "forbidden", target))
         raise PageRefused(403, "not-allowed", action)
-    result = "failed"
+    log_result: str | None = "failed"  # `None`: nothing is logged
     count = 0
     try:
         if action not in _WITHOUT_IDS:
-            where = rule_of(view)
-            if request.get("by") and where is None:
-                ids = await _of_kind(view)
-            if not (ids or where):
-                raise PageRefused(400, "nothing-chosen")
+            ids, where = await _chosen(view, ids)
             if action == "reschedule":
                 _rescheduling(view)  # refuse a wrong time before asking a question
-            several = where is not None or len(ids) > 1
-            if (action in ASKED or several) and not request.get("confirmed"):
-                result = "asked"
+            if _needs_confirmation(view, action, ids, where):
+                log_result = None
                 return await _question(view, action, ids, where)
-        done = await _DO[action](view, ids)
-        result, count = DONE, done.count + done.stopping
+        result = await _FUNCTIONS[action](view, ids)
+        log_result, count = DONE, result.count + result.stopping
     except PageRefused:
-        result = "forbidden" if action == "undo" else result
+        if action == "undo":
+            log_result = "forbidden"
         raise
     finally:
-        if result != "asked":
-            log(Act(action, queue or None, count, result, target))
-    if done.page is not None:
-        return done.page
-    if done.refused:
+        if log_result is not None:
+            log(Act(action, queue or None, count, log_result, target))
+    return _page_after(view, action, result)
+
+
+async def _chosen(view: PageView, ids: list[str]) -> tuple[list[str], cmd.Where | None]:
+    """Return the messages that a form is about: their ids, or a rule.
+
+    Raises:
+        PageRefused: it is about none.
+    """
+    where = rule_of(view)
+    if view.request.get("by") and where is None:
+        ids = await _ids_of_kind(view)
+    if not (ids or where):
+        raise PageRefused(400, "nothing-chosen")
+    return ids, where
+
+
+def _needs_confirmation(
+    view: PageView, action: str, ids: list[str], where: cmd.Where | None
+) -> bool:
+    """Tell whether to ask first if it is meant: see `CONFIRMED_ACTIONS`, or several messages."""
+    is_about_several = where is not None or len(ids) > 1
+    return (action in CONFIRMED_ACTIONS or is_about_several) and not view.request.get("confirmed")
+
+
+def _page_after(view: PageView, action: str, result: Result) -> HtmlPage | Redirect:
+    """Return what the visitor sees after an action: usually the page that the form was on."""
+    if result.page is not None:
+        return result.page
+    if result.refused:
         return HtmlPage(
             "refused.html",
             {
                 "action": action,
-                "count": count,
-                "refused": done.refused[:NAMED],
-                "more": len(done.refused[NAMED:]),
+                "count": result.count + result.stopping,
+                "refused": result.refused[:MOST_REFUSED],
+                "more": len(result.refused[MOST_REFUSED:]),
                 "back": _back(view),
-                "undo": done.undo,
+                "undo": result.undo,
                 "until": view.now + UNDO_FOR,
             },
             409,
         )
-    parameters: dict[str, Any] = {"said": action, "count": done.count, **done.parameters}
-    if done.stopping:
-        parameters["stopping"] = done.stopping
-    if done.undo is not None and done.count:
-        parameters |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
+    parameters: dict[str, Any] = {"said": action, "count": result.count, **result.parameters}
+    if result.stopping:
+        parameters["stopping"] = result.stopping
+    if result.undo is not None and result.count:
+        queue = view.request.get("queue")
+        parameters |= {"undo": result.undo, "of": queue, "until": view.now + UNDO_FOR}
     back = _back(view)
     return Redirect(f"{back}{'&' if '?' in back else '?'}{urlencode(parameters)}")
 
 
 def _back(view: PageView) -> str:
-    """Return the URL of that page, without what it said before."""
-    path, _, query = view.request.inside(view.request.get("back")).partition("#")[0].partition("?")
-    kept = [(name, value) for name, value in parse_qsl(query) if name not in SAID]
-    return f"{path}{'?' * bool(kept)}{urlencode(kept)}"
+    """Return the URL of the page that the form was on, without the result of an earlier action."""
+    url, _, _fragment = view.request.inside(view.request.get("back")).partition("#")
+    path, _, query = url.partition("?")
+    parameters = [
+        (name, value) for name, value in parse_qsl(query) if name not in RESULT_PARAMETERS
+    ]
+    return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 async def _question(
@@ -188,62 +233,65 @@ async def _question(
 ) -> HtmlPage:
     """Return the page that asks whether an action is meant, with the first messages."""
     full = view.queue()
-    stops = action == "cancel" and _stops(view)
+    includes_held = action == "cancel" and _includes_held(view)
     if where is None:
         count = len(ids)
         reply = await view.store.ask(
-            replies.Found, cmd.Find(full, ids[:SHOWN], max_bytes=READ_BYTES)
+            replies.Found, cmd.Find(full, ids[:PREVIEW_COUNT], max_bytes=READ_BYTES)
         )
         first = [message for message in reply.messages if message is not None]
     else:
-        counting = cmd.Cancel(full, where=where, dry_run=True, running=stops)
-        count = (await view.store.ask(replies.Affected, counting)).count
-        scan = cmd.Scan(full, None, where, limit=SHOWN, max_bytes=READ_BYTES)
+        dry_run = cmd.Cancel(full, where=where, dry_run=True, running=includes_held)
+        count = (await view.store.ask(replies.Affected, dry_run)).count
+        scan = cmd.Scan(full, None, where, limit=PREVIEW_COUNT, max_bytes=READ_BYTES)
         page = await view.store.ask(replies.Page, scan)
         first = [
             message
             for message in page.messages
             if message.state in ("delayed", "ready")
-            or (stops and message.state == "leased" and message.stopping is None)
+            or (includes_held and message.state == "leased" and message.stopping is None)
         ]
-    shown = [summary_of(message, view.shown) for message in first]
-    view.showed(view.request.get("queue"), sum(bool(summary.preview) for summary in shown))
-    kept = [(name, value) for name, values in view.request.form.items() for value in values]
+    summaries = [summary_of(message, view.shown) for message in first]
+    shown_bodies = sum(1 for summary in summaries if summary.preview)
+    view.showed(view.request.get("queue"), shown_bodies)
+    # The form is sent again with the answer.
+    fields = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):
-        kept.append(("until", str(view.now)))
+        fields.append(("until", str(view.now)))
     return HtmlPage(
         "confirm.html",
         {
             "action": action,
             "queue": view.request.get("queue"),
-            "first": shown,
+            "first": summaries,
             "count": count,
             "more": max(0, count - len(first)),
-            "fields": kept,
-            "most": BULK,
-            "undoable": action in UNDOABLE and not stops,
+            "fields": fields,
+            "most": MOST_CHANGED,
+            "undoable": action in UNDOABLE_ACTIONS and not includes_held,
             "back": _back(view),
         },
     )
 
 
-async def _of_kind(view: PageView) -> list[str]:
+async def _ids_of_kind(view: PageView) -> list[str]:
     """Return the ids of the dead letters of one kind of error, or of all.
 
     Those that died after the question was asked are left out.
     """
     full, kind = view.queue(), view.request.get("kind")
-    given = view.request.number("until")
-    until = view.now if given is None else given
+    asked_at = view.request.number("until")  # see `_question`
+    until = view.now if asked_at is None else asked_at
     return [
         letter.id
-        async for letter in letters(view.store, full, BULK)
+        async for letter in letters(view.store, full, MOST_CHANGED)
         if (letter.ended or 0) <= until
         and (view.request.get("by") == "all" or error_kind(letter.error) == kind)
-    ][:BULK]
+    ][:MOST_CHANGED]
 
 
 def _actor(view: PageView) -> str:
+    """Return the actor of commands."""
     return actor_of(view.access.name or "the dashboard")
 
 
@@ -256,33 +304,37 @@ async def _each(view: PageView, ids: list[str], command: Any) -> Result:
     """Execute a command for messages, a thousand at a time."""
     outcomes: list[Outcome] = []
     for part in in_parts(ids):
-        named = msgspec.structs.replace(command, ids=list(part))
-        outcomes += (await _ask(view, Outcomes, named)).outcomes
+        part_command = msgspec.structs.replace(command, ids=list(part))
+        outcomes += (await _ask(view, Outcomes, part_command)).outcomes
     return _result(outcomes)
 
 
 def _result(outcomes: Sequence[Outcome]) -> Result:
+    """Return the result of a command that had these outcomes."""
     refused = [outcome for outcome in outcomes if not outcome]
     return Result(len(outcomes) - len(refused), refused)
 
 
 async def _undoably(view: PageView, command: Any, where: cmd.Where | None) -> Result:
-    """Execute a command for up to `BULK` messages that it names or that a rule selects."""
+    """Execute a command for up to `MOST_CHANGED` messages that it names or that a rule selects."""
     command = msgspec.structs.replace(command, actor=_actor(view))
     bulk = bulk_of(command, where, by_id=where is None)
-    count, unchanged, parts = 0, list[str](), whole(bulk, alone)
+    parts = whole(bulk, alone)
+    count = 0
+    unchanged: list[str] = []
     reply: Any = None
-    with suppress(StopIteration):
-        while count < BULK:
+    with suppress(StopIteration):  # after the last part
+        while count < MOST_CHANGED:
             reply = await _execute(view, parts.send(reply))
             count += reply.count
             unchanged += reply.unchanged
-    return Result(count, await _places(view, bulk.queue, unchanged), bulk.undo)
+    return Result(count, await _outcomes_of(view, bulk.queue, unchanged), bulk.undo)
 
 
 async def _cancel(view: PageView, ids: list[str]) -> Result:
+    """Cancel messages; so that it can be taken back, unless the form is about held ones, too."""
     where = rule_of(view)
-    if not _stops(view):
+    if not _includes_held(view):
         return await _undoably(view, cmd.Cancel(view.queue(), ids, where=where), where)
     if where is not None:
         return await _cancel_all(view, cmd.Cancel(view.queue(), where=where, running=True))
@@ -292,9 +344,9 @@ async def _cancel(view: PageView, ids: list[str]) -> Result:
 
 
 async def _cancel_all(view: PageView, command: cmd.Cancel) -> Result:
-    """Cancel up to `BULK` messages by rule, also those that workers hold."""
+    """Cancel up to `MOST_CHANGED` messages by rule, also those that workers hold."""
     count = stopping = 0
-    while count + stopping < BULK:
+    while count + stopping < MOST_CHANGED:
         with await view.admit(command):
             affected = await _ask(view, replies.Affected, command)
         count += affected.count
@@ -304,7 +356,7 @@ async def _cancel_all(view: PageView, command: cmd.Cancel) -> Result:
     return Result(count, stopping=stopping)
 
 
-def _stops(view: PageView) -> bool:
+def _includes_held(view: PageView) -> bool:
     """Return whether a form that cancels is also about messages that workers hold."""
     return view.request.get("running") == "1"
 
@@ -315,7 +367,11 @@ async def _reschedule(view: PageView, ids: list[str]) -> Result:
 
 
 def _rescheduling(view: PageView, default: str | None = None) -> cmd.Reschedule:
-    """Return the command with the due time of a form, or this delay if it has none; its id is "-".
+    """Return the command with the due time of a form; its id is "-".
+
+    Args:
+        view: the request.
+        default: the delay of a form without a due time; `None`: it must have one.
 
     Raises:
         InvalidArgument: there is none, or no valid one.
@@ -343,9 +399,10 @@ async def _edit(view: PageView, ids: list[str]) -> Result:
     changes: dict[str, Any] = {}
     for name, value in options_of(message).items():
         number = request.number(name) if isinstance(value, int) else None
-        new = (request.get(name) or None) if number is None else number
-        if new != value:
-            changes[name] = (new.strip() or None) if isinstance(new, str) else new
+        new_value = (request.get(name) or None) if number is None else number
+        if new_value != value:
+            is_text = isinstance(new_value, str)
+            changes[name] = (str(new_value).strip() or None) if is_text else new_value
     text = request.get("body").replace("\r\n", "\n")
     if view.shown.editable(message) not in (None, text):
         try:
@@ -354,11 +411,8 @@ async def _edit(view: PageView, ids: list[str]) -> Result:
             raise InvalidArgument(f"body is not JSON: {error}; write text in quotes") from None
     if not changes:
         return Result(0)
-    if view.shown.version(message) != request.get("version"):
-        until = message.until or message.ended
-        return Result(
-            0, [Outcome(message.id, False, message.state, message.due, until, message.holder)]
-        )
+    if view.shown.version(message) != request.get("version"):  # it has changed meanwhile
+        return Result(0, [_not_done(message.id, message)])
     body = changes.pop("body", UNSET)
     command = CommandBuilder(full).edit(ids[:1], body, None, None, message.version, **changes)
     with await view.admit(command):
@@ -367,14 +421,15 @@ async def _edit(view: PageView, ids: list[str]) -> Result:
 
 async def _copy(view: PageView, ids: list[str]) -> Result:
     """Put a message again, under another id."""
-    full, new = view.queue(), view.request.get("new")
-    due = _rescheduling(view, "0s")
+    full, copy_id = view.queue(), view.request.get("new")
+    new_time = _rescheduling(view, "0s")
+    original = await _message(view, ids[0])
     item = msgspec.structs.replace(
-        (await _message(view, ids[0])).as_item((), None),
-        id=check_name(new) if new else new_id(),
+        original.as_item((), None),
+        id=check_name(copy_id) if copy_id else new_id(),
         created=None,
-        at=due.at,
-        delay=due.delay,
+        at=new_time.at,
+        delay=new_time.delay,
         attempt=0,
     )
     put = cmd.Put(full, [item])
@@ -404,8 +459,8 @@ async def _subscription(view: PageView, _: list[str]) -> Result:
     namespace, name = view.access.namespace, view.request.get("name")
     name = name if namespace is None else f"{namespace}/{name}"
     records = view.store.records
-    known = await records.get(name)
-    if known is None or view.access.caller.own(known.queue) is None:
+    subscription = await records.get(name)
+    if subscription is None or view.access.caller.own(subscription.queue) is None:
         raise PageRefused(404, "not-found")
     if view.request.get("on") == "1":
         await records.pause(name, f"paused by {_actor(view)}")
@@ -448,10 +503,13 @@ async def _undo(view: PageView, _: list[str]) -> Result:
     steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view), alone)
     undone = await arun_steps(steps, lambda part: _execute(view, part))
     facts = msgspec.structs.asdict(undone)
-    return Result(undone.restored, parameters={name: facts[name] for name in facts if name in SAID})
+    return Result(
+        undone.restored,
+        parameters={name: facts[name] for name in facts if name in RESULT_PARAMETERS},
+    )
 
 
-_DO: dict[str, Callable[[PageView, list[str]], Awaitable[Result]]] = {
+_FUNCTIONS: dict[str, Callable[[PageView, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel,
     "reschedule": _reschedule,
     "edit": _edit,
@@ -467,7 +525,18 @@ _DO: dict[str, Callable[[PageView, list[str]], Awaitable[Result]]] = {
     "undo": _undo,
 }
 
-SAID = ("said", "count", "stopping", "undo", "of", "until", "taken", "claimed", "unknown", "again")
+RESULT_PARAMETERS = (
+    "said",
+    "count",
+    "stopping",
+    "undo",
+    "of",
+    "until",
+    "taken",
+    "claimed",
+    "unknown",
+    "again",
+)
 """Parameters of a URL by which a page says what was done."""
 
 _WITHOUT_IDS = ("pause", "delete", "subscriptions", "audit", "undo")

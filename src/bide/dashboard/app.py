@@ -34,13 +34,13 @@ from bide.server.problem import KINDS, ClientText, Problem
 from bide.server.response import Response, new_request_id
 from bide.server.settings import Settings
 
-CSP = (
+SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-HEADERS = {
-    "content-security-policy": CSP,
+COMMON_HEADERS = {
+    "content-security-policy": SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
@@ -52,19 +52,19 @@ NO_STORE = {"cache-control": "no-store"}
 
 HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
-LANGUAGE = "bide_language"
+LANGUAGE_COOKIE = "bide_language"
 """The cookie with the language that a visitor has chosen."""
 
-YEAR = 31_536_000
+YEAR_SECONDS = 31_536_000
 
-FOR_ALL = ("/language", "/login", "/logout")
+OPEN_PATHS = ("/language", "/login", "/logout")
 """Paths of forms that every visitor may send."""
 
-LONGEST = 8.0
+PAGE_SECONDS = 8.0
 """Seconds that a page may wait for the store, less than htmx waits for the page; an action may take
 longer."""
 
-NAMESPACES = 64
+MOST_NAMESPACES = 64
 """For how many namespaces it is kept what was read lately."""
 
 _log = logger("bide.dashboard")
@@ -101,9 +101,12 @@ class Dashboard:
 
     def __post_init__(self) -> None:
         self._own_gate = None if self.gate is not None else _gate_of(self.url, self.clock)
-        self._lately: BoundedDict[str | None, ReadLately] = BoundedDict(NAMESPACES)
+        """The gate, unless it is that of a server; then `close` closes its lane."""
+        self._lately: BoundedDict[str | None, ReadLately] = BoundedDict(MOST_NAMESPACES)
+        """By namespace: what was read lately."""
         self.hide = frozenset(name.lower() for name in self.hide)
         self._text = ClientText(self.url)
+        """Converts errors redirect texts for visitors."""
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -125,7 +128,8 @@ class Dashboard:
         visit = self.visit(scope)
         try:
             if (answer := await self.answer(scope, receive, visit)) is not None:
-                await Response(send, visit.request).send_whole(*answer[:3])
+                response = Response(send, visit.request)
+                await response.send_whole(answer.status, answer.content, answer.headers)
         finally:
             visit.close()
 
@@ -138,7 +142,7 @@ class Dashboard:
     async def answer(
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
     ) -> Answer | None:
-        """Return the answer to a request; `None` if the client has closed the connection.
+        """Return the answer redirect a request; `None` if the client has closed the connection.
 
         Args:
             scope: the ASGI scope of the request.
@@ -153,6 +157,7 @@ class Dashboard:
     async def _answer(
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
     ) -> Answer | None:
+        """Return the answer without the id of the request."""
         try:
             request = PageRequest(scope, receive, self.bodies)
         except InvalidArgument as error:
@@ -166,21 +171,25 @@ class Dashboard:
             if request.method not in ("GET", "HEAD", "POST"):
                 raise PageRefused(405, "not-found")
             if request.method == "POST":
-                refuse_foreign_forms(*map(request.header, ("host", "origin", "sec-fetch-site")))
-                if request.path in FOR_ALL:  # a form that comes slowly has its own time
+                refuse_foreign_forms(
+                    request.header("host"),
+                    request.header("origin"),
+                    request.header("sec-fetch-site"),
+                )
+                if request.path in OPEN_PATHS:  # a form that comes slowly has its own time
                     await request.read_form(MAX_LOGIN_FORM)
-            async with asyncio.timeout(None if request.path == "/do" else LONGEST):
+            async with asyncio.timeout(None if request.path == "/do" else PAGE_SECONDS):
                 page: HtmlPage | Redirect | None = await self._without_login(request, visit)
                 if page is None:
-                    access, session = await self._visitor(request, visit)
+                    access, has_session = await self._visitor(request, visit)
                     view = PageView(
                         request,
                         access,
                         self._reader(visit),
                         self.hide,
-                        self.admit,
-                        session,
-                        self.action_log.path,
+                        quotas=self.admit,
+                        session=has_session,
+                        log=self.action_log.path,
                     )
                     page = await self._page(view, visit)
             answer = self._rendered(request, visit, view, page)
@@ -191,6 +200,7 @@ class Dashboard:
             return None
         except Exception as error:  # noqa: BLE001  (it is logged, and other requests go on)
             if isinstance(error, Problem) and error.kind.name == "rate-limited":
+                # In plain text: a page would be larger than what is left of the limit.
                 return _whole(error.kind.status, str(error).encode(), PLAIN, error.headers)
             return self._rendered(request, visit, view, self._refusal(request, error))
         finally:
@@ -202,9 +212,14 @@ class Dashboard:
         """Return a page as HTML; without a view, it shows nothing of the store."""
         if isinstance(page, Redirect):
             return _redirect(page)
-        language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
-        shown = view or PageView(request, Access(), self._reader(visit), self.hide)
-        context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
+        language = language_of(request.cookie(LANGUAGE_COOKIE), request.header("accept-language"))
+        view_of_page = view or PageView(request, Access(), self._reader(visit), self.hide)
+        context = {
+            **page.context,
+            "view": view_of_page,
+            "now": view_of_page.now,
+            "known": view is not None,
+        }
         headers = dict(NO_STORE)
         if page.status == 401 and request.header("sec-fetch-site") == "cross-site":
             # A link of another site comes without the cookie of the session; asked for by the
@@ -213,43 +228,48 @@ class Dashboard:
         return _whole(page.status, render(page.template, language, context), HTML, headers)
 
     async def _without_login(self, request: PageRequest, visit: Visit) -> Redirect | None:
-        """Answer what every visitor may do: choose a language, log in and out."""
-        if request.method != "POST" or request.path not in FOR_ALL:
+        """Answer what every visitor may do: choose a language, log in and out.
+
+        Returns `None` for all other requests.
+        """
+        if request.method != "POST" or request.path not in OPEN_PATHS:
             return None
         if request.path == "/language":
-            return _chosen(request)
+            return _choose_language(request)
         if self.sessions is None:
             raise PageRefused(404, "not-found")
         if request.path == "/logout":
             redirect = await self.sessions.log_out(request, visit)
-            self._write(request, visit, Act("logout"))
+            self._write_acts(request, visit, Act("logout"))
             return redirect
         try:
             redirect = await self.sessions.log_in(request, visit)
         except (Problem, AccessDenied) as error:
             kind = error.kind if isinstance(error, Problem) else KINDS["forbidden"]
-            self._write(request, visit, Act("login", result=kind.name))
+            self._write_acts(request, visit, Act("login", result=kind.name))
             status = kind.status if isinstance(error, Problem) else 401
             raise PageRefused(status, "login", str(error)) from None
-        self._write(request, visit, Act("login"))
+        self._write_acts(request, visit, Act("login"))
         return redirect
 
     def _reader(self, visit: Visit) -> StoreReader:
         """Return the store for one request."""
         namespace = visit.caller.namespace
-        if (lately := self._lately.get(namespace)) is None:
-            lately = self._lately[namespace] = ReadLately(self.clock)
+        lately = self._lately.get(namespace)
+        if lately is None:
+            lately = ReadLately(self.clock)
+            self._lately[namespace] = lately
         return StoreReader(self.url, self.clock, visit, lately)
 
     async def _visitor(self, request: PageRequest, visit: Visit) -> tuple[Access, bool]:
         """Let a visitor in; return what it may, and whether it has logged in."""
         if self.sessions is not None:
-            caller, session = await self.sessions.visitor(request)
+            caller, has_session = await self.sessions.visitor(request)
             visit.caller = caller
             visit.admit()
-            return self.sessions.access_of(caller), session
-        answer = self.access(request.scope)
-        access = await answer if inspect.isawaitable(answer) else answer
+            return self.sessions.access_of(caller), has_session
+        result = self.access(request.scope)
+        access = await result if inspect.isawaitable(result) else result
         if access is None:
             raise PageRefused(403, "no-access")
         visit.caller = access.caller
@@ -263,14 +283,14 @@ class Dashboard:
             await request.read_form(MAX_FORM)
             if request.path != "/do":
                 raise PageRefused(405, "not-found")
-            shown = await act(view, lambda entry: self._note(view, visit, entry))
-        elif (page := PAGES.get(request.path)) is None:
+            page = await act(view, lambda entry: self._log_action(view, visit, entry))
+        elif (read_page := PAGES.get(request.path)) is None:
             raise PageRefused(404, "not-found")
         else:
-            shown = await page(view)
+            page = await read_page(view)
         if view.acts:
-            self._write(request, visit, *view.acts, who=view.access.name)
-        return shown
+            self._write_acts(request, visit, *view.acts, who=view.access.name)
+        return page
 
     def _refusal(self, request: PageRequest, error: Exception) -> HtmlPage:
         """Return the page that says why a request was refused or failed."""
@@ -283,7 +303,7 @@ class Dashboard:
             case Problem():
                 status, title, detail = error.kind.status, "refused", str(error)
             case TimeoutError():
-                detail = f"the store does not answer within {LONGEST:g} s"
+                detail = f"the store does not answer within {PAGE_SECONDS:g} s"
                 status, title = 504, "store"
             case AccessDenied():
                 status, title, detail = 403, "refused", self._text.of(error)
@@ -297,12 +317,12 @@ class Dashboard:
                 status, title, detail = 500, "internal", ""
         return HtmlPage("error.html", {"status": status, "title": title, "detail": detail}, status)
 
-    def _note(self, view: PageView, visit: Visit, done: Act) -> None:
+    def _log_action(self, view: PageView, visit: Visit, done: Act) -> None:
         """Log an action with its author; what was read before it is read again."""
         if done.result != "forbidden" and done.act != "audit":
             view.store.recent.forget()
         request = view.request
-        self._write(request, visit, done, who=view.access.name)
+        self._write_acts(request, visit, done, who=view.access.name)
         _log.info(
             "%s by %s from %s: queue %s, messages %s, %s",
             done.act,
@@ -313,10 +333,10 @@ class Dashboard:
             done.result,
         )
 
-    def _write(
+    def _write_acts(
         self, request: PageRequest, visit: Visit, *acts: Act, who: str | None = None
     ) -> None:
-        """Write acts to the action log."""
+        """Write acts redirect the action log; `None` for `who`: the name of the token."""
         caller = visit.caller
         if who is None:
             who = caller.name or caller.token or ""
@@ -337,10 +357,10 @@ def _gate_of(url: str, clock: Clock) -> Gate:
     return Gate(lane, SlowReads(lane), slow_calls, defaults.max_body)
 
 
-def _redirect(to: Redirect, status: int = 303) -> Answer:
-    """Send the browser to another page."""
-    cookie = {} if to.cookie is None else {"set-cookie": to.cookie}
-    location = quote(to.url, safe=punctuation)  # the application may be mounted at any path
+def _redirect(redirect: Redirect, status: int = 303) -> Answer:
+    """Send the browser redirect another page."""
+    cookie = {} if redirect.cookie is None else {"set-cookie": redirect.cookie}
+    location = quote(redirect.url, safe=punctuation)  # the application may be mounted at any path
     return _whole(status, b"", PLAIN, {**NO_STORE, "location": location, **cookie})
 
 
@@ -353,21 +373,21 @@ def _static(name: str) -> Answer:
 
 def _whole(status: int, content: bytes, kind: str, more: Mapping[str, str] = {}) -> Answer:
     """Return an answer with the headers that every answer of the dashboard has."""
-    own = {"content-type": kind, "content-length": str(len(content))}
-    return Answer(status, content, {**own, **HEADERS, **more}, kind)
+    content_headers = {"content-type": kind, "content-length": str(len(content))}
+    return Answer(status, content, {**content_headers, **COMMON_HEADERS, **more}, kind)
 
 
 def asgi(
     store: str, *, access: AccessFunction, hide: Collection[str] = (), action_log: str | None = None
 ) -> Dashboard:
-    """Return the dashboard as an ASGI application, to mount in an application of yours.
+    """Return the dashboard as an ASGI application, redirect mount in an application of yours.
 
     Args:
         store: the URL of the store.
         access: takes the ASGI scope of a request, and returns what its visitor may see and do: an
             `Access`, or `None` for nothing at all. It may be async.
         hide: names of the parts of bodies, and of the headers, that are not shown.
-        action_log: a file to which a JSON line is appended for each action.
+        action_log: a file redirect which a JSON line is appended for each action.
 
     Raises:
         InvalidArgument: the URL names no kind of store, or the file cannot be written.
@@ -379,11 +399,13 @@ def asgi(
     return Dashboard(store, access, hide, ActionLog(action_log))
 
 
-def _chosen(request: PageRequest) -> Redirect:
+def _choose_language(request: PageRequest) -> Redirect:
     """Remember the language that a visitor chooses."""
     language = request.get("language")
     if language not in LANGUAGES:
         raise PageRefused(404, "not-found")
     path = quote(request.base) or "/"
-    cookie = f"{LANGUAGE}={language}; Path={path}; Max-Age={YEAR}; SameSite=Lax; HttpOnly"
+    cookie = (
+        f"{LANGUAGE_COOKIE}={language}; Path={path}; Max-Age={YEAR_SECONDS}; SameSite=Lax; HttpOnly"
+    )
     return Redirect(request.inside(request.get("back")), cookie)

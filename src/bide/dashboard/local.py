@@ -31,6 +31,7 @@ def open_access(actions: Collection[str]) -> Callable[[Mapping[str, Any]], Acces
     access = Access(name=user_name(), actions=actions, log=True)
 
     def admit(scope: Mapping[str, Any]) -> Access:
+        # A page of another site may resolve its own name to this machine.
         host = dict(scope["headers"]).get(b"host")
         refuse_foreign_hosts(scope, None if host is None else host.decode("latin-1"))
         return access
@@ -87,6 +88,7 @@ async def _serve(
     actions: Collection[str],
     hide: Collection[str],
 ) -> None:
+    """Serve the dashboard on a socket until a signal ends it; see `run`."""
     dashboard = Dashboard(settings.store, open_access(actions), hide)
     app = _LocalApp(settings, dashboard)
     dashboard.action_log = app.service.action_log
@@ -95,7 +97,8 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, server.stop)
     try:
         await app.service.begin()
-        announce(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        _address, port = listening.getsockname()
+        announce(f"http://127.0.0.1:{port}/")
         await server.serve(listening)
     finally:
         await app.service.end()

@@ -28,11 +28,20 @@ from bide.targets.http.records import Records
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 
-MOST = 256
+MOST_RESULTS = 256
 """How many results are kept."""
 
-SHARE = 20
+KEEP_FACTOR = 20
 """A result is kept at least this many times as long as it took to read."""
+
+
+class RecentResult(NamedTuple):
+    """A result that is kept, or that is being read."""
+
+    until: float
+    """Until when it is good, in seconds of the clock; endless while it is read."""
+    task: "asyncio.Future[Any]"
+    """Reads it, or has read it."""
 
 
 class RecentResults:
@@ -56,8 +65,8 @@ class RecentResults:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._entries: BoundedDict[Hashable, tuple[float, asyncio.Future[Any]]] = BoundedDict(MOST)
-        """Until when a result is good, endless while it is read; and the task that reads it."""
+        self._entries: BoundedDict[Hashable, RecentResult] = BoundedDict(MOST_RESULTS)
+        """The results by what was read."""
 
     async def get(self, key: Hashable, seconds: float, read: Callable[[], Awaitable[T]]) -> T:
         """Return a result that is at most so old, or read it.
@@ -69,20 +78,22 @@ class RecentResults:
         """
         began = self._clock.monotonic()
         entry = self._entries.get(key)
-        if entry is None or entry[0] <= began:
-            entry = self._entries[key] = inf, asyncio.ensure_future(read())
-            entry[1].add_done_callback(lambda task: self._keep(key, task, seconds, began))
-        result: T = await asyncio.shield(entry[1])
+        if entry is None or entry.until <= began:
+            entry = RecentResult(inf, asyncio.ensure_future(read()))
+            self._entries[key] = entry
+            entry.task.add_done_callback(lambda task: self._keep(key, task, seconds, began))
+        result: T = await asyncio.shield(entry.task)  # other callers may wait for it, too
         return result
 
     def _keep(
         self, key: Hashable, task: "asyncio.Future[Any]", seconds: float, began: float
     ) -> None:
+        """Keep a result that was read; one that failed is read again at the next call."""
         now = self._clock.monotonic()
         failed = task.cancelled() or task.exception() is not None
-        if (inf, task) == self._entries.get(key):  # it was not forgotten
-            good = 0 if failed else max(seconds, SHARE * (now - began))
-            self._entries[key] = now + good, task
+        if self._entries.get(key) == RecentResult(inf, task):  # it was not forgotten
+            lifetime = 0 if failed else max(seconds, KEEP_FACTOR * (now - began))
+            self._entries[key] = RecentResult(now + lifetime, task)
 
     def forget(self) -> None:
         """Drop all results, because something has changed."""
@@ -98,16 +109,16 @@ SAMPLE_EVERY = 2.0
 FORECAST_EVERY = 5.0
 """Seconds between two forecasts."""
 
-PATIENCE = 2.0
+FORECAST_PATIENCE = 2.0
 """Seconds that a page waits for its forecast."""
 
-HISTORY = 60
+HISTORY_SAMPLES = 60
 """How many samples are kept for the charts of rates."""
 
-VIEWS = 32
+MOST_HISTORIES = 32
 """The maximum number of queue selections whose samples are kept."""
 
-SEARCHED = 2_000
+MOST_SEARCHED = 2_000
 """How many messages a search reads for one page."""
 
 READ_BYTES = 1 << 20
@@ -143,15 +154,18 @@ class Listed(NamedTuple):
 
     messages: list[Summary]
     searched: int
+    """How many messages were read for it."""
     total: int | None
+    """How many messages there are; `None`: they were not counted."""
     cursor: str | None
+    """Where to go on; `None`: it has reached the end."""
 
 
 class _History:
     """The samples of one selection of queues."""
 
     def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=HISTORY)
+        self.samples: deque[Sample] = deque(maxlen=HISTORY_SAMPLES)
         self.workers = RecentWorkers()
 
 
@@ -164,7 +178,7 @@ class ReadLately:
 
     def __init__(self, clock: Clock) -> None:
         self.recent = RecentResults(clock)
-        self.histories: BoundedDict[object, _History] = BoundedDict(VIEWS)
+        self.histories: BoundedDict[object, _History] = BoundedDict(MOST_HISTORIES)
 
 
 class StoreReader:
@@ -218,14 +232,14 @@ class StoreReader:
         """Return the names of the queues that a visitor may see, as the store has them.
 
         Args:
-            access: of the visitor.
+            access: the access of the visitor.
             prefix: how they begin for the visitor.
             own: whether to include the internal queues of bide.
         """
         caller = access.caller
-        begin = caller.prefix(check_prefix(prefix))
+        full_prefix = caller.prefix(check_prefix(prefix))
         reply = await self.recent.get(
-            ("names", begin), SAMPLE_EVERY, lambda: self.ask(Names, Queues(begin))
+            ("names", full_prefix), SAMPLE_EVERY, lambda: self.ask(Names, Queues(full_prefix))
         )
         return [
             full
@@ -237,27 +251,33 @@ class StoreReader:
         """Return a page of queues and their recent samples.
 
         Args:
-            access: of the visitor.
+            access: the access of the visitor.
             prefix: how the names of the queues begin.
-            after: the page begins after this name.
+            after: the page begins after this name, the visitor's.
         """
         key = access.namespace, access.queues, prefix, after
 
         async def read() -> Glance:
-            listed = await self.names(access, prefix)
+            all_names = await self.names(access, prefix)
             start = access.caller.prefix(after)
-            names = [name for name in listed if name > start]
-            shown = names[:QUEUES]
-            registers = access.caller.registers((await self.ask(Names, Queues(""))).names)
+            remaining = [name for name in all_names if name > start]
+            shown = remaining[:QUEUES]
+            names_in_store = (await self.ask(Names, Queues(""))).names
+            registers = access.caller.registers(names_in_store)
             now = self.clock.now()
             sample = await self.run(
                 take_sample(shown, registers, self.clock.monotonic(), now, access.caller.own)
             )
-            history = self._histories[key] = self._histories.get(key) or _History()
+            history = self._histories.get(key) or _History()
+            self._histories[key] = history  # again: the latest one is forgotten last
             history.samples.append(sample)
-            workers = history.workers.see(sample)
-            following = access.caller.own(shown[-1]) if len(names) > QUEUES else None
-            return Glance(shown, len(listed), following, list(history.samples), workers)
+            return Glance(
+                names=shown,
+                total=len(all_names),
+                following=access.caller.own(shown[-1]) if len(remaining) > QUEUES else None,
+                samples=list(history.samples),
+                workers=history.workers.see(sample),
+            )
 
         return await self.recent.get(("glance", *key), SAMPLE_EVERY, read)
 
@@ -266,6 +286,11 @@ class StoreReader:
 
         Returns `None` while that is still being counted, or while the visitor's namespace has too
         many slow reads under way: a later call gets it.
+
+        Args:
+            queues: the queues, by their names in the store.
+            bucket: the length of a bucket in milliseconds.
+            buckets: how many buckets there are.
         """
 
         async def read() -> Forecasted:
@@ -277,7 +302,7 @@ class StoreReader:
 
         key = "forecast", bucket, buckets, tuple(queues)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(FORECAST_PATIENCE):
                 return await self.recent.get(key, FORECAST_EVERY, read)
         except TimeoutError:
             return None
@@ -299,10 +324,18 @@ class StoreReader:
 
         The arguments are those of `search_steps`, and what the visitor may see of bodies.
         """
-        ordered, start = self.capabilities.ids_ordered, cursor or None
-        steps = search_steps(queues, query, start, limit, SEARCHED, ids_ordered=ordered, **more)
+        steps = search_steps(
+            queues,
+            query,
+            cursor or None,
+            limit,
+            MOST_SEARCHED,
+            ids_ordered=self.capabilities.ids_ordered,
+            **more,
+        )
         await self._visit.hold(PAGE_BYTES)
-        if query == Query(state=query.state):  # the first messages of a state
+        lists_a_state = query == Query(state=query.state)  # the store need not search for these
+        if lists_a_state:
             page = await self.run(steps)
         else:
             with self._visit.slowly():

@@ -14,16 +14,16 @@ from bide.model.message import Message, withheld
 
 HIDDEN = "•••"
 
-LONGEST = 64 * 1024
+MOST_CHARACTERS = 64 * 1024
 """How many characters of a body a page shows."""
 
-PREVIEW = 96
+PREVIEW_CHARACTERS = 96
 """How many characters of a body a list shows."""
 
-PREVIEWED = 16 * 1024
+MOST_PREVIEWED = 16 * 1024
 """Bodies that take more bytes have no preview: decoding them takes time."""
 
-DUMPED = 1024
+DUMP_BYTES = 1024
 """How many bytes are shown of a body that is no text."""
 
 
@@ -57,13 +57,13 @@ def redact(value: Any, hide: Collection[str]) -> Any:
         }
     if isinstance(value, list):
         return [redact(part, hide) for part in value]
-    if hide and isinstance(value, str) and _quoted(frozenset(hide)).search(value):
+    if hide and isinstance(value, str) and _quoted_name(frozenset(hide)).search(value):
         return HIDDEN
     return value
 
 
 @lru_cache(maxsize=8)
-def _quoted(hide: frozenset[str]) -> re.Pattern[str]:
+def _quoted_name(hide: frozenset[str]) -> re.Pattern[str]:
     """Return what finds a name in quotes, which have backslashes in JSON in JSON in JSON."""
     names = "|".join(map(re.escape, hide))
     return re.compile(rf"""["'](?:{names})\\*["']""", re.IGNORECASE)
@@ -112,17 +112,20 @@ class Redaction:
 
     def version(self, message: Message) -> str:
         """Return the version of what the visitor may see: it reveals nothing of the rest."""
-        return (self.redacted if self._bodies and message.data else withheld)(message).version
+        if self._bodies and message.data:
+            return self.redacted(message).version
+        return withheld(message).version
 
     def preview(self, message: Message) -> str:
         """Return the beginning of a body on one line, "" for one that is withheld or large."""
-        if not self._bodies or len(message.data) > PREVIEWED or not message.data:
+        if not self._bodies or len(message.data) > MOST_PREVIEWED or not message.data:
             return ""
         data = _redacted(message.data, self._hide, message.json)
         if not message.json:
-            return " ".join(_shown(data, False).text.split())[:PREVIEW]
-        text = _laid_out(data, 0) if len(data) > PREVIEW else _readable(data)
-        return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
+            return " ".join(_shown(data, False).text.split())[:PREVIEW_CHARACTERS]
+        # A short body is shown as it is, a longer one without spaces that take room.
+        text = _laid_out(data, 0) if len(data) > PREVIEW_CHARACTERS else _readable(data)
+        return text if len(text) <= PREVIEW_CHARACTERS else f"{text[:PREVIEW_CHARACTERS]}…"
 
     def result(self, end: End) -> str:
         """Return a result to be read, as far as the visitor may see it.
@@ -147,6 +150,7 @@ class Redaction:
         return msgspec.structs.replace(message, data=shown, headers=headers)
 
     def _headers(self, message: Message) -> dict[str, str]:
+        """Return the headers without the hidden parts."""
         return {
             name: HIDDEN if name.lower() in self._hide else redact(value, self._hide)
             for name, value in (message.headers or {}).items()
@@ -161,14 +165,16 @@ def _laid_out(data: bytes, indent: int = 2) -> str:
 
 
 def _readable(data: bytes) -> str:
+    """Return bytes as text in which no character turns the direction of writing."""
     return data.decode(errors="replace").translate(_TURNING)
 
 
 def _shown(data: bytes, is_json: bool) -> Shown:
+    """Return a body as text: JSON laid out, text as it is, and other bytes in hexadecimal."""
     try:
         text = _laid_out(data) if is_json else data.decode().translate(_TURNING)
     except UnicodeDecodeError:
-        part = data[:DUMPED]
+        part = data[:DUMP_BYTES]
         lines = (part[start : start + 16].hex(" ") for start in range(0, len(part), 16))
-        return Shown("\n".join(lines), max(0, len(data) - DUMPED))
-    return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
+        return Shown("\n".join(lines), max(0, len(data) - DUMP_BYTES))
+    return Shown(text[:MOST_CHARACTERS], max(0, len(text) - MOST_CHARACTERS))

@@ -6,6 +6,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,15 +15,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bide.model.replies import Forecasted
 from bide.model.times import format_duration, to_datetime
 
-HEIGHT = 100.0
+CHART_HEIGHT = 100.0
 """The height of a chart, in the units of its SVG."""
 
-WIDTH = 1000.0
+CHART_WIDTH = 1000.0
 
 GAP = 0.2
 """What part of its place a bar leaves free."""
 
-LEAST = 1.5
+LEAST_HEIGHT = 1.5
 """The height of the bar of a single message, so that it is seen."""
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -88,25 +89,32 @@ def histogram(forecast: Forecasted | None, span: Span) -> DueHistogram | None:
     if forecast is None:
         return None
     most = max(forecast.buckets, default=0)
-    place = WIDTH / len(forecast.buckets)
+    place_width = CHART_WIDTH / len(forecast.buckets)
     bars = []
     for number, count in enumerate(forecast.buckets):
-        height = max(LEAST, count / most * HEIGHT) if count else 0.0
+        height = max(LEAST_HEIGHT, count / most * CHART_HEIGHT) if count else 0.0
         after = forecast.start + number * span.bucket + 1  # a bucket has its end, not its beginning
         bars.append(
             HistogramBar(
-                round(number * place, 2),
-                round(place * (1 - GAP), 2),
-                round(HEIGHT - height, 2),
-                round(height, 2),
-                count,
-                after,
-                after + span.bucket,
+                x=round(number * place_width, 2),
+                width=round(place_width * (1 - GAP), 2),
+                y=round(CHART_HEIGHT - height, 2),
+                height=round(height, 2),
+                count=count,
+                after=after,
+                before=after + span.bucket,
             )
         )
-    last = forecast.start + span.bucket * span.buckets
-    labels = list(range(forecast.start, last, span.bucket * span.step))
-    return DueHistogram(bars, labels, most, forecast.overdue, forecast.later, last + 1)
+    end = forecast.start + span.bucket * span.buckets
+    labels = list(range(forecast.start, end, span.bucket * span.step))
+    return DueHistogram(
+        bars=bars,
+        labels=labels,
+        most=most,
+        overdue=forecast.overdue,
+        later=forecast.later,
+        end=end + 1,
+    )
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -143,14 +151,19 @@ def language_of(chosen: str | None, accepted: str | None) -> str:
     """
     if chosen in LANGUAGES:
         return chosen
-    asked = []
-    for number, part in enumerate((accepted or "").split(",")[:20]):
-        name, _, weight = part.strip().partition(";q=")
+    preferences: list[tuple[float, str]] = []
+    for part in (accepted or "").split(",")[:20]:  # a browser sends fewer
+        tag, _, weight = part.strip().partition(";q=")
+        language = tag.partition("-")[0].lower()  # zh-CN is zh
         try:
-            asked.append((-float(weight or 1), number, name.partition("-")[0].lower()))
+            preferences.append((float(weight or 1), language))
         except ValueError:
             continue
-    return next((name for _, _, name in sorted(asked) if name in LANGUAGES), "en")
+    # Of equal weights, the first one counts: `sorted` keeps their order.
+    for _weight, language in sorted(preferences, key=itemgetter(0), reverse=True):
+        if language in LANGUAGES:
+            return language
+    return "en"
 
 
 def render(template: str, language: str, context: Mapping[str, Any]) -> bytes:

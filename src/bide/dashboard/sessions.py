@@ -25,7 +25,7 @@ COOKIE = "bide_session"
 SECURE_COOKIE = "__Host-bide_session"
 """The name over TLS."""
 
-LASTS = 12 * 3_600_000
+SESSION_MS = 12 * 3_600_000
 """Milliseconds until a session ends and the token is asked for again."""
 
 
@@ -33,7 +33,7 @@ class Sessions:
     """Tells who visits the dashboard of a server.
 
     Args:
-        service: of the server.
+        service: the service of the server.
         key: the secret of the server's processes that makes the codes of sessions.
     """
 
@@ -43,14 +43,15 @@ class Sessions:
         self._table = SessionTable(service.shared.sessions)
 
     async def visitor(self, request: PageRequest) -> tuple[Caller, bool]:
-        """Return who visits, and whether a session says so.
+        """Return who visits, and whether they have logged in.
 
         Raises:
             PageRefused: the visitor must show a token.
             Problem: the host is not this machine, and no tokens are asked for.
         """
         if (session := await self._session(request)) is not None:
-            return session[0], True
+            caller, _name = session
+            return caller, True
         admission = self._service.admission
         if not admission.asks:
             try:
@@ -85,13 +86,13 @@ class Sessions:
         if token is None:
             raise AccessDenied("only a token of bide begins a session, no JWT")
         now = service.clock.now()
-        expires = now + LASTS
+        expires = now + SESSION_MS
         name = self._table.begin(token.id, now, expires)
         secure = _is_secure(request)
-        code = self._code(token.hash, token.id, name, expires, secure)
+        code = self._code(token.hash, token.id, name, expires, secure=secure)
         value = f"{token.id}.{name}.{expires}.{code}"
         back = request.inside(request.get("back"))
-        return Redirect(back, self._cookie(request, value, LASTS // 1000, secure))
+        return Redirect(back, self._cookie(request, value, SESSION_MS // 1000, secure=secure))
 
     async def log_out(self, request: PageRequest, visit: Visit) -> Redirect:
         """End a session, for every copy of its cookie."""
@@ -100,14 +101,18 @@ class Sessions:
             visit.caller, name = session
             self._table.end(name, self._service.clock.now())
         secure = request.cookie(SECURE_COOKIE) is not None
-        return Redirect(request.url(""), self._cookie(request, "", 0, secure))
+        return Redirect(request.url(""), self._cookie(request, "", 0, secure=secure))
 
     async def _session(self, request: PageRequest) -> tuple[Caller, str] | None:
         """Return who visits, and the name of the session; `None` without a valid cookie."""
-        secure = (cookie := request.cookie(SECURE_COOKIE)) is not None
-        cookie = cookie or request.cookie(COOKIE) or ""
-        id, name, expires, code = (*cookie.split(".")[:4], "", "", "", "")[:4]
-        if not (expires.isascii() and expires.isdecimal() and len(expires) < 16 and code.isascii()):
+        secure_cookie = request.cookie(SECURE_COOKIE)
+        secure = secure_cookie is not None
+        cookie = secure_cookie or request.cookie(COOKIE) or ""
+        if cookie.count(".") < 3:
+            return None
+        id, name, expires, code, *_ = cookie.split(".")
+        is_number = expires.isascii() and expires.isdecimal() and len(expires) < 16
+        if not is_number or not code.isascii():  # `compare_digest` takes no other texts
             return None
         now = self._service.clock.now()
         if now >= int(expires) or not self._table.has(name, now):
@@ -115,24 +120,36 @@ class Sessions:
 
         def proves(token: Token, now: int) -> bool:
             return any(
-                hmac.compare_digest(code, self._code(hash, id, name, int(expires), secure))
+                hmac.compare_digest(code, self._code(hash, id, name, int(expires), secure=secure))
                 for hash in token.valid_hashes(now)
             )
 
         caller = await self._service.tokens.admitted(id, proves)
         return None if caller is None else (caller, name)
 
-    def _code(self, hash: str, id: str, name: str, expires: int, secure: bool) -> str:
-        proven = f"{hash}.{id}.{name}.{expires}.{secure}"
-        return hmac.new(self._key, proven.encode(), hashlib.sha256).hexdigest()
+    def _code(self, hash: str, id: str, name: str, expires: int, *, secure: bool) -> str:
+        """Return the code by which a cookie is known to be of this server.
 
-    def _cookie(self, request: PageRequest, value: str, seconds: int, secure: bool) -> str:
+        The hash of the token's secret is in it, so that a rotated token ends its sessions.
+
+        Args:
+            hash: the hash of the token's secret.
+            id: the id of the token.
+            name: the name of the session.
+            expires: when the session ends, in Unix milliseconds.
+            secure: whether the cookie is only for TLS.
+        """
+        content = f"{hash}.{id}.{name}.{expires}.{secure}"
+        return hmac.new(self._key, content.encode(), hashlib.sha256).hexdigest()
+
+    def _cookie(self, request: PageRequest, value: str, seconds: int, *, secure: bool) -> str:
+        """Return the value of the header `Set-Cookie`."""
         # By its prefix browsers take the cookie from this host alone, over TLS, for all paths.
         name = SECURE_COOKIE if secure else COOKIE
         path = "/" if secure else quote(request.base) or "/"
+        attribute = "; Secure" if secure else ""
         return (
-            f"{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; "
-            f"SameSite=Strict{'; Secure' * secure}"
+            f"{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{attribute}"
         )
 
 

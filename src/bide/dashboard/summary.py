@@ -62,6 +62,7 @@ def summary_of(message: Message, shown: Redaction | None = None) -> Summary:
         holder=message.holder,
         is_stopping=message.stopping is not None,
         progress=message.progress,
+        # One character more shows the template that it is cut.
         error=(message.error or "").partition("\n")[0][: LONGEST + 1],
         preview="" if shown is None else shown.preview(message),
     )

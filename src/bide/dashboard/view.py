@@ -1,7 +1,7 @@
 """What a page is made with: the request, its visitor, and the store."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -20,20 +20,20 @@ from bide.model.undoing import Bulk, Undo
 from bide.server.limits.request_bodies import LargeBodies, Pause, Receive, RequestBody
 from bide.server.logs import Act
 
-PATIENCE = 30.0
+FORM_SECONDS = 30.0
 """Seconds in which a form must have come."""
 
-DIGITS = 18
+MOST_DIGITS = 18
 """How many digits a number may have."""
 
-FIELDS = 2_000
+MOST_FIELDS = 2_000
 """How many fields a form may have."""
 
 LONGEST_BACK = 3_000
 """Characters that the URL of a page takes, escaped, in a form that needs no login: see
 `MAX_LOGIN_FORM`."""
 
-EXACT = ("id", "group", "kind")
+UNSTRIPPED = ("id", "group", "kind")
 """Parameters that name something: spaces at their ends belong to the name."""
 
 
@@ -52,12 +52,15 @@ class PageRequest:
         self._bodies = bodies
         self.method: str = scope["method"]
         self.base: str = scope.get("root_path", "").rstrip("/")
+        """Where the dashboard is mounted; "" at the root."""
         self.path: str = scope["path"].removeprefix(self.base) or ""
+        """The path below `base`."""
         query: bytes = scope.get("query_string", b"")
         if len(scope["path"]) + len(query) > MAX_URL:
             raise InvalidArgument(f"the URL is longer than {MAX_URL:,} bytes")
         self.query = _fields(query.decode("latin-1"))
         self.form: dict[str, list[str]] = {}
+        """The fields of a form, once it was read; see `read_form`."""
         self._headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
 
     def header(self, name: str) -> str | None:
@@ -66,13 +69,13 @@ class PageRequest:
 
     def get(self, name: str) -> str:
         """Return a parameter of the URL or, for a form, a field; "" if it is missing."""
-        text = (self.form.get(name) or self.query.get(name) or [""])[0]
-        return text if name in EXACT else text.strip()
+        first, *_ = self.form.get(name) or self.query.get(name) or [""]
+        return first if name in UNSTRIPPED else first.strip()
 
     def number(self, name: str) -> int | None:
         """Return a parameter that is a whole number, `None` for anything else."""
         text = self.get(name)
-        return int(text) if text.isdecimal() and len(text) <= DIGITS else None
+        return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
     def moment(self, name: str) -> int | None:
         """Return a parameter that is a time, in Unix milliseconds; without a zone it is UTC.
@@ -91,10 +94,10 @@ class PageRequest:
         return unix(moment if moment.tzinfo else moment.replace(tzinfo=UTC), name)
 
     def cookie(self, name: str) -> str | None:
-        """Return a cookie."""
+        """Return the value of a cookie, `None` without it."""
         for part in (self.header("cookie") or "").split(";"):
-            given, equals, value = part.strip().partition("=")
-            if equals and given == name:
+            its_name, equals_sign, value = part.strip().partition("=")
+            if equals_sign and its_name == name:
                 return value
         return None
 
@@ -102,7 +105,7 @@ class PageRequest:
     def here(self) -> str:
         """The URL of this page without its host."""
         query = self.scope.get("query_string", b"").decode("latin-1")
-        return f"{self.base}{quote(self.path)}{'?' * bool(query)}{query}"
+        return _with_query(f"{self.base}{quote(self.path)}", query)
 
     @property
     def back(self) -> str:
@@ -114,21 +117,26 @@ class PageRequest:
     @property
     def _referer(self) -> str:
         """The URL without its host of the page that sent a form; "" if it came from a form, too."""
-        with suppress(ValueError):
-            _, _, path, query, _ = urlsplit(self.header("referer") or "")
-            if path not in (f"{self.base}/do", f"{self.base}/login"):
-                return f"{path}{'?' * bool(query)}{query}"
-        return ""
+        try:
+            url = urlsplit(self.header("referer") or "")
+        except ValueError:
+            return ""
+        if url.path in (f"{self.base}/do", f"{self.base}/login"):  # these answer only forms
+            return ""
+        return _with_query(url.path, url.query)
 
     def url(self, page: str, **parameters: Any) -> str:
         """Return the URL of a page; parameters that are `None` or "" are left out."""
-        given = {name: value for name, value in parameters.items() if value not in (None, "")}
-        return f"{self.base}/{page}{'?' * bool(given)}{urlencode(given)}"
+        query = urlencode(
+            {name: value for name, value in parameters.items() if value not in (None, "")}
+        )
+        return _with_query(f"{self.base}/{page}", query)
 
     def inside(self, path: str) -> str:
         """Return a path of the dashboard to go to; that of the first page for any other URL."""
-        safe = path.startswith(f"{self.base}/") and not path.startswith(("//", "/\\"))
-        return path if safe and path.isprintable() and path.isascii() else f"{self.base}/"
+        # Browsers take "//" and "/\" as the beginning of another host.
+        is_inside = path.startswith(f"{self.base}/") and not path.startswith(("//", "/\\"))
+        return path if is_inside and path.isprintable() and path.isascii() else f"{self.base}/"
 
     async def read_form(self, most: int) -> None:
         """Read the fields of a form into `form`.
@@ -139,17 +147,21 @@ class PageRequest:
         Raises:
             Problem: it is too large, or does not arrive in time.
             InvalidArgument: it has too many fields.
-            Gone: the client has closed the connection.
+            ClientGone: the client has closed the connection.
         """
-        data = await self.body.read(self.header("content-length"), most, PATIENCE)
+        data = await self.body.read(self.header("content-length"), most, FORM_SECONDS)
         pairs, pause = data.split(b"&"), self._bodies.pauses()
-        if len(pairs) > FIELDS:
-            raise _too_many()
+        if len(pairs) > MOST_FIELDS:
+            raise _too_many_fields()
         for pair in pairs:
             name, _, value = pair.partition(b"=")
             if value:
-                known = self.form.setdefault(await _unquoted(name, pause), [])
-                known.append(await _unquoted(value, pause))
+                values = self.form.setdefault(await _unquoted(name, pause), [])
+                values.append(await _unquoted(value, pause))
+
+
+def _with_query(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path
 
 
 SLICE = 4_096
@@ -158,13 +170,15 @@ SLICE = 4_096
 
 async def _unquoted(text: bytes, pause: Pause) -> str:
     """Return a part of a form as text."""
-    content, at = bytearray(), 0
-    while at < len(text):
-        end = at + SLICE
-        if (escape := text.rfind(b"%", end - 2, end)) >= 0:  # it is not cut in two
-            end = escape if end < len(text) else end
-        content += unquote_to_bytes(text[at:end].replace(b"+", b" "))
-        at = end
+    content = bytearray()
+    start = 0
+    while start < len(text):
+        end = start + SLICE
+        escape = text.rfind(b"%", end - 2, end)
+        if escape >= 0 and end < len(text):  # an escape such as %41 is not cut in two
+            end = escape
+        content += unquote_to_bytes(text[start:end].replace(b"+", b" "))
+        start = end
         await pause()
     return content.decode(errors="replace")
 
@@ -176,20 +190,20 @@ def _fields(text: str) -> dict[str, list[str]]:
         InvalidArgument: there are too many.
     """
     try:
-        return parse_qs(text, max_num_fields=FIELDS)
+        return parse_qs(text, max_num_fields=MOST_FIELDS)
     except ValueError:
-        raise _too_many() from None
+        raise _too_many_fields() from None
 
 
-def _too_many() -> InvalidArgument:
-    return InvalidArgument(f"there are more than {FIELDS:,} fields")
+def _too_many_fields() -> InvalidArgument:
+    return InvalidArgument(f"there are more than {MOST_FIELDS:,} fields")
 
 
 class PageRefused(Exception):
     """Ends a request with a page that says why.
 
     Args:
-        status: of the answer.
+        status: the status of the answer.
         title: one of the titles of the template `error.html`.
         detail: the cause, and what helps.
     """

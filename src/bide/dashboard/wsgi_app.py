@@ -51,7 +51,9 @@ class ThreadedDashboard:
         self._hide = tuple(hide)
         self._action_log = ActionLog(action_log)
         self._lock = threading.Lock()
+        """Held while `_running` is read or replaced."""
         self._running: _Running | None = None
+        """The thread that answers; `None` before the first request, and after `close`."""
 
     def answer(self, scope: Mapping[str, Any], access: Access | None, body: bytes | None) -> Answer:
         """Return the answer to a request.
@@ -59,14 +61,15 @@ class ThreadedDashboard:
         Args:
             scope: the ASGI scope of the request, as far as `PageRequest` reads it.
             access: what its visitor may see and do; `None`: nothing at all.
-            body: of the request; `None`: the client left before it had come whole.
+            body: the body of the request; `None`: the client left before it had come whole.
 
         Raises:
             TimeoutError: it takes longer than `PATIENCE`.
         """
-        here = self._own()
-        answering = _answer(here.dashboard, {"type": "http", **scope, ACCESS: access}, body)
-        future = asyncio.run_coroutine_threadsafe(answering, here.loop)
+        running = self._running_here()
+        full_scope = {"type": "http", **scope, ACCESS: access}
+        answering = _answer(running.dashboard, full_scope, body)
+        future = asyncio.run_coroutine_threadsafe(answering, running.loop)
         try:
             return future.result(PATIENCE)
         except BaseException:
@@ -76,14 +79,14 @@ class ThreadedDashboard:
     def close(self) -> None:
         """Close the connections to the store; the next request opens them again."""
         with self._lock:
-            here, self._running = self._running, None
-        if here is not None and here.process == os.getpid():
-            closing = here.dashboard.close()
-            asyncio.run_coroutine_threadsafe(closing, here.loop).result(PATIENCE)
-            here.end()
+            running, self._running = self._running, None
+        if running is not None and running.process == os.getpid():
+            closing = running.dashboard.close()
+            asyncio.run_coroutine_threadsafe(closing, running.loop).result(PATIENCE)
+            running.end()
 
-    def _own(self) -> "_Running":
-        """Return the thread of this process; that of a parent has not come along."""
+    def _running_here(self) -> "_Running":
+        """Return the thread of this process: after a fork, that of the parent is not there."""
         with self._lock:
             if self._running is None or self._running.process != os.getpid():
                 dashboard = Dashboard(self._store, itemgetter(ACCESS), self._hide, self._action_log)
@@ -98,8 +101,10 @@ class _Running:
 
     dashboard: Dashboard
     process: int = field(default_factory=os.getpid)
+    """The id of the process whose thread it is."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _ending: bool = False
+    """Whether `end` was called."""
 
     def __post_init__(self) -> None:
         self.thread = Background("bide-dashboard", self._run)
@@ -117,6 +122,8 @@ class _Running:
 
 
 async def _answer(dashboard: Dashboard, scope: dict[str, Any], body: bytes | None) -> Answer:
+    """Return the answer of a dashboard to a request whose body has come; `None`: it has not."""
+
     async def receive() -> dict[str, Any]:
         if body is None:
             return {"type": "http.disconnect"}
@@ -146,8 +153,8 @@ class WsgiDashboard(ThreadedDashboard):
         """Answer a request; the server calls this."""
         access = self._access(environ)
         answer = self.answer(_scope_of(environ), access, _body_of(environ))
-        line = f"{answer.status} {HTTPStatus(answer.status).phrase}"
-        start_response(line, list(answer.headers.items()))
+        status_line = f"{answer.status} {HTTPStatus(answer.status).phrase}"
+        start_response(status_line, list(answer.headers.items()))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.content]
 
 
@@ -201,6 +208,7 @@ def _text(path: str) -> str:
 
 
 def _headers_of(environ: WSGIEnvironment) -> list[tuple[bytes, bytes]]:
+    """Return the header fields as ASGI has them: HTTP_USER_AGENT is user-agent."""
     return [
         (name.removeprefix("HTTP_").lower().replace("_", "-").encode(), value.encode("latin-1"))
         for name, value in environ.items()
@@ -217,8 +225,9 @@ def _body_of(environ: WSGIEnvironment) -> bytes | None:
         return b""
     length = environ.get("CONTENT_LENGTH", "")
     if not length.isdecimal():
-        ends = environ.get("wsgi.input_terminated", False)  # as a body in chunks does
-        body: bytes = environ["wsgi.input"].read(MAX_FORM + 1) if ends else b""
+        # Without a length, only some servers tell where the body ends, such as one in chunks.
+        has_end = environ.get("wsgi.input_terminated", False)
+        body: bytes = environ["wsgi.input"].read(MAX_FORM + 1) if has_end else b""
         return body
     if int(length) > MAX_FORM:
         return b""

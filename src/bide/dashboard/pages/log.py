@@ -13,10 +13,10 @@ from bide.dashboard.reading import SAMPLE_EVERY
 from bide.dashboard.view import HtmlPage, PageRefused, PageView
 from bide.server.logs import ActionLogLine
 
-READ = 1 << 20
+READ_BYTES = 1 << 20
 """How many bytes of the log are read for one page."""
 
-SHOWN = 100
+MOST_ENTRIES = 100
 """How many entries a page shows."""
 
 
@@ -35,7 +35,7 @@ def last_entries(
     """Return the last entries of an action log. Lines that are no entries are left out.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         wanted: tells which entries are returned.
         before: where in the file to begin reading backwards; `None`: at its end.
 
@@ -48,25 +48,28 @@ def last_entries(
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a regular file")
         end = status.st_size if before is None else max(0, min(before, status.st_size))
-        start = max(0, end - READ)
+        start = max(0, end - READ_BYTES)
         data = os.pread(file, end - start, start)
     finally:
         os.close(file)
     # The first line has begun before what was read, unless that is the whole file.
-    cut = data.find(b"\n") + 1 if start else 0
+    first_line = data.find(b"\n") + 1 if start else 0
     entries = []
-    at = end + 1
-    for line in reversed(data[cut:].split(b"\n")):
-        at -= len(line) + 1
+    line_start = end + 1
+    for line in reversed(data[first_line:].split(b"\n")):
+        line_start -= len(line) + 1
         if (entry := _entry(line)) is not None and wanted(entry):
             entries.append(entry)
-            if len(entries) == SHOWN:
-                return Entries(entries, at or None)
-    # A line that is longer than a part is skipped.
-    return Entries(entries, (start + cut if start + cut < end else start) or None)
+            if len(entries) == MOST_ENTRIES:
+                return Entries(entries, line_start or None)
+    has_whole_line = start + first_line < end
+    # A line that is longer than what is read at a time is skipped.
+    older = start + first_line if has_whole_line else start
+    return Entries(entries, older or None)
 
 
 def _entry(line: bytes) -> ActionLogLine | None:
+    """Return the entry of a line, `None` if it is none."""
     try:
         return msgspec.json.decode(line, type=ActionLogLine)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -101,6 +104,7 @@ async def log(view: PageView) -> HtmlPage:
 
     page, problem = Entries([], None), ""
     if path is not None:
+        # All on which `read` depends: visitors with other rights get results of their own.
         key = "log", access.namespace, access.queues, before, *filters.values()
         try:
             page = await view.store.recent.get(key, SAMPLE_EVERY, read)

@@ -17,7 +17,7 @@ from bide.model.replies import Ends, Found, Page
 from bide.observing.explanation import Explanation
 from bide.queue.search import Query, query_of
 
-POSSIBLE = {
+ACTIONS_BY_STATE = {
     "delayed": ("reschedule", "edit", "cancel", "copy"),
     "ready": ("reschedule", "edit", "cancel", "copy"),
     "leased": ("cancel", "release", "copy"),
@@ -32,12 +32,12 @@ async def message(view: PageView) -> HtmlPage:
     """Return the page of a message."""
     full, id = view.queue(), view.request.get("id")
     reply = await view.store.ask(Found, Find(full, [check_name(id)]))
-    message = reply.messages[0]
+    (message,) = reply.messages
     ends = (await view.store.ask(Ends, History(full, id, max_bytes=READ_BYTES))).ends
     if message is None and not ends:
         raise PageRefused(404, "no-message", id)
     facts = await view.store.explain(full, id)
-    if message is None:
+    if message is None:  # only the history knows it
         explanation = Explanation(id, view.own(full), facts)
         view.showed(view.own(full), 1, id)  # its results
         context = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
@@ -59,7 +59,7 @@ async def message(view: PageView) -> HtmlPage:
             "ends": ends,
             "actions": [
                 action
-                for action in POSSIBLE[message.state]
+                for action in ACTIONS_BY_STATE[message.state]
                 if view.access.may(action)
                 and not (action == "cancel" and message.stopping is not None)
             ],
@@ -91,11 +91,16 @@ async def search(view: PageView) -> HtmlPage:
 
 
 async def _listing(view: PageView, filters: dict[str, str]) -> Listed:
+    """Search the queues that the visitor may see.
+
+    Raises:
+        PageRefused: the search would tell the visitor of bodies that it may not see.
+    """
     query = _query(view, filters)
     if query.reads_bodies and not view.access.bodies:
         raise PageRefused(403, "not-allowed", "search in bodies and headers")
-    listed = await view.store.names(view.access, filters["prefix"])
-    names = [(view.own(full), full) for full in listed]
+    full_names = await view.store.names(view.access, filters["prefix"])
+    names = [(view.own(full), full) for full in full_names]
     page = await view.store.search(
         names, query, view.request.get("cursor"), ROWS, view.shown, seen=view.shown.redacted
     )
@@ -104,6 +109,11 @@ async def _listing(view: PageView, filters: dict[str, str]) -> Listed:
 
 
 def _query(view: PageView, filters: dict[str, str]) -> Query:
+    """Return the question of a form.
+
+    Raises:
+        InvalidArgument: a value is not valid.
+    """
     after, before = view.request.moment("after"), view.request.moment("before")
     texts = {name: filters[name] for name in TEXTS if filters[name]}
     return query_of(
@@ -120,7 +130,7 @@ READ_OF_EACH = 200
 READ_OF_ONE = 2_000
 """How many are read of one queue."""
 
-LONGEST = 160
+MOST_CHARACTERS = 160
 """How many characters of an error make its kind."""
 
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
@@ -130,29 +140,34 @@ class DeadGroup(msgspec.Struct, frozen=True):
     """Dead letters of a queue whose last errors are alike."""
 
     kind: str
+    """What the errors have in common; see `error_kind`."""
     count: int
     first: Summary
+    """The one that died first."""
     last: Summary
+    """The one that died last."""
 
 
 async def dead(view: PageView) -> HtmlPage:
     """Return the page of the dead letters of one queue, or of each that has some."""
-    named = view.request.get("queue")
-    if named:
-        queues = [view.queue()]
-        total = {queues[0]: (await counts_of(view.store, queues[0])).sizes.dead}
+    chosen_queue = view.request.get("queue")
+    if chosen_queue:
+        full = view.queue()
+        totals = {full: (await counts_of(view.store, full)).sizes.dead}
         following = None
     else:
         glance = await view.store.glance(view.access, after=view.request.get("after"))
         counts = glance.sample.queues
-        total = {name: counts[name].sizes.dead for name in glance.names if counts[name].sizes.dead}
-        queues, following = list(total), glance.following
-    most = READ_OF_ONE if named else READ_OF_EACH
-    sections = [(name, await _groups(view.store, name, most), total[name]) for name in queues]
+        totals = {name: counts[name].sizes.dead for name in glance.names if counts[name].sizes.dead}
+        following = glance.following
+    most = READ_OF_ONE if chosen_queue else READ_OF_EACH
+    sections = [
+        (name, await _groups(view.store, name, most), total) for name, total in totals.items()
+    ]
     return HtmlPage(
         "dead.html",
         {
-            "named": named,
+            "named": chosen_queue,
             "sections": sections,
             "most": most,
             "following": following,
@@ -167,8 +182,9 @@ def error_kind(error: str | None) -> str:
         >>> error_kind("TimeoutError: no answer after 31 s\\nTraceback ...")
         'TimeoutError: no answer after # s'
     """
-    line = " ".join((error or "").partition("\n")[0].split())  # a form changes line ends
-    return _VARYING.sub("#", line)[:LONGEST]
+    first_line, _, _traceback = (error or "").partition("\n")
+    words = first_line.split()  # without line ends of its own, which a form changes
+    return _VARYING.sub("#", " ".join(words))[:MOST_CHARACTERS]
 
 
 async def _groups(store: StoreReader, queue: str, most: int) -> list[DeadGroup]:
@@ -187,12 +203,12 @@ async def _groups(store: StoreReader, queue: str, most: int) -> list[DeadGroup]:
 
 
 async def letters(store: StoreReader, queue: str, most: int) -> AsyncIterator[Message]:
-    """Return dead letters, oldest first."""
+    """Return dead letters, oldest first; about `most`, in whole pages of a scan."""
     scan: Scan | None = Scan(queue, "dead", limit=min(most, 500), max_bytes=READ_BYTES)
-    read = 0
-    while scan is not None and read < most:
+    read_count = 0
+    while scan is not None and read_count < most:
         page = await store.ask(Page, scan)
         for letter in page.messages:
             yield letter
-        read += len(page.messages)
+        read_count += len(page.messages)
         scan = following(scan, page)

@@ -9,7 +9,7 @@ from bide.model.commands import Count
 from bide.model.identity import check_prefix
 from bide.model.replies import GONE, SIZES, Counts
 from bide.model.times import limits_of
-from bide.observing.sample import main_cause, rates
+from bide.observing.sample import Rates, main_cause, rates
 from bide.queue.results import Audit
 from bide.queue.search import Query
 
@@ -40,7 +40,7 @@ async def overview(view: PageView) -> HtmlPage:
     span = span_of(view)
     forecast = await view.store.forecast(glance.names, span.bucket, span.buckets)
     rows = [_row(glance, name, view.now) for name in glance.names]
-    pace = [_pace(glance, number) for number in range(1, len(glance.samples))]
+    rates_of_samples = [_total_rates(glance, number) for number in range(1, len(glance.samples))]
     return HtmlPage(
         "overview.html",
         {
@@ -54,15 +54,20 @@ async def overview(view: PageView) -> HtmlPage:
                 state: sum(getattr(row["counts"].sizes, state) for row in rows) for state in SIZES
             },
             "late": max((row["late"] for row in rows if row["late"] is not None), default=None),
-            "pace": {
-                name: (
-                    pace[-1][number] if pace else None,
-                    sparkline([point[number] for point in pace]),
-                )
-                for number, name in enumerate(("put", "done", "failed"))
-            },
+            "pace": {name: _latest_and_line(rates_of_samples, name) for name in Rates._fields},
         },
     )
+
+
+def _latest_and_line(rates_of_samples: list[Rates], name: str) -> tuple[float | None, str]:
+    """Return the newest of some rates, and all of them as a line; see `sparkline`.
+
+    Args:
+        rates_of_samples: the rates, the oldest first.
+        name: the field of `Rates`.
+    """
+    values = [getattr(sample_rates, name) for sample_rates in rates_of_samples]
+    return values[-1] if values else None, sparkline(values)
 
 
 def span_of(view: PageView) -> Any:
@@ -71,27 +76,40 @@ def span_of(view: PageView) -> Any:
 
 
 def _row(glance: Glance, name: str, now: int) -> dict[str, Any]:
+    """Return what the first page shows of a queue.
+
+    Args:
+        glance: the queues of the page.
+        name: the name of the queue in the store.
+        now: the store's clock, in Unix milliseconds.
+    """
     counts = glance.sample.queues[name]
+    cause, _, share = main_cause(glance.sample.causes.get(name)).partition(" ")
     return {
         "name": name,
         "counts": counts,
         "late": None if counts.oldest is None else max(0, now - counts.oldest),
         "lateness": glance.sample.lateness.get(name),
-        "cause": main_cause(glance.sample.causes.get(name)).partition(" ")[::2],
+        "cause": (cause, share),
         "rates": rates(glance.before, glance.sample, name),
     }
 
 
-def _pace(glance: Glance, number: int) -> tuple[float, float, float]:
-    """Return what happened in all queues together before a sample, per second."""
+def _total_rates(glance: Glance, number: int) -> Rates:
+    """Return what happened in all queues together between a sample and the one before it.
+
+    Args:
+        glance: the queues and their samples.
+        number: the place of the sample, 1 or more.
+    """
     before, sample = glance.samples[number - 1], glance.samples[number]
-    queue_rates = [
-        pace for name in glance.names if (pace := rates(before, sample, name)) is not None
-    ]
-    put, done, failed = (
-        (sum(column) for column in zip(*queue_rates, strict=True)) if queue_rates else (0, 0, 0)
+    rates_of_queues = [rates(before, sample, name) for name in glance.names]
+    known_rates = [queue_rates for queue_rates in rates_of_queues if queue_rates is not None]
+    return Rates(
+        put=sum(queue_rates.put for queue_rates in known_rates),
+        done=sum(queue_rates.done for queue_rates in known_rates),
+        failed=sum(queue_rates.failed for queue_rates in known_rates),
     )
-    return put, done, failed
 
 
 ROWS = 50
@@ -105,9 +123,10 @@ async def queue(view: PageView) -> HtmlPage:
     """Return the page of a queue."""
     full, request = view.queue(), view.request
     counts = await counts_of(view.store, full)
-    if not (counts.flow.put or counts.kept or counts.sizes.total):
-        known = await view.store.names(view.access, request.get("queue"), own=True)
-        if full not in known:
+    was_never_used = not (counts.flow.put or counts.kept or counts.sizes.total)
+    if was_never_used:  # a queue that does not exist has such counts, too
+        names_in_store = await view.store.names(view.access, request.get("queue"), own=True)
+        if full not in names_in_store:
             raise PageRefused(404, "no-queue", request.get("queue"))
     span = span_of(view)
     forecast = await view.store.forecast([full], span.bucket, span.buckets)
@@ -123,9 +142,12 @@ async def queue(view: PageView) -> HtmlPage:
     )
     own = view.own(full)
     cursor = request.get("cursor")
-    names = [] if view.refreshes else [(own, full)]
-    listing = await view.store.search(names, query, cursor, ROWS, view.shown, counts=False)
-    view.showed(own, sum(bool(message.preview) for message in listing.messages))
+    # The live part of the page, which asks for itself again, has no list.
+    searched_queues = [] if view.refreshes else [(own, full)]
+    listing = await view.store.search(
+        searched_queues, query, cursor, ROWS, view.shown, counts=False
+    )
+    view.showed(own, sum(1 for message in listing.messages if message.preview))
     return HtmlPage(
         "queue.html",
         {
@@ -148,10 +170,10 @@ async def queue(view: PageView) -> HtmlPage:
 
 def _is_rule(view: PageView, tab: str, filters: dict[str, str]) -> bool:
     """Tell whether a list has all that wait and match a rule: a group, a range of due times."""
-    given = {name for name, value in filters.items() if value}
-    later = (view.request.moment("after") or 0) > view.now  # what is due then is delayed
-    lists_all = tab in ("next", "all") or (tab == "delayed" and later)
-    return lists_all and bool(given) and given <= {"group", "after", "before"}
+    names = {name for name, value in filters.items() if value}
+    begins_later = (view.request.moment("after") or 0) > view.now  # what is due then is delayed
+    lists_all = tab in ("next", "all") or (tab == "delayed" and begins_later)
+    return lists_all and bool(names) and names <= {"group", "after", "before"}
 
 
 async def counts_of(store: StoreReader, queue: str) -> Counts:

@@ -16,7 +16,7 @@ from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of
 
-HELD = 20
+MOST_HELD = 20
 """How many held messages are listed of each queue."""
 
 
@@ -26,7 +26,7 @@ async def workers(view: PageView) -> HtmlPage:
     busy = [name for name in glance.names if glance.sample.queues[name].sizes.leased]
 
     async def read() -> list[Summary]:
-        scans = [Scan(name, "leased", limit=HELD, max_bytes=READ_BYTES // 8) for name in busy]
+        scans = [Scan(name, "leased", limit=MOST_HELD, max_bytes=READ_BYTES // 8) for name in busy]
         summaries: list[Summary] = []
         for scan in scans:
             summaries += map(summary_of, (await view.store.ask(Page, scan)).messages)
@@ -37,31 +37,31 @@ async def workers(view: PageView) -> HtmlPage:
     return HtmlPage("workers.html", {"glance": glance, "held": held, "leased": leased})
 
 
-TICKS = 3
+TICK_COUNT = 3
 """How many of its next ticks a schedule shows."""
 
 
 async def periodic(view: PageView) -> HtmlPage:
     """Return the page of schedules and sources."""
-    names = await view.store.names(view.access, own=True)
-    homes = [name for name in names if source_of(name) is not None][:QUEUES]
+    all_names = await view.store.names(view.access, own=True)
+    source_queues = [name for name in all_names if source_of(name) is not None][:QUEUES]
     after = view.access.caller.prefix(view.request.get("after"))
-    plain = [name for name in await view.store.names(view.access) if name > after]
-    queues = plain[:QUEUES]
+    remaining = [name for name in await view.store.names(view.access) if name > after]
+    queues = remaining[:QUEUES]
 
     async def read() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         run = view.store.run
         schedules = await asyncio.gather(*[run(_schedule(name)) for name in queues])
-        sources = await asyncio.gather(*[run(source_progress(home)) for home in homes])
+        sources = await asyncio.gather(*[run(source_progress(name)) for name in source_queues])
         return (
             [schedule for schedule in schedules if schedule],
             [source for source in sources if source],
         )
 
     schedules, sources = await view.store.recent.get(
-        ("periodic", tuple(queues), tuple(homes)), FORECAST_EVERY, read
+        ("periodic", tuple(queues), tuple(source_queues)), FORECAST_EVERY, read
     )
-    following = view.own(queues[-1]) if len(plain) > QUEUES else None
+    following = view.own(queues[-1]) if len(remaining) > QUEUES else None
     return HtmlPage(
         "periodic.html",
         {
@@ -73,22 +73,22 @@ async def periodic(view: PageView) -> HtmlPage:
 
 
 def _schedule(queue: str) -> Steps[dict[str, Any] | None]:
-    """Read the facts about a schedule, if the first message of a queue is a tick."""
-    for state in ("next", "leased"):
-        page: Page = yield Scan(queue, state, limit=1)
-        if page.messages:
-            if moment_of(page.messages[0].id) is None:
-                return None
-            break
-    else:
+    """Read the facts about a schedule, if the first message of a queue is a tick; else `None`."""
+    first: Page = yield Scan(queue, "next", limit=1)
+    if not first.messages:
+        first = yield Scan(queue, "leased", limit=1)
+    if not first.messages:
+        return None
+    (message,) = first.messages
+    if moment_of(message.id) is None:  # the id of a tick is its time
         return None
     try:
-        return (yield from schedule_progress(queue, TICKS))
+        return (yield from schedule_progress(queue, TICK_COUNT))
     except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
         return {"queue": queue, "unreadable": str(error)}
 
 
-LISTED = 500
+MOST_SUBSCRIPTIONS = 500
 """How many subscriptions a page lists."""
 
 
@@ -101,7 +101,7 @@ async def subscriptions(view: PageView) -> HtmlPage:
 
     if view.store.remote:  # its server keeps them
         return HtmlPage("subscriptions.html", {"subscriptions": [], "more": 0})
-    every = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
+    all_subscriptions = await view.store.recent.get("subscriptions", FORECAST_EVERY, read)
     caller = view.access.caller
     rows = [
         {
@@ -110,9 +110,10 @@ async def subscriptions(view: PageView) -> HtmlPage:
             "shown": subscription,
             "url": masked(subscription.url),
         }
-        for subscription in every
+        for subscription in all_subscriptions
         if (queue := caller.own(subscription.queue)) is not None
     ]
     return HtmlPage(
-        "subscriptions.html", {"subscriptions": rows[:LISTED], "more": len(rows[LISTED:])}
+        "subscriptions.html",
+        {"subscriptions": rows[:MOST_SUBSCRIPTIONS], "more": len(rows[MOST_SUBSCRIPTIONS:])},
     )
