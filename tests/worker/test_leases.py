@@ -136,7 +136,7 @@ def test_what_ends_after_its_lease_was_lost_is_not_acked(scene: Scene) -> None:
             await until(lambda: runner.consumers["q"].running)
             (one,) = runner.consumers["q"].running
             scene.clock.advance(31)
-            await until(lambda: one.gone)
+            await until(lambda: one.outcome_ignored)
             release.set()
             await scene.acked(1)
         assert len(scene.sent(Ack)) == 1
@@ -404,7 +404,7 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
             consumer = runner.consumers["q"]
             await until(lambda: len(consumer.running) == 2)
             scene.clock.advance(1)
-            await until(lambda: all(one.gone for one in consumer.running))
+            await until(lambda: all(one.outcome_ignored for one in consumer.running))
             assert runner.stuck() == []
             scene.clock.advance(STUCK - 0.1)
             await asyncio.sleep(0.01)

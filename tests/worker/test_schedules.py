@@ -147,7 +147,7 @@ def test_middleware_is_around_a_tick(scene: Scene, diary: Diary) -> None:
 
         @scene.app.middleware
         async def tell(delivery: bide.Handling, go_on: Any) -> None:
-            seen.append(delivery.given.schedule)
+            seen.append(delivery.extra_argument.schedule)
             await go_on()
 
         diary.add(every="1m")

@@ -98,8 +98,8 @@ class Batching:
         on_loop: Callable[[], AbstractAsyncContextManager[object]],
     ) -> None:
         self.name = name_of(function)
-        self.kind, self._takes_deliveries = _inspect(function, self.name)
-        self.decode = decoder(self.kind, self.name)
+        self.body_type, self._takes_deliveries = _inspect(function, self.name)
+        self.decode = decoder(self.body_type, self.name)
         self._function = function
         self._is_async = is_coroutine_function(function)
         self._size = size
@@ -112,6 +112,7 @@ class Batching:
         self._gathering: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batch] = (
             weakref.WeakKeyDictionary()
         )
+        """By event loop, the batch that deliveries join now."""
         if timeout is not None and not self._is_async:
             raise InvalidArgument(
                 f"{self.name} has batch= and timeout=, and is a plain function, which nothing can "
@@ -146,13 +147,16 @@ class Batching:
             self._leave(batch, member)
 
     def _leave(self, batch: Batch, member: Member) -> None:
-        """Note that a member has ended; without members, a call is for nothing."""
+        """Note that a member has ended; without members, cancel the call: it is for nothing."""
         batch.members.remove(member)
         if batch.call is not None and not batch.members:
             batch.call.cancel()
 
     def _begin(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
-        """Call the function for a batch that is full, or has waited long enough."""
+        """Call the function for a batch that is full, or has waited long enough.
+
+        For a full batch this is called twice if its timer is due at the same time.
+        """
         if self._gathering.get(loop) is batch:
             del self._gathering[loop]
         if batch.timer is not None:
@@ -173,17 +177,17 @@ class Batching:
 
     def _failures(self, error: BaseException, members: Sequence[Member]) -> Sequence[BaseException]:
         """Return what each member of a batch raises whose call has raised an error."""
-        if len(members) == 1:  # it was alone
+        if len(members) == 1:  # it was alone, so the error is its own
             return [error]
-        what = f"{type(error).__name__}: {text_of(error)}"
+        cause = f"{type(error).__name__}: {text_of(error)}"
         _log.warning(
             "%s: a batch of %d failed, and each message is delivered again alone: %s",
             members[0].handling.message.queue,
             len(members),
-            what,
+            cause,
             extra={"handler": self.name},
         )
-        return [BatchFailed(f"batch failed: {what}") for _ in members]
+        return [BatchFailed(f"batch failed: {cause}") for _ in members]
 
     async def _called(self, handlings: list[Handling], bodies: list[Any]) -> Sequence[Any]:
         """Call the function; return an outcome for each message."""
@@ -199,6 +203,7 @@ class Batching:
         return returned
 
     async def _returned(self, arguments: tuple[Any, ...]) -> Any:
+        """Call the function where it belongs, and return what it returns."""
         if not self._is_async:
             call = partial(copy_context().run, self._call_plainly, arguments)
             loop = asyncio.get_running_loop()
@@ -245,11 +250,16 @@ def make_batch_handler(
         InvalidArgument: it takes anything else, or a setting is not valid.
     """
     check_whole(batch, "batch", 2, CLAIM_MOST)
-    waits = milliseconds(linger, "linger")
-    if not 0 <= waits <= LINGER_MOST:
+    linger_ms = milliseconds(linger, "linger")
+    if not 0 <= linger_ms <= LINGER_MOST:
         raise InvalidArgument(f"linger={linger!r} must be between 0 and 1 minute")
     batching = Batching(
-        function, batch, waits / 1000, seconds_of(timeout), in_thread=in_thread, on_loop=on_loop
+        function,
+        batch,
+        linger_ms / 1000,
+        seconds_of(timeout),
+        in_thread=in_thread,
+        on_loop=on_loop,
     )
     return Handler(
         batching.name,
@@ -258,13 +268,17 @@ def make_batch_handler(
         warn_after=seconds_of(warn_after, "warn_after"),
         retry=checked_retry(retry) or Backoff(),
         check=batching.decode,
-        takes=f"list[{type_name(batching.kind)}]",
+        takes=f"list[{type_name(batching.body_type)}]",
         batch=batch,
     )
 
 
 def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:
-    """Return the type of a body, and whether the function takes the deliveries, too."""
+    """Return the type of one body, and whether the function takes the deliveries, too.
+
+    Raises:
+        InvalidArgument: it takes anything else.
+    """
     check_is_no_generator(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -275,14 +289,15 @@ def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:
         for parameter in parameters
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    if not 1 <= len(positional) <= 2 or not set(needed) <= set(positional):
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not 1 <= len(positional) <= 2 or not set(required) <= set(positional):
         raise InvalidArgument(f"{name}: {TAKES}")
     hints = hints_of(function, name)
-    kind = hints.get(positional[0].name, list)
-    if kind is not list and get_origin(kind) is not list:
+    bodies_type = hints.get(positional[0].name, list)
+    if bodies_type is not list and get_origin(bodies_type) is not list:
         raise InvalidArgument(
             f"{name} takes many messages at once: annotate {positional[0].name} with a list, such "
             "as list[Mail]"
         )
-    return (get_args(kind) or (Any,))[0], len(positional) == 2
+    body_type = (get_args(bodies_type) or (Any,))[0]
+    return body_type, len(positional) == 2

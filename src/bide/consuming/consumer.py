@@ -52,7 +52,7 @@ class Consumer(Claimer):
 
     Args:
         queue_handlers: the queue and its handlers.
-        around: the middleware, outermost first.
+        middleware: outermost first.
         state: the `App.state` that handlers share.
         store_client: runs its commands on the store.
         holder: the name of the holder in its claims.
@@ -65,7 +65,7 @@ class Consumer(Claimer):
     def __init__(
         self,
         queue_handlers: QueueHandlers,
-        around: Sequence[Middleware],
+        middleware: Sequence[Middleware],
         state: SimpleNamespace,
         store_client: StoreClient,
         holder: str,
@@ -81,13 +81,16 @@ class Consumer(Claimer):
         self._summary = delivery_log.DeliverySummary(
             queue_handlers.queue, store_client.clock.monotonic()
         )
-        self._run = Run(around, queue_handlers.concurrency, self._ended)
-        self._lease = queue_handlers.lease / 1000
+        self._run = Run(middleware, queue_handlers.concurrency, self._ended)
+        self._lease = queue_handlers.lease / 1000  # in seconds
         self._settling = Settling(queue_handlers.queue, store_client)
         self.late_causes = LateCauses(queue_handlers.queue, store_client, self.tally)
         self._durations: list[float] = []
+        """How many seconds handlers ran that the tally does not count yet."""
         self._timer: Timer | None = None
+        """Looks at the messages that wait for a place; `None`: none waits."""
         self._leaving = False
+        """Whether running handlers were asked to end because the worker stops."""
         self._newest: dict[str, Handling] = {}
         """The last run of each message, by id."""
         self._hinted: set[str] = set()
@@ -97,6 +100,7 @@ class Consumer(Claimer):
         """What handlers have reported since the last reports were stored."""
         self._has_reports = asyncio.Event()
         self._chance = random.random
+        """Returns a number from 0 to 1, for the jitter of delays."""
 
     def open(self) -> None:
         """Start to claim."""
@@ -144,9 +148,9 @@ class Consumer(Claimer):
             await sleep(self._clock, pause)
             pause = beat
             now = self._clock.monotonic()
-            due = settling.to_extend(self._unsettled(), now, beat)
-            if due and not await self._extend(due):
-                pause = min(beat, AGAIN)
+            handlings = settling.to_extend(self._unsettled(), now, beat)
+            if handlings and not await self._extend(handlings):
+                pause = min(beat, AGAIN)  # sooner than the next beat: the leases go on running out
 
     async def _extend(self, handlings: Sequence[Handling]) -> bool:
         """Extend leases; stop what was cancelled. Return whether all is known of each lease."""
@@ -163,9 +167,10 @@ class Consumer(Claimer):
                 handling.expires = now + self._lease
                 if outcome.state == "stopping":
                     self._stop(handling)
-            elif outcome.state == "settling":
+            elif outcome.state == "settling":  # its transaction decides; asked again soon
                 all_known = False
-            elif handling in self.running and not handling.gone:  # else it has ended meanwhile
+            elif handling in self.running and not handling.outcome_ignored:
+                # Still running: one that has ended meanwhile has no lease, and needs none.
                 self._lose([handling], str(outcome))
         return all_known
 
@@ -188,14 +193,14 @@ class Consumer(Claimer):
             await self._has_reports.wait()
             self._has_reports.clear()
             reports, self._reports = self._reports, {}
-            held = [handling for handling in reports if not handling.gone]
+            held = [handling for handling in reports if not handling.outcome_ignored]
             if not held:
                 continue
             command = Extend(
                 self.queue_handlers.queue,
                 [handling.lease for handling in held],
-                None,
-                [reports[handling] for handling in held],
+                lease=None,
+                progress=[reports[handling] for handling in held],
             )
             with suppress(StoreError):  # `StoreClient` has logged it; the next report is newer
                 await self._store_client.once(Outcomes, command)
@@ -208,6 +213,7 @@ class Consumer(Claimer):
             call_on(self._loop, self._hint, id)
 
     def _hint(self, id: str) -> None:
+        """Note a hint of a message, on the loop."""
         self._hinted.add(id)
         self._has_hints.set()
 
@@ -216,6 +222,7 @@ class Consumer(Claimer):
         call_on(self._loop, self._note_report, handling, report)
 
     def _note_report(self, handling: Handling, report: Progress) -> None:
+        """Note a report, on the loop; it replaces an earlier one that was not stored."""
         self._reports[handling] = report
         self._has_reports.set()
 
@@ -245,7 +252,7 @@ class Consumer(Claimer):
 
     @property
     def _lasting(self) -> float:
-        """For how many seconds the handler has run that was started first."""
+        """For how many seconds the handler has run that was started first; 0: none runs."""
         first = next(iter(self.running), None)
         return 0.0 if first is None else self._clock.monotonic() - first.began
 
@@ -256,9 +263,11 @@ class Consumer(Claimer):
         A thread, or a task that swallows its cancellation, cannot be ended: it keeps its place.
         Without a free place, only another process can work on the queue.
         """
-        overran = [handling.began + handling.took for handling in self.running if handling.overran]
-        full = len(overran) >= self.queue_handlers.concurrency
-        return full and self._clock.monotonic() >= max(overran) + STUCK
+        given_up_at = [
+            handling.began + handling.took for handling in self.running if handling.overran
+        ]
+        full = len(given_up_at) >= self.queue_handlers.concurrency
+        return full and self._clock.monotonic() >= max(given_up_at) + STUCK
 
     async def report(self) -> None:
         """Find causes of lateness, and log a summary, every `delivery_log.SUMMARY` seconds."""
@@ -273,7 +282,7 @@ class Consumer(Claimer):
     def quiet(self) -> bool:
         """Whether no handler runs whose outcome counts, and nothing is left to settle."""
         busy = self._settling.pairs or self._prefetch.waiting
-        return not busy and all(handling.gone for handling in self.running)
+        return not busy and all(handling.outcome_ignored for handling in self.running)
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue."""
@@ -307,9 +316,9 @@ class Consumer(Claimer):
     def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message whose handler raised."""
         was_asked = self._leaving or handling.stopping
-        if was_asked and isinstance(error, asyncio.CancelledError) and not handling.timed_out:
-            return RELEASE
-        if isinstance(error, StopRequested):
+        was_cancelled = isinstance(error, asyncio.CancelledError) and not handling.timed_out
+        # Of a message that was cancelled, the store counts a release as that.
+        if (was_asked and was_cancelled) or isinstance(error, StopRequested):
             return RELEASE
         return settling.judge_delivery(handling, error, self._chance())
 
@@ -318,13 +327,13 @@ class Consumer(Claimer):
         # The lease counts from now, not from the time of the store: their clocks may differ. If
         # this loop was late to read the reply, the first extension finds a lost lease.
         now = self._clock.monotonic()
+        expires = now + self._lease
+        claim_sent = reply.now - (now - self._asked) * 1000  # by the store's clock, in ms
         waiting = self._prefetch.waiting
         self.tally.claims += 1
         self.tally.claimed += len(reply.messages)
         if reply.died:  # the lane has logged them
             self.tally.ended("dead", len(reply.died))
-        token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
-        asked = claimed - (now - self._asked) * 1000
         if reply.messages:  # an empty reply does not say it
             self._settling.keeps_results = reply.results
         queue_handlers = self.queue_handlers
@@ -332,14 +341,14 @@ class Consumer(Claimer):
             handler = queue_handlers.of(message)
             handling = Handling(
                 message,
-                token,
-                claimed,
+                reply.token,
+                reply.now,
                 handler or queue_handlers.any,
-                state,
+                self._state,
                 queue_handlers.joining,
             )
             handling.keeps_result = reply.results
-            handling.asked, handling.arrived = asked, now
+            handling.asked, handling.arrived = claim_sent, now
             handling.expires, handling.freed = expires, freed
             if message.failures and not self._may_begin(handling, now):
                 continue
@@ -355,7 +364,10 @@ class Consumer(Claimer):
             self._wait(self._prefetch.hold)
 
     def _may_begin(self, handling: Handling, now: float) -> bool:
-        """Release a suspect with a short delay while another one runs in this process."""
+        """Return whether a message may begin, unless a suspect runs already: see `CrashIsolation`.
+
+        Such a message is released with a short delay.
+        """
         if not is_suspect(handling.message):
             return True
         if self._crash_isolation.admit(handling):
@@ -393,10 +405,11 @@ class Consumer(Claimer):
         self._run.start(handling, before)
 
     def _start_timers(self, handling: Handling) -> None:
+        """Start the timers of the handler's timeout and of its warning, if it has them."""
         handler = handling.handler
         if handler.timeout is not None:
-            late = partial(self._out_of_time, handling)
-            handling.timers += (self._clock.call_later(self._loop, handler.timeout, late),)
+            time_out = partial(self._out_of_time, handling)
+            handling.timers += (self._clock.call_later(self._loop, handler.timeout, time_out),)
         if handler.warn_after is not None:
             warn = partial(
                 delivery_log.log,
@@ -420,10 +433,10 @@ class Consumer(Claimer):
         An async handler is cancelled. A plain one that does not check `delivery.lost` cannot be
         stopped: `CLEANUP` seconds later the next run goes on beside it.
         """
-        if not earlier.gone:
+        if not earlier.outcome_ignored:
             self._lose([earlier], "the message was released, and is claimed here again")
-        lost = earlier.began + earlier.took
-        pause = lost + CLEANUP - self._clock.monotonic()
+        lost_at = earlier.began + earlier.took
+        pause = lost_at + CLEANUP - self._clock.monotonic()
         if pause > 0:
             wait = first_of(self._until_ended(earlier), sleep(self._clock, pause))
             await to_the_end(wait)  # a run that ends sooner would let a third one begin
@@ -433,24 +446,27 @@ class Consumer(Claimer):
             await before()
 
     async def _until_ended(self, handling: Handling) -> None:
+        """Wait until a handler has returned or raised."""
         while handling in self.running:
             self._changed.clear()
             await self._changed.wait()
 
     def _wait(self, seconds: float) -> None:
+        """Look at the messages that wait for a place so many seconds from now."""
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
 
     def _look_at_waiting(self) -> None:
         """Release messages that waited too long for a place; repeat while any waits."""
         self._timer = None
         now = self._clock.monotonic()
-        if over := self._prefetch.overdue(now):
+        if overdue := self._prefetch.overdue(now):
             self.recall()
-            self._release(over)
+            self._release(overdue)
         if self._prefetch.waiting:
             self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
 
     def _release(self, unstarted: Sequence[Handling]) -> None:
+        """Return messages whose handlers have not started to the queue."""
         for handling in unstarted:
             self._crash_isolation.left(handling)
             self._settling.add(handling, RELEASE)
@@ -464,17 +480,22 @@ class Consumer(Claimer):
         if handling.message.failures:  # only a message with failures can be a suspect
             self._crash_isolation.left(handling)
         now = self._clock.monotonic()
-        handling.took = took = now - handling.began
-        self._prefetch.ended(took)
-        self._durations.append(took)
+        handling.took = now - handling.began
+        self._prefetch.ended(handling.took)
+        self._durations.append(handling.took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
         for timer in handling.timers:
             timer.cancel()
-        if handling.gone:
-            how = handling.handler.name, "well" if error is None else type(error).__name__
-            text = "%s has ended (%s), which no longer counts"
-            delivery_log.log(logging.INFO, handling, "late", text, *how)
+        if handling.outcome_ignored:
+            delivery_log.log(
+                logging.INFO,
+                handling,
+                "late",
+                "%s has ended (%s), which no longer counts",
+                handling.handler.name,
+                "well" if error is None else type(error).__name__,
+            )
         elif error is None and handling.joined is not None:  # its transaction decides
             self._settled([(handling, Verdict(handling.joined))], [Outcome(handling.id, True)])
         else:
@@ -483,19 +504,20 @@ class Consumer(Claimer):
         self._changed.set()
 
     def _out_of_time(self, handling: Handling) -> None:
-        if handling.gone or handling not in self.running:
+        """Interrupt an async handler at its timeout; a plain one cannot be interrupted."""
+        if handling.outcome_ignored or handling not in self.running:
             return
         handling.timed_out = True
         if handling.handler.is_async:
             handling.cancel()
-            late = partial(self._run_away, handling)
-            handling.timers += (self._clock.call_later(self._loop, CLEANUP, late),)
+            fail = partial(self._fail_runaway, handling)
+            handling.timers += (self._clock.call_later(self._loop, CLEANUP, fail),)
         else:
-            self._run_away(handling)
+            self._fail_runaway(handling)
 
-    def _run_away(self, handling: Handling) -> None:
+    def _fail_runaway(self, handling: Handling) -> None:
         """Fail the attempt of a handler that continues past its timeout."""
-        if handling.gone or handling not in self.running:
+        if handling.outcome_ignored or handling not in self.running:
             return
         handling.took = self._clock.monotonic() - handling.began
         verdict = settling.judge_delivery(handling, asyncio.CancelledError(), self._chance())
@@ -523,17 +545,17 @@ class Consumer(Claimer):
             handling.stopping = True
             self._prefetch.waiting.remove(handling)
             self._release([handling])
-        elif handling in self.running and not handling.gone:
+        elif handling in self.running and not handling.outcome_ignored:
             text = "it was cancelled: %s is asked to stop"
             delivery_log.log(logging.INFO, handling, "stopping", text, handling.handler.name)
             handling.ask_to_stop()
             if handling.handler.is_async and handling.handler.batch == 1:
-                late = partial(self._give_up, handling)
-                handling.timers += (self._clock.call_later(self._loop, CLEANUP, late),)
+                give_up = partial(self._give_up, handling)
+                handling.timers += (self._clock.call_later(self._loop, CLEANUP, give_up),)
 
     def _give_up(self, handling: Handling) -> None:
         """Wait no longer for an async handler that was asked to stop."""
-        if handling.gone or handling not in self.running:
+        if handling.outcome_ignored or handling not in self.running:
             return
         handling.took = self._clock.monotonic() - handling.began
         self._settling.add(handling, RELEASE)
@@ -547,9 +569,10 @@ class Consumer(Claimer):
             handling.handler.name,
         )
 
-    def _lose(self, lost: Iterable[Handling], why: str) -> None:
+    def _lose(self, handlings: Iterable[Handling], why: str) -> None:
+        """Give up deliveries whose leases are lost: their handlers' outcomes no longer count."""
         now = self._clock.monotonic()
-        for handling in lost:
+        for handling in handlings:
             handling.took = now - handling.began
             delivery_log.log(
                 logging.WARNING,
@@ -564,18 +587,20 @@ class Consumer(Claimer):
             handling.lose()
 
     def _held(self) -> list[Handling]:
-        return [handling for handling in self.running if not handling.gone]
+        """Return those that run and whose outcomes count."""
+        return [handling for handling in self.running if not handling.outcome_ignored]
 
     def _unsettled(self) -> list[Handling]:
         """Return those that need their lease: a transaction that settles one has locked it."""
         return [handling for handling in self._held() if handling.joined is None]
 
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        """Note, count and log what became of deliveries, by the outcomes from the store."""
         self._crash_isolation.settled(handling for handling, _ in pairs)
         for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
             handling.outcome = settling.result(handling, verdict, outcome)
-        for how, count in Counter([handling.outcome for handling, _ in pairs]).items():
-            self.tally.ended(how, count)
+        for outcome_name, count in Counter([handling.outcome for handling, _ in pairs]).items():
+            self.tally.ended(outcome_name, count)
         self._add_up()
         delivery_log.log_settled(pairs, outcomes)
 

@@ -71,11 +71,12 @@ async def apply_declared(
 async def _apply(
     store_client: StoreClient, queue: str, declared: Mapping[str, int], actor: str
 ) -> None:
-    home, name = _place_of(queue)
+    """Apply the declared settings of a queue that differ from those declared last."""
+    memory_queue, name = _place_of(queue)
     listed = await _ask(store_client, Names, Queues(queue))
-    found = await _ask(store_client, Found, Find(home, [name]))
-    is_there = queue in listed.names  # it may have been deleted, with its settings
-    before = _settings_in(found.messages[0]) if is_there else {}
+    found = await _ask(store_client, Found, Find(memory_queue, [name]))
+    exists = queue in listed.names  # it may have been deleted, with its settings
+    before = _settings_in(found.messages[0]) if exists else {}
     changed = {
         setting: value for setting, value in declared.items() if before.get(setting) != value
     }
@@ -87,7 +88,7 @@ async def _apply(
     _log.info("%s: set as the app declares: %s", queue, settings_text(changed))
     item = Item(name, msgspec.json.encode({**before, **declared}), at=LATEST)
     try:
-        await _ask(store_client, Outcomes, Put(home, [item], "replace"))
+        await _ask(store_client, Outcomes, Put(memory_queue, [item], "replace"))
     except (AccessDenied, InvalidArgument, StoreFull) as error:
         _log.warning("%s: each start applies its settings again, as here: %s", queue, error)
 
@@ -105,8 +106,8 @@ async def _ask(store_client: StoreClient, kind: type[R], command: Command) -> R:
 
 def declared_of(queue: str) -> Steps[dict[str, int]]:
     """Read what was declared last for a queue: values by names of settings, as of `Configure`."""
-    home, name = _place_of(queue)
-    found: Found = yield Find(home, [name])
+    memory_queue, name = _place_of(queue)
+    found: Found = yield Find(memory_queue, [name])
     return _settings_in(found.messages[0])
 
 

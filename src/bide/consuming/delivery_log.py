@@ -25,22 +25,25 @@ def log_settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Ou
     """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
     for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
-        first = verdict.reason.partition("\n")[0]
-        explained = handling.outcome == "released" and first.startswith(UNKNOWN)
-        if not detailed and handling.outcome in QUIET and not explained:
+        first_line = verdict.reason.partition("\n")[0]
+        is_unknown = handling.outcome == "released" and first_line.startswith(UNKNOWN)
+        if not detailed and handling.outcome in QUIET and not is_unknown:
             continue
         level, text = {
             "lost": (logging.WARNING, f"handled, but its lease was over: {outcome}"),
-            "dead": (logging.ERROR, f"it is dead now: {first}"),
+            "dead": (logging.ERROR, f"it is dead now: {first_line}"),
             "retried": (
                 logging.WARNING,
-                f"failed, again in {format_duration(verdict.delay)}: {first}",
+                f"failed, again in {format_duration(verdict.delay)}: {first_line}",
             ),
             "cancelled": (logging.INFO, "cancelled while it ran"),
-            "discarded": (logging.DEBUG, f"discarded: {first}"),
+            "discarded": (logging.DEBUG, f"discarded: {first_line}"),
             "released": (
-                (logging.WARNING, f"released, again in {format_duration(verdict.delay)}: {first}")
-                if explained
+                (
+                    logging.WARNING,
+                    f"released, again in {format_duration(verdict.delay)}: {first_line}",
+                )
+                if is_unknown
                 else (logging.DEBUG, "released")
             ),
             "acked": (logging.DEBUG, f"done in {handling.took * 1000:.1f} ms"),
@@ -62,24 +65,26 @@ class DeliverySummary:
     def __init__(self, queue: str, now: float) -> None:
         self._queue = queue
         self._since = now
+        """When the last summary was made, by the monotonic clock."""
         self._outcomes: dict[str, int] = {}
+        """How often each outcome had come until then."""
 
     def log(self, tally: Tally, now: float) -> None:
         """Log what was done since the last summary."""
-        known, seconds = self._outcomes, now - self._since
+        earlier, seconds = self._outcomes, now - self._since
         self._outcomes, self._since = dict(tally.outcomes), now
-        counts = {name: tally.outcomes.get(name, 0) - known.get(name, 0) for name in OUTCOMES}
-        done = {name: count for name, count in counts.items() if count}
-        if not done:
+        changes = {name: tally.outcomes.get(name, 0) - earlier.get(name, 0) for name in OUTCOMES}
+        counts = {name: count for name, count in changes.items() if count}
+        if not counts:
             return
-        text = ", ".join(f"{count:,} {name}" for name, count in done.items())
+        text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         _log.info(
             "%s: %s in %.0f s; %d running",
             self._queue,
             text,
             seconds,
             tally.running,
-            extra={"queue": self._queue, "counts": done, "running": tally.running},
+            extra={"queue": self._queue, "counts": counts, "running": tally.running},
         )
 
 

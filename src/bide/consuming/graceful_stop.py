@@ -38,18 +38,19 @@ async def stop(
     await cancel(consumer.claims for consumer in consumers)
     for consumer in consumers:
         consumer.leave()
-    quiet = asyncio.gather(*[consumer.until_quiet() for consumer in consumers])
+    all_quiet = asyncio.gather(*[consumer.until_quiet() for consumer in consumers])
     try:
-        over = () if grace is None else (sleep(clock, grace),)
-        await first_of(quiet, hurry.wait(), *over, *tasks)
+        end_of_grace = () if grace is None else (sleep(clock, grace),)
+        await first_of(all_quiet, hurry.wait(), *end_of_grace, *tasks)
+        # First async handlers may clean up; then all that still run lose their messages.
         for interrupt, seconds in ((True, INTERRUPTED), (False, FAREWELL)):
-            if not quiet.done():
+            if not all_quiet.done():
                 for consumer in consumers:
                     consumer.release_running(interrupt=interrupt)
-                await first_of(quiet, sleep(clock, seconds), *tasks)
-        if not quiet.done():
+                await first_of(all_quiet, sleep(clock, seconds), *tasks)
+        if not all_quiet.done():
             _log.error("the last messages could not be settled in the store; their leases expire")
     finally:
-        await cancel([quiet])
+        await cancel([all_quiet])
         for consumer in consumers:
             await consumer.close()

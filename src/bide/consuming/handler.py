@@ -5,7 +5,7 @@ import types
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -42,65 +42,68 @@ class NotAwaited(TypeError):
     """Work did not run, because an `await` is missing; a retry would not help."""
 
 
-def decoder(kind: Any, what: str) -> Decode:
+def decoder(body_type: Any, owner: str) -> Decode:
     """Return a function that decodes the body of a message into a type.
 
     Args:
-        kind: a dataclass, a `TypedDict`, a msgspec `Struct`, a pydantic model, or anything that
-            msgspec knows, such as `list[int]`; `bytes` takes bodies that were put as bytes, and
-            `Any` takes every body.
-        what: the owner of the parameter, for the error.
+        body_type: a dataclass, a `TypedDict`, a msgspec `Struct`, a pydantic model, or anything
+            that msgspec knows, such as `list[int]`; `bytes` takes bodies that were put as bytes,
+            and `Any` takes every body.
+        owner: of the parameter, for the error.
 
     Raises:
         InvalidArgument: this type cannot be decoded.
     """
-    if kind is Any or kind is object:
+    if body_type is Any or body_type is object:
         return _any
-    if kind is bytes:
+    if body_type is bytes:
         return _bytes
-    decode = json_decoder(kind, what)
+    decode = json_decoder(body_type, owner)
 
     def to_value(message: Message) -> Any:
         if not message.json:
-            raise Unfit(f"the body is bytes, and the handler takes a {type_name(kind)}")
+            raise Unfit(f"the body is bytes, and the handler takes a {type_name(body_type)}")
         try:
             return decode(message.data)
         except Exception as error:  # validation code of the user may raise anything
-            raise Unfit(f"the body is no {type_name(kind)}: {error}") from error
+            raise Unfit(f"the body is no {type_name(body_type)}: {error}") from error
 
     return to_value
 
 
-def json_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
+def json_decoder(value_type: Any, owner: str) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type, for `decoder` and for arguments of tasks.
 
     Args:
-        kind: as for `decoder`; bytes are base64 in JSON.
-        what: the owner of the parameter, for the error.
+        value_type: as for `decoder`; bytes are base64 in JSON.
+        owner: of the parameter, for the error.
 
     Raises:
         InvalidArgument: this type cannot be decoded.
     """
     try:
-        decode = decoder_of(kind)
+        decode = decoder_of(value_type)
+        # The schema asks for each type within this one: see `_schema`.
         with suppress(TypeError):  # of a default value without a form in JSON, which does no harm
-            msgspec.json.schema_components([kind], schema_hook=_schema)
+            msgspec.json.schema_components([value_type], schema_hook=_schema)
     except (TypeError, Unfit) as error:
         raise InvalidArgument(
-            f"{what} takes a {type_name(kind)}, which no body can be decoded into ({error}); "
-            "annotate it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
+            f"{owner} takes a {type_name(value_type)}, which no body can be decoded into "
+            f"({error}); annotate it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic "
+            "model"
         ) from error
     return decode
 
 
-def _schema(kind: Any) -> dict[str, Any]:
+def _schema(unknown_type: Any) -> dict[str, Any]:
     """Refuse a type that neither msgspec nor pydantic knows; else only a body would show it."""
-    if not hasattr(kind, "model_validate"):
-        raise Unfit(f"nothing is known of {type_name(kind)}")
+    if not hasattr(unknown_type, "model_validate"):
+        raise Unfit(f"nothing is known of {type_name(unknown_type)}")
     return {"type": "object"}
 
 
 def _any(message: Message) -> Any:
+    """Decode a body of any form."""
     try:
         return message.body
     except UnreadableBody as error:
@@ -108,6 +111,7 @@ def _any(message: Message) -> Any:
 
 
 def _bytes(message: Message) -> bytes:
+    """Return a body that was put as bytes."""
     if message.json:
         raise Unfit(f"the body is JSON, and the handler takes bytes: {message.data[:100]!r}")
     return message.data
@@ -122,11 +126,14 @@ Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
 
 _VALUES = frozenset({str, bytes, int, float, bool, list, tuple, dict})
+"""Types of plain values, which are never work that waits for an `await`."""
 
 WITHIN = "within"
 """The parameter that takes the connection of a handler with `within=`."""
 
 UNWANTED = "no longer wanted"
+"""The reason of a message that `still_wanted` has refused."""
+
 WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
 SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
 
@@ -161,15 +168,17 @@ def make_handler(
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
-    name, order, kind = _inspect(function, "a handler", signatures, body, optional, within)
+    name, order, body_type = _inspect(
+        function, "a handler", signatures, body_type=body, optional=optional, within=within
+    )
     joins = within and takes_within(function)
     is_async = is_coroutine_function(function)
-    decode = decoder(kind, name) if "b" in order and given is None else None
+    decode = decoder(body_type, name) if "b" in order and given is None else None
     body_of = given or partial(_body_of, decode)
-    asked = ""
+    order_of_check = ""  # that of `still_wanted`
 
     if still_wanted is not None:
-        _, asked, _ = _inspect(still_wanted, f"still_wanted of {name}", WANTED)
+        order_of_check = _inspect(still_wanted, f"still_wanted of {name}", WANTED).order
         if is_coroutine_function(still_wanted) != is_async:
             raise InvalidArgument(
                 f"still_wanted of {name} must be {'async' if is_async else 'a plain function'}, as "
@@ -183,42 +192,44 @@ def make_handler(
     def call(handling: Handling) -> Any:
         body = body_of(handling)
         if still_wanted is not None:
-            wanted = still_wanted(*_arguments(asked, body, handling))
+            wanted = still_wanted(*_arguments(order_of_check, body, handling))
             if not checked_result(wanted, "still_wanted of " + name):
                 raise Discard(UNWANTED)
         if joins:
             return function(*_arguments(order, body, handling), within=handling.connection)
         return function(*_arguments(order, body, handling))
 
-    async def call_if_wanted(handling: Handling) -> Any:
+    async def call_with_await(handling: Handling) -> Any:
         body = body_of(handling)
         if still_wanted is not None:
-            wanted = await still_wanted(*_arguments(asked, body, handling))
+            wanted = await still_wanted(*_arguments(order_of_check, body, handling))
             if not checked_result(wanted, "still_wanted of " + name):
                 raise Discard(UNWANTED)
         if joins:
             return await function(*_arguments(order, body, handling), within=handling.connection)
         return await function(*_arguments(order, body, handling))
 
-    waits = is_async and still_wanted is not None
+    # Without a check before it, `call` returns what the async function returns: an awaitable.
+    has_async_check = is_async and still_wanted is not None
     return Handler(
         name,
-        call_if_wanted if waits else call,
+        call_with_await if has_async_check else call,
         is_async,
         timeout=seconds_of(timeout),
         warn_after=seconds_of(warn_after, "warn_after"),
         retry=checked_retry(retry) or Backoff(),
         check=decode,
-        takes="" if decode is None or kind is Any else type_name(kind),
+        takes="" if decode is None or body_type is Any else type_name(body_type),
     )
 
 
 def _body_of(decode: Decode | None, handling: Handling) -> Any:
+    """Return the decoded body, or `None` for a function that takes none."""
     return None if decode is None else decode(handling.message)
 
 
 def _arguments(order: str, body: Any, handling: Handling) -> tuple[Any, ...]:
-    """Return what a function is called with.
+    """Return what a function is called with; `order` as in `_Signature`.
 
     Example:
         >>> _arguments("db", "body", "delivery"), _arguments("b", "body", "delivery")
@@ -227,29 +238,46 @@ def _arguments(order: str, body: Any, handling: Handling) -> tuple[Any, ...]:
     return ((handling, body) if order[:1] == "d" else (body, handling))[: len(order)]
 
 
+class _Signature(NamedTuple):
+    """What a handler's function takes."""
+
+    name: str
+    """Of the function."""
+    order: str
+    """Its arguments in their order: "b" for the body, "d" for the delivery."""
+    body_type: Any
+
+
 def _inspect(
     function: Any,
-    what: str,
+    role: str,
     signatures: str,
-    kind: Any = Any,
+    *,
+    body_type: Any = Any,
     optional: bool = False,
     within: bool = False,
-) -> tuple[str, str, Any]:
-    """Return the name of a function, which arguments it takes, and the type of the body.
+) -> _Signature:
+    """Return what a function takes.
 
-    With `within`, a parameter of this name is none of them.
+    Args:
+        function: of a user.
+        role: what it is, for errors.
+        signatures: what it may take, in words, for errors.
+        body_type: the type of a body without annotation.
+        optional: whether it may take nothing.
+        within: whether a parameter of this name is none of the arguments.
 
     Raises:
         InvalidArgument: it is not a function, or takes anything but a body and a delivery.
     """
     if not callable(function):
-        raise InvalidArgument(f"{what} must be a function, not a {type(function).__name__}")
+        raise InvalidArgument(f"{role} must be a function, not a {type(function).__name__}")
     name = name_of(function)
     check_is_no_generator(function)
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function written in C may have no signature
-        return name, "b", kind
+        return _Signature(name, "b", body_type)
     order = ""
     for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
@@ -264,16 +292,16 @@ def _inspect(
         argument = "d" if is_delivery(parameter.name, annotation) else "b"
         if argument in order:
             if parameter.default is not parameter.empty:
-                break
+                break  # it and those behind it have their defaults
             raise InvalidArgument(f"{name} takes too many arguments; {signatures}")
         order += argument
         if argument == "b" and annotation is not parameter.empty:
-            kind = annotation
+            body_type = annotation
     if not order and not optional:
         raise InvalidArgument(
             f"{name} names no parameter (a decorator needs functools.wraps); {signatures}"
         )
-    return name, order, kind
+    return _Signature(name, order, body_type)
 
 
 def takes_within(function: Any) -> bool:
@@ -357,7 +385,7 @@ def checked_retry(retry: Backoff | None) -> Backoff | None:
 
 
 def check_takes(function: Any, count: int, what: str) -> None:
-    """Check that a function can be called with so many arguments, which `what` names.
+    """Check that a function can be called with `count` arguments, which `what` names.
 
     Raises:
         InvalidArgument: it takes others.
@@ -396,8 +424,9 @@ def is_delivery(name: str, annotation: Any) -> bool:
         return name == "delivery"
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
-    return any(isinstance(kind, type) and issubclass(kind, Held) for kind in kinds or (annotation,))
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    options = get_args(annotation) if is_union else (annotation,)
+    return any(isinstance(option, type) and issubclass(option, Held) for option in options)
 
 
 def hints_of(function: Any, name: str) -> dict[str, Any]:
@@ -406,9 +435,9 @@ def hints_of(function: Any, name: str) -> dict[str, Any]:
     Raises:
         InvalidArgument: they cannot be resolved.
     """
-    target = getattr(function, "func", function)
+    target = getattr(function, "func", function)  # of a functools.partial
     if not isinstance(target, (types.FunctionType, types.MethodType)):
-        target = type(target).__call__
+        target = type(target).__call__  # an object that is called like a function
     try:
         return get_type_hints(target, include_extras=True)
     except Exception as error:

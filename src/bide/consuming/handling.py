@@ -47,7 +47,7 @@ class Handler:
 
 
 def _left_out(handling: "Handling", report: Progress) -> None:
-    """Leave a report out: nobody runs the handler."""
+    """Leave a report out: no worker runs the handler."""
 
 
 class Handling(Delivery):
@@ -69,13 +69,13 @@ class Handling(Delivery):
         "began",
         "connection",
         "expires",
+        "extra_argument",
         "freed",
-        "given",
-        "gone",
         "handler",
         "joined",
         "keeps_result",
         "outcome",
+        "outcome_ignored",
         "result",
         "returned",
         "state",
@@ -95,8 +95,10 @@ class Handling(Delivery):
         state: SimpleNamespace,
         queue: JoiningQueue | None = None,
     ) -> None:
+        # These five as `super().__init__` sets them. This is executed for every message, where the
+        # time of one more call can be measured.
         self._queue = queue
-        self.message = message  # as `queue.delivery.Held` does: a call for each message counts here
+        self.message = message
         self.token = token
         self.claimed = claimed
         self.settled = False
@@ -104,44 +106,54 @@ class Handling(Delivery):
         """The handler of the message."""
         self.state = state
         """The `App.state` of this worker."""
+        # Times by the store's clock, in Unix milliseconds. `claimed` is one, too.
         self.asked = 0.0
-        """When its claim was sent, in Unix milliseconds of the store's clock."""
-        self.arrived = 0.0
-        """When its claim was answered, by the monotonic clock."""
-        self.began = 0.0
-        """When its handler was started, by the monotonic clock."""
-        self.took = 0.0
-        """How many seconds it ran; set after its end."""
-        self.expires = 0.0
-        """When the lease ends as far as the worker knows, by the monotonic clock."""
+        """When its claim was sent."""
         self.freed = 0
-        """When a limit of its queue last released it, in Unix milliseconds; 0: no limit held it."""
-        self.returned: Any = None
-        """What its handler has returned."""
-        self.result: bytes | None = None
-        """The same as JSON, where the queue remembers it."""
-        self.given: Any = None
-        """The tick of a schedule, or the window of a source."""
-        self.gone = False
-        """Whether the outcome of the handler no longer counts."""
-        self.outcome = ""
-        """How its message was settled, as a `tally.Result`, once it was."""
-        self.timed_out = False
-        self.stopping = False
-        """Whether somebody has cancelled the message while its handler runs."""
+        """When a limit of its queue last released it; 0: no limit held it."""
+        # Times by the monotonic clock of this process, in seconds.
+        self.arrived = 0.0
+        """When its claim was answered."""
+        self.began = 0.0
+        """When its handler was started; 0: not yet."""
+        self.expires = 0.0
+        """When the lease ends, as far as the worker knows."""
+        self.took = 0.0
+        """How many seconds its handler ran. Set when it ends, and when the worker gives it up."""
+        # How its handler runs.
+        self.extra_argument: Any = None
+        """What its handler works on besides the message: the tick of a schedule, the window of a
+        source, the subscription of a push."""
+        self.connection: Any = None
+        """What the `within` of its handler has opened."""
         self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""
         self.timers: tuple[Timer, ...] = ()
         """Cancelled at its end."""
+        self.timed_out = False
+        """Whether it has run for longer than the timeout of its handler."""
+        self.stopping = False
+        """Whether somebody has cancelled the message while its handler runs."""
+        # How it ends.
+        self.outcome_ignored = False
+        """Whether the outcome of the handler no longer counts: its message is settled, or its lease
+        is lost."""
+        self.returned: Any = None
+        """What its handler has returned."""
         self.keeps_result = False
         """Whether the queue remembers results."""
-        self.connection: Any = None
-        """What the `within` of its handler has opened."""
+        self.result: bytes | None = None
+        """What its handler has returned, as JSON, where the queue remembers results."""
         self.joined: Result | None = None
         """How it was settled within a transaction of the user's, which may be rolled back."""
+        self.outcome = ""
+        """How its message was settled, as a `tally.Result`, once it was."""
         self._event: threading.Event | None = None
+        """That of `lost`, made when a handler asks for it: few do."""
         self._has_raised = False
+        """Whether `raise_if_stopping` has raised."""
         self._on_report: Callable[[Handling, Progress], object] = _left_out
+        """Called with each report of its handler."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.message.queue}, attempt {self.attempt}"
@@ -164,7 +176,8 @@ class Handling(Delivery):
         event = self._event
         if event is None:
             event = self._event = threading.Event()
-        if self.gone or self.stopping:  # checked after the event is stored: these are set first
+        # Checked after the event is stored: `lose` sets these first, and the event then.
+        if self.outcome_ignored or self.stopping:
             event.set()
         return event
 
@@ -206,11 +219,11 @@ class Handling(Delivery):
     @property
     def overran(self) -> bool:
         """Whether its attempt has failed at its timeout, so that what it raises does not count."""
-        return self.timed_out and self.gone
+        return self.timed_out and self.outcome_ignored
 
     def lose(self) -> None:
         """Tell the handler that its outcome no longer counts."""
-        self.gone = True
+        self.outcome_ignored = True
         if self._event is not None:
             self._event.set()
         self.cancel()
@@ -243,6 +256,13 @@ class Handling(Delivery):
         return self._joining(within, super().bury, reason)
 
     def _joining(self, within: object, settle: Callable[..., Any], *arguments: Any) -> Any:
+        """Settle the message within a transaction of the user's, and refuse to without one.
+
+        Args:
+            within: the user's connection; `None`: there is none.
+            settle: the method of `Delivery` that settles.
+            arguments: of that method.
+        """
         if within is None or self._queue is None:
             self._settled_by_worker()
         return settle(*arguments, within=within)
@@ -250,11 +270,14 @@ class Handling(Delivery):
     def _settle(
         self, command: Command, verb: str, *, settles: bool = True, within: object = None
     ) -> Any:
-        def joined(reply: Outcomes) -> None:
+        """Execute a command that settles the message, and note how it did (see `joined`)."""
+
+        def note_result(reply: Outcomes) -> None:
             check_held(reply.outcomes[0], verb)
             self.joined = _RESULTS[verb]
 
-        return self._queue._execute(command, joined, within=within)
+        return self._queue._execute(command, note_result, within=within)
 
 
 _RESULTS: dict[str, Result] = {"acked": "acked", "retried": "retried", "buried": "dead"}
+"""What a settled message counts as, by the verb for what was done to it."""

@@ -56,5 +56,6 @@ def _record(span: Span, handling: Handling, error: BaseException) -> None:
 
 
 def _failed(span: Span, name: str) -> None:
+    """Mark a span as failed with the name of an error."""
     span.set_attribute("error.type", name)
     span.set_status(StatusCode.ERROR, name)

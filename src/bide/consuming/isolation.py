@@ -28,8 +28,8 @@ def is_suspect(message: Message) -> bool:
         >>> is_suspect(third)
         True
     """
-    last = message.attempt >= message.attempts
-    return _lapsed_before(message, 1) and (last or _lapsed_before(message, 2))
+    is_last_attempt = message.attempt >= message.attempts
+    return _lapsed_before(message, 1) and (is_last_attempt or _lapsed_before(message, 2))
 
 
 def _lapsed_before(message: Message, back: int) -> bool:
@@ -51,14 +51,17 @@ class CrashIsolation:
 
     def __init__(self) -> None:
         self._suspect: Handling | None = None
-        self._free_from = 0.0
+        """The one that may run."""
+        self._last_due = 0.0
+        """The latest time at which a released suspect is due, by the monotonic clock."""
         self._releasing: set[Handling] = set()
+        """Suspects whose release the store has not confirmed."""
         self._confirmed = asyncio.Event()
 
     def admit(self, handling: Handling) -> bool:
         """Tell whether a suspect may start; if so, no other may until it has left."""
-        # A delivery that is gone is settled: even if its handler never ends, the others may start.
-        if self._suspect is not None and not self._suspect.gone:
+        # One whose outcome is ignored is settled: even if its handler never ends, others may start.
+        if self._suspect is not None and not self._suspect.outcome_ignored:
             return False
         self._suspect = handling
         return True
@@ -73,6 +76,7 @@ class CrashIsolation:
         return self._others_released if self._suspect is handling else None
 
     async def _others_released(self) -> None:
+        """Wait until the store has confirmed the release of all other suspects."""
         while self._releasing:
             self._confirmed.clear()
             await self._confirmed.wait()
@@ -86,8 +90,8 @@ class CrashIsolation:
             chance: 0 to 1, so that several processes do not claim at the same time.
         """
         self._releasing.add(handling)
-        self._free_from = max(self._free_from, now + PAUSE) + SPACING
-        return round((self._free_from - now + PAUSE * chance) * 1000)
+        self._last_due = max(self._last_due, now + PAUSE) + SPACING
+        return round((self._last_due - now + PAUSE * chance) * 1000)
 
     def settled(self, deliveries: Iterable[Handling]) -> None:
         """Note that the store holds these no longer for this process."""

@@ -51,7 +51,7 @@ def task_body(data: bytes) -> TaskBody:
 
 
 class TaskName(msgspec.Struct):
-    """What a `TaskBody` names, without its arguments."""
+    """The name in a `TaskBody`: to read it alone is faster, and works with any arguments."""
 
     task: str
 
@@ -105,24 +105,30 @@ class Parameters:
         self._name = name_of(function)
         self._signature = inspect.signature(function)
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
+        """What decodes each argument, by the names of the parameters."""
         self._texts: set[str] = set()
+        """The names of those annotated with `str`."""
         self._required: set[str] = set()
-        self._foreign: list[str] = []
+        """The names of those without a default."""
+        self._not_of_msgspec: list[str] = []
+        """The names of those whose types msgspec does not decode by itself."""
         self.by_position: list[str] = []
         """The names of those that a call may give by position, in order."""
         self._other: Callable[[bytes], Any] | None = None
+        """What decodes the arguments of `**kwargs`; `None`: the function takes no others."""
         self.delivery: str | None = None
         """The parameter that takes the delivery, if there is one."""
         self.takes_within = joins and WITHIN in self._signature.parameters
         """Whether a parameter takes the connection of the transaction in which it runs."""
-        self._check_is_no_method()
+        self._check_is_bound()
         hints = hints_of(function, self._name)
         for parameter in self._signature.parameters.values():
             self._add(parameter, hints.get(parameter.name, Any))
-        self._call = self._call_decoder(hints)
+        self._decode_call = self._call_decoder(hints)
+        """Decodes a whole call at once; `None`: see `_call_decoder`."""
         returned = hints.get("return", Any)
         self.result: Any = Any if returned is None or returned is type(None) else returned
-        """The type of what it returns, as annotated."""
+        """The type of what it returns, as annotated; `Any` if it returns nothing."""
         self._text = self._as_text(hints)
 
     def __str__(self) -> str:
@@ -142,7 +148,8 @@ class Parameters:
         signature = self._signature.replace(parameters=shown, return_annotation=returned)
         return str(signature)
 
-    def _check_is_no_method(self) -> None:
+    def _check_is_bound(self) -> None:
+        """Check that the function is no method without its object."""
         first = next(iter(self._signature.parameters.values()), None)
         if first is None or first.name not in ("self", "cls"):
             return
@@ -153,7 +160,12 @@ class Parameters:
                 "object: app.task(object.method)"
             )
 
-    def _add(self, parameter: inspect.Parameter, kind: Any) -> None:
+    def _add(self, parameter: inspect.Parameter, annotation: Any) -> None:
+        """Add a parameter with its resolved annotation.
+
+        Raises:
+            InvalidArgument: a message cannot give it.
+        """
         name, required = parameter.name, parameter.default is parameter.empty
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             shown = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + name
@@ -161,7 +173,8 @@ class Parameters:
                 f"{self._name} takes {shown} by position; messages carry arguments by name, so "
                 "give each one a name, and remove the / of positional-only ones"
             )
-        if is_delivery(name, parameter.annotation if kind is Any else kind):
+        # Without an annotation, its name decides whether it is the delivery.
+        if is_delivery(name, parameter.annotation if annotation is Any else annotation):
             if required:
                 raise InvalidArgument(
                     f"{self._name} takes the delivery, which only a worker gives it: write "
@@ -176,12 +189,13 @@ class Parameters:
                     f"{name}: Connection | None = None"
                 )
             return
-        decode = json_decoder(kind, f"{name}= of {self._name}")
+        decode = json_decoder(annotation, f"{name}= of {self._name}")
         if parameter.kind is parameter.VAR_KEYWORD:
             self._other = decode
             return
         self._decoders[name] = decode
-        if kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str):
+        is_annotated_str = get_origin(annotation) is Annotated and get_args(annotation)[0] is str
+        if annotation is str or is_annotated_str:
             self._texts.add(name)
         if required:
             self._required.add(name)
@@ -195,14 +209,14 @@ class Parameters:
         """
         if self._other is not None:
             return None
-        self._foreign = [
+        self._not_of_msgspec = [
             name for name in self._decoders if not bodies.is_of_msgspec(hints.get(name, Any))
         ]
         fields: list[tuple[str, Any, Any]] = []
         for name in self._decoders:
-            kind = msgspec.Raw if name in self._foreign else hints.get(name, Any)
+            field_type = msgspec.Raw if name in self._not_of_msgspec else hints.get(name, Any)
             default = msgspec.NODEFAULT if name in self._required else msgspec.UNSET
-            fields.append((name, kind, default))
+            fields.append((name, field_type, default))
         arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         call = msgspec.defstruct("Call", [("task", str), ("args", arguments)])
         return msgspec.json.Decoder(call, dec_hook=bodies.validate).decode
@@ -231,10 +245,10 @@ class Parameters:
 
     def _fits(self, data: bytes) -> bool:
         """Tell whether a call can be decoded at once."""
-        if self._call is None or self._foreign:
+        if self._decode_call is None or self._not_of_msgspec:
             return False
         try:
-            self._call(data)
+            self._decode_call(data)
         except Exception:  # noqa: BLE001  (`_decoded` says what is wrong)
             return False
         return True
@@ -277,19 +291,29 @@ class Parameters:
         return self._of_call(message.data)
 
     def _of_call(self, data: bytes) -> dict[str, Any]:
-        if self._call is not None:
+        """Decode the arguments of a call at once, and else one by one, which finds what is wrong.
+
+        Raises:
+            Unfit: the function cannot be called with them.
+        """
+        if self._decode_call is not None:
             with suppress(Exception):  # validation code of the user may raise anything
-                arguments: dict[str, Any] = msgspec.structs.asdict(self._call(data).args)
-                for name in self._foreign:
+                arguments: dict[str, Any] = msgspec.structs.asdict(self._decode_call(data).args)
+                for name in self._not_of_msgspec:
                     if arguments[name] is not msgspec.UNSET:
                         arguments[name] = self._decoders[name](bytes(arguments[name]))
-                if len(self._required) == len(arguments):
+                if len(self._required) == len(arguments):  # none has a default
                     return arguments
                 unset = msgspec.UNSET
                 return {name: value for name, value in arguments.items() if value is not unset}
         return self._decoded(task_body(data).args)
 
     def _decoded(self, raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+        """Decode arguments one by one.
+
+        Raises:
+            Unfit: the function cannot be called with them; the text says which one is wrong.
+        """
         if mismatch := self._mismatch(raw):
             misfit, text = mismatch
             raise Unfit(f"{self._name}{self} {text}", misfit)
@@ -305,7 +329,10 @@ class Parameters:
         return arguments
 
     def _mismatch(self, arguments: Mapping[str, Any]) -> tuple[Misfit, str] | None:
-        """Return how names of arguments differ from those of the parameters, and as a text."""
+        """Return how names of arguments differ from those of the parameters, and as a text.
+
+        `None`: they fit.
+        """
         names = arguments.keys()
         if not names >= self._required:
             missing = ", ".join(sorted(self._required - names))
@@ -316,6 +343,7 @@ class Parameters:
         return None
 
     def _cannot_be_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Say why the function cannot be called so."""
         if self.delivery in kwargs:
             return f"{self._name} gets {self.delivery}= from its worker; leave it out"
         if self.takes_within and WITHIN in kwargs:

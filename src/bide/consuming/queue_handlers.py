@@ -15,6 +15,7 @@ from bide.model.times import Duration, format_duration, milliseconds
 from bide.queue.joining import JoiningQueue
 
 SHORTEST_LEASE = 100
+"""In milliseconds: a shorter one would end before the worker can extend it."""
 
 
 class Chain(Protocol):
@@ -57,7 +58,10 @@ class QueueHandlers:
         return next(iter(self.handlers.values()))
 
     def of(self, message: Message) -> Handler | None:
-        """Return the handler of a message; `None` if this process does not know its task or job."""
+        """Return the handler of a message; `None` if this process does not know its task or job.
+
+        A message that names neither goes to the only handler, if there is one.
+        """
         if (plain := self.handlers.get(None)) is not None:
             return plain
         name = self.work_of(message)
@@ -72,21 +76,24 @@ class QueueHandlers:
     def unknown(self, message: Message) -> str:
         """Tell what a message is that has no handler here, and what this process knows."""
         name = self.work_of(message)
-        kind = "job" if JOB in (message.headers or {}) else "task"
-        what = "it names neither task nor job"
-        if name is not None:
-            what = f"the {kind} {name[:MAX_NAME]!r}"  # a longer one is no name of any app
-        return f"{what}; this worker knows {', '.join(sorted(map(str, self.handlers)))}"
+        kind_of_work = "job" if JOB in (message.headers or {}) else "task"
+        description = "it names neither task nor job"
+        if name is not None:  # one longer than `MAX_NAME` is no name of any app
+            description = f"the {kind_of_work} {name[:MAX_NAME]!r}"
+        return f"{description}; this worker knows {', '.join(sorted(map(str, self.handlers)))}"
 
 
 def chained(
-    queue_handlers: QueueHandlers, store_client: StoreClient, around: Sequence[Middleware]
+    queue_handlers: QueueHandlers, store_client: StoreClient, middleware: Sequence[Middleware]
 ) -> tuple[Sequence[Middleware], Chain | None]:
-    """Return the middleware of a queue in this process, and its chain (sources and schedules)."""
+    """Return the middleware of a queue in this process, and its chain.
+
+    Only a source or a schedule has a chain. It is outside the middleware of the app.
+    """
     if queue_handlers.chain is None:
-        return around, None
+        return middleware, None
     chain = queue_handlers.chain(store_client)
-    return (chain.attend, *around), chain
+    return (chain.attend, *middleware), chain
 
 
 def check_decorator(queue: object, example: str) -> None:

@@ -80,12 +80,12 @@ def refusal_of(message: Message, queue: str, queues: Mapping[str, QueueHandlers]
 
 def _gone(queue: str, name: str, queues: Mapping[str, QueueHandlers], *, is_job: bool) -> Refusal:
     """Return the refusal of a task or a job that an app does not have in a queue."""
-    homes = [
-        home
-        for home, queue_handlers in queues.items()
-        if home != queue and name in queue_handlers.handlers
+    others = [
+        other
+        for other, queue_handlers in queues.items()
+        if other != queue and name in queue_handlers.handlers
     ]
-    elsewhere = f"; it has one in {', '.join(homes)}" if homes else ""
+    elsewhere = f"; it has one in {', '.join(others)}" if others else ""
     kind: Kind = "no job" if is_job else "no task"
     reason = f"the app has {kind} {name!r} in this queue{elsewhere}"
     return Refusal(queue, kind, name, reason, FIXES[kind].format(name=name, queue=queue))

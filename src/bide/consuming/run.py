@@ -41,10 +41,18 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(limit, "bide-handler")
         self._jobs = 0
+        """How many jobs of the executor have begun and not reported their end."""
         self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
+        """Calls that no thread has taken yet."""
         self._results: deque[tuple[Ended, Handling, BaseException | None] | None] = deque()
+        """What threads report to the loop: the end of a call, or `None` for that of a job."""
         self._called = 0
-        self._growing = self._reporting = self._closed = False
+        """How many calls there have been."""
+        self._growing = False
+        """Whether `_grow` will be called."""
+        self._reporting = False
+        """Whether `_collect` will be called."""
+        self._closed = False
 
     def call(self, handling: Handling, context: Context, ended: Ended) -> None:
         """Call the handler of a delivery in a thread and a context; then call `ended`."""
@@ -71,11 +79,13 @@ class Threads:
         """Use more threads for those of the first `called` calls that still wait."""
         self._growing = False
         if not self._closed:
-            late = called - (self._called - len(self._waiting))
+            taken = self._called - len(self._waiting)
+            late = called - taken  # they have waited for `PATIENCE` or longer
             self._begin(min(late, self._limit - self._jobs))
             self._use_threads()
 
     def _begin(self, jobs: int) -> None:
+        """Begin so many jobs; none if the number is below 1."""
         for _ in range(jobs):
             self._jobs += 1
             self._executor.submit(self._work)
@@ -93,7 +103,7 @@ class Threads:
             except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
                 error = raised
             self._report((ended, handling, error))
-            del handling, context, ended, error
+            del handling, context, ended, error  # an idle thread keeps no message in memory
         self._report(None)
 
     def _report(self, result: tuple[Ended, Handling, BaseException | None] | None) -> None:
@@ -107,6 +117,7 @@ class Threads:
                 return
 
     def _collect(self) -> None:
+        """Hand over what the threads have reported, on the loop."""
         self._reporting = False  # first: calls that end from now on report again
         while self._results:
             if (result := self._results.popleft()) is None:
@@ -119,6 +130,7 @@ class Threads:
 
 
 def _call(handling: Handling) -> None:
+    """Call a plain handler in this thread; keep what it returns."""
     CURRENT.set(handling)
     result = handling.handler.call(handling)
     if result is not None:
@@ -129,13 +141,16 @@ INTEGRATIONS: list[Middleware] = []
 """Middleware that an integration such as `bide.contrib.sentry` adds to every app of the process."""
 
 
-def traced(around: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Return the middleware with integrations around it, and a span if spans are collected."""
+def with_integrations(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Return all middleware of an app, outermost first.
+
+    That is the span, if spans are collected, then integrations, then the middleware of the app.
+    """
     if not is_traced():
-        return (*INTEGRATIONS, *around)
+        return (*INTEGRATIONS, *middleware)
     from bide.consuming.handling_span import handling_span  # here: the package may be missing
 
-    return (handling_span, *INTEGRATIONS, *around)
+    return (handling_span, *INTEGRATIONS, *middleware)
 
 
 class Run:
@@ -145,24 +160,24 @@ class Run:
     its own task.
 
     Args:
-        around: the middleware, outermost first.
+        middleware: outermost first.
         concurrency: the maximum number of threads for plain handlers.
         ended: called on the loop with each ended delivery, and what it raised.
     """
 
-    def __init__(self, around: Sequence[Middleware], concurrency: int, ended: Ended) -> None:
-        self._around = around
+    def __init__(self, middleware: Sequence[Middleware], concurrency: int, ended: Ended) -> None:
+        self._middleware = middleware
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self.threads = Threads(concurrency)
-        self._context = copy_context()
+        self._context = copy_context()  # each delivery gets a copy: what one sets, no other sees
 
     def start(
         self, handling: Handling, before: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Start a delivery, once `before` has returned if that is given."""
         context = self._context.copy()
-        if not handling.handler.is_async and not self._around and before is None:
+        if not handling.handler.is_async and not self._middleware and before is None:
             self.threads.call(handling, context, self._ended)
             return
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
@@ -188,10 +203,11 @@ class Run:
 
     async def _through(self, handling: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
-        if handling.gone:  # a plain handler is not cancelled while what is around it waits
+        if handling.outcome_ignored:
+            # The task of a plain handler is not cancelled, so its middleware may come here late.
             raise asyncio.CancelledError
-        if depth < len(self._around):
-            await self._around_it(self._around[depth], handling, depth)
+        if depth < len(self._middleware):
+            await self._run_middleware(self._middleware[depth], handling, depth)
         elif handling.handler.is_async:
             handling.returned = checked_result(
                 await handling.handler.call(handling), handling.handler.name
@@ -199,7 +215,7 @@ class Run:
         else:
             await self._in_thread(handling)
 
-    async def _around_it(self, middleware: Middleware, handling: Handling, depth: int) -> None:
+    async def _run_middleware(self, middleware: Middleware, handling: Handling, depth: int) -> None:
         """Run a middleware, and see that it has awaited what is inside, if it has called that."""
         calls: list[Coroutine[Any, Any, None]] = []
 
@@ -219,17 +235,19 @@ class Run:
         )
 
     async def _in_thread(self, handling: Handling) -> None:
-        over: asyncio.Future[BaseException | None] = self._loop.create_future()
+        """Run a plain handler in a thread, and raise what it raises."""
+        raised: asyncio.Future[BaseException | None] = self._loop.create_future()
 
         def ended(_: Handling, error: BaseException | None) -> None:
-            if not over.done():
-                over.set_result(error)
+            if not raised.done():
+                raised.set_result(error)
 
         self.threads.call(handling, copy_context(), ended)
-        if (error := await over) is not None:
+        if (error := await raised) is not None:
             raise error
 
     def _finish(self, handling: Handling, task: "asyncio.Task[BaseException | None]") -> None:
+        """Report the end of a task: `_attend` returns all errors, so that they are its result."""
         handling.task = None
-        # It is cancelled only before its first step: then it raises that itself.
+        # A task that was cancelled before its first step has not called `_attend`.
         self._ended(handling, asyncio.CancelledError() if task.cancelled() else task.result())

@@ -28,10 +28,12 @@ from bide.observing.tally import Result
 from bide.queue.delivery import innermost
 
 FIRST_LINE = 1_000
+"""The maximum length of the first line of a reason, in characters."""
 RESULTS_MOST = MAX_BYTES // MAX_RESULT
 """The maximum number of acks with results in one command: a server takes it in one request."""
 
 HERE = str(Path(__file__).parent)
+"""The folder of the worker's own code, whose frames are left out of reasons."""
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
@@ -39,6 +41,11 @@ def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handlin
 
     A beat is a third of the lease. A lease that would have less than a beat left at the next one is
     extended now: so one beat may be missed, and messages that were just claimed cost nothing.
+
+    Args:
+        held: deliveries whose lease is needed.
+        now: by the monotonic clock, in seconds.
+        beat: in seconds.
     """
     return [handling for handling in held if handling.expires - now <= 2 * beat]
 
@@ -52,7 +59,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
         retry: of the handler.
         chance: 0 to 1, for the jitter.
     """
-    last = message.attempt >= min(retry.attempts, message.attempts)
+    is_last_attempt = message.attempt >= min(retry.attempts, message.attempts)
     match error:
         case signals.Discard():
             return Verdict("discarded", reason=text_of(error) or UNWANTED)
@@ -74,7 +81,9 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
             if isinstance(error, Exception) and not retry.covers(error):
                 return Verdict("dead", reason=reason)
             pause = retry.delay(message.attempt, chance)
-    return Verdict("dead", reason=reason) if last else Verdict("retried", pause, reason)
+    if is_last_attempt:
+        return Verdict("dead", reason=reason)
+    return Verdict("retried", pause, reason)
 
 
 def judge_delivery(handling: Handling, error: BaseException, chance: float) -> Verdict:
@@ -84,9 +93,9 @@ def judge_delivery(handling: Handling, error: BaseException, chance: float) -> V
         error = overtime(handling.handler)
     try:
         return judge(handling.message, error, retry, chance)
-    except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
-        reason = f"{type(error).__name__} was raised, and its own code failed: {describe(mistake)}"
-        return judge(handling.message, signals.Retry(reason[:REASON_LENGTH]), retry, 0.5)
+    except Exception as failure:  # noqa: BLE001  (code of a user's exception)
+        reason = f"{type(error).__name__} was raised, and its own code failed: {describe(failure)}"
+        return judge(handling.message, signals.Retry(reason[:REASON_LENGTH]), retry, chance=0.5)
 
 
 def overtime(handler: Handler) -> TimeoutError:
@@ -128,22 +137,23 @@ def result(handling: Handling, verdict: Verdict, outcome: Outcome) -> Result:
     return "dead" if outcome.state == "dead" else verdict.outcome
 
 
-def commands(queue: str, settled: Pairs) -> list[tuple[Command, Pairs]]:
+def commands(queue: str, pairs: Pairs) -> list[tuple[Command, Pairs]]:
     """Return the fewest commands that settle these messages, each with its messages."""
-    alike: dict[Verdict, Pairs] = {}
-    for pair in settled:
-        verdict = ACK if pair[1].outcome == "discarded" else pair[1]
-        alike.setdefault(verdict, []).append(pair)
+    by_verdict: dict[Verdict, Pairs] = {}
+    for handling, verdict in pairs:
+        store_verdict = ACK if verdict.outcome == "discarded" else verdict
+        by_verdict.setdefault(store_verdict, []).append((handling, verdict))
     commands: list[tuple[Command, Pairs]] = []
-    for verdict, pairs in alike.items():
-        most = RESULTS_MOST if any(handling.result for handling, _ in pairs) else len(pairs)
-        for start in range(0, len(pairs), most):
-            part = pairs[start : start + most]
-            commands.append((_command(queue, verdict, part), part))
+    for store_verdict, alike in by_verdict.items():
+        most = RESULTS_MOST if any(handling.result for handling, _ in alike) else len(alike)
+        for start in range(0, len(alike), most):
+            part = alike[start : start + most]
+            commands.append((_command(queue, store_verdict, part), part))
     return commands
 
 
 def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
+    """Return the command that settles messages which all have one verdict."""
     leases = [handling.lease for handling, _ in pairs]
     reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
     match verdict.outcome:
@@ -172,14 +182,14 @@ class Settling:
         self._store_client = store_client
         self.pairs: Pairs = []
         """What the store has not confirmed yet."""
-        self._news = asyncio.Event()
+        self._has_pairs = asyncio.Event()
 
     def add(self, handling: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
         if self.keeps_results and handling.returned is not None:
             encode_returned(handling)
         self.pairs.append((handling, verdict))
-        self._news.set()
+        self._has_pairs.set()
 
     async def settle_all(self) -> list[tuple[Pairs, list[Outcome]]]:
         """Wait for deliveries, and settle them; retry as long as the store is unavailable.
@@ -187,16 +197,16 @@ class Settling:
         Returns:
             The deliveries of each command, with the outcomes from the store.
         """
-        await self._news.wait()
-        count = len(self.pairs)
+        await self._has_pairs.wait()
+        count = len(self.pairs)  # more may come while the store works on these
         parts = commands(self._queue, self.pairs)
         replies = await asyncio.gather(
             *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
         del self.pairs[:count]
         if not self.pairs:  # else more have come meanwhile
-            self._news.clear()
-        return [(those, reply.outcomes) for (_, those), reply in zip(parts, replies, strict=True)]
+            self._has_pairs.clear()
+        return [(pairs, reply.outcomes) for (_, pairs), reply in zip(parts, replies, strict=True)]
 
 
 def encode_returned(handling: Handling) -> bool:

@@ -14,6 +14,7 @@ from bide.model.replies import Reply, expect
 R = TypeVar("R", bound=Reply)
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="2s", jitter=0.2)
+"""The pauses before a command is repeated while the store is away."""
 
 _log = logger("bide.worker")
 
@@ -24,12 +25,12 @@ class StoreClient:
     def __init__(self, lane: Lane, clock: Clock) -> None:
         self.lane = lane
         self.clock = clock
-        self._away: float | None = None  # since when, by the monotonic clock
+        self._away_since: float | None = None  # by the monotonic clock; `None`: it is not away
 
     @property
     def away(self) -> bool:
         """Whether the last command found the store unavailable."""
-        return self._away is not None
+        return self._away_since is not None
 
     async def patiently(
         self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
@@ -38,6 +39,11 @@ class StoreClient:
 
         After a failure a claim does not wait: its reply, which may be empty, says that the store is
         back. One that waits might say so hours later.
+
+        Args:
+            kind: the type of its reply.
+            command: the command.
+            owner, wait: as for `Lane.call`.
         """
         attempt = 0
         while True:
@@ -50,7 +56,7 @@ class StoreClient:
     async def once(
         self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
     ) -> R:
-        """Run a command once.
+        """Run a command once; the arguments are those of `patiently`.
 
         Raises:
             StoreError: the store failed or is unavailable.
@@ -58,11 +64,13 @@ class StoreClient:
         try:
             reply = await self.lane.acall(command, owner, wait)
         except StoreError as error:
-            if self._away is None:
-                self._away = self.clock.monotonic()
+            if self._away_since is None:
+                self._away_since = self.clock.monotonic()
                 _log.error("the store is away, and is waited for: %s", error)
             raise
-        if self._away is not None:
-            _log.warning("the store is back after %.1f s", self.clock.monotonic() - self._away)
-            self._away = None
+        if self._away_since is not None:
+            _log.warning(
+                "the store is back after %.1f s", self.clock.monotonic() - self._away_since
+            )
+            self._away_since = None
         return expect(kind, reply)

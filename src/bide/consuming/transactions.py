@@ -36,7 +36,7 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
         )
     check_takes(within, 0, f"nothing, as within= of {name}")
 
-    def opened(method: str, word: str) -> Any:
+    def open_transaction(method: str, word: str) -> Any:
         transaction = within()
         if not hasattr(type(transaction), method):
             raise TypeError(
@@ -46,16 +46,16 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
         return transaction
 
     def in_thread(handling: Handling) -> Any:
-        with opened("__enter__", "with") as connection:
-            _begun(handling, connection)
+        with open_transaction("__enter__", "with") as connection:
+            _give_connection(handling, connection)
             returned = checked_result(handler.call(handling), name)
-            if handling.joined is None:
+            if handling.joined is None:  # else the handler has settled the message itself
                 handling.ack(_result(handling, returned), within=connection)
         return returned
 
     async def on_loop(handling: Handling) -> Any:
-        async with opened("__aenter__", "async with") as connection:
-            _begun(handling, connection)
+        async with open_transaction("__aenter__", "async with") as connection:
+            _give_connection(handling, connection)
             returned = checked_result(await handler.call(handling), name)
             if handling.joined is None:
                 await handling.ack(_result(handling, returned), within=connection)
@@ -64,8 +64,12 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
     return replace(handler, call=on_loop if handler.is_async else in_thread)
 
 
-def _begun(handling: Handling, connection: object) -> None:
-    """Give a delivery the connection of its transaction."""
+def _give_connection(handling: Handling, connection: object) -> None:
+    """Give a delivery the connection of its transaction.
+
+    Raises:
+        TypeError: there is none.
+    """
     if connection is None:
         raise TypeError(
             f"within= of {handling.handler.name} yields nothing; it must yield the connection or "

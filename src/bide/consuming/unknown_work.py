@@ -8,8 +8,10 @@ from bide.consuming.handling import Handling
 from bide.consuming.verdict import Verdict
 from bide.model.message import Failure
 
-SHORTEST = 10_000
-LONGEST = 600_000
+SHORTEST_DELAY = 10_000
+LONGEST_DELAY = 600_000
+"""The delays of a release, in milliseconds: they grow from the shortest to the longest."""
+
 GIVEN_UP = 3_600_000
 """How long, in milliseconds, workers release a message that none of them knows."""
 
@@ -22,7 +24,7 @@ def settle_unknown(handling: Handling, what: str) -> Verdict:
 
     Args:
         handling: its delivery.
-        what: what it is, and what the worker knows.
+        what: what the message is, and what the worker knows, in words.
 
     Example:
         >>> from types import SimpleNamespace
@@ -37,7 +39,7 @@ def settle_unknown(handling: Handling, what: str) -> Verdict:
     waited = 0 if since is None else handling.claimed - since
     if waited >= GIVEN_UP:
         return Verdict("dead", reason=f"no worker has known this work for an hour: {what}")
-    delay = min(max(SHORTEST, waited // 2), LONGEST)
+    delay = min(max(SHORTEST_DELAY, waited // 2), LONGEST_DELAY)
     return Verdict("released", delay, f"{UNKNOWN}{what}")
 
 

@@ -17,7 +17,9 @@ class Verdict(NamedTuple):
 
 
 ACK = Verdict("acked")
+
 RELEASE = Verdict("released")
+"""The message is ready again at once, and no attempt is counted."""
 
 Pairs = list[tuple[Handling, Verdict]]
 """Deliveries, and how to settle their messages."""

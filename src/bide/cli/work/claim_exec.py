@@ -196,7 +196,7 @@ class CommandConsumer(Consumer):
             try:
                 return await process.wait()
             except asyncio.CancelledError:
-                if self._stopping.is_set() or not handling.gone:
+                if self._stopping.is_set() or not handling.outcome_ignored:
                     raise
 
     async def _end(self, process: Process) -> None:

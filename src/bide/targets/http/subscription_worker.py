@@ -213,7 +213,7 @@ class SubscriptionWorker(Consumer):
             Failed: the receiver did not accept it.
         """
         to = self.subscription
-        handling.given = to  # for `judge`: it may have changed by then
+        handling.extra_argument = to  # for `judge`: it may have changed by then
         failing = self.circuit.failures > 0
         answer = await self._pusher.target(to).send(handling.message, to, failing=failing)
         probe = self._note(answer, to)
@@ -229,7 +229,7 @@ class SubscriptionWorker(Consumer):
                 answer, probe = error.answer, error.probe
             case asyncio.CancelledError() if handling.timed_out:
                 # `_push` was cancelled before it could count the answer.
-                to: Subscription = handling.given or self.subscription
+                to: Subscription = handling.extra_argument or self.subscription
                 answer = ReceiverAnswer(None, f"no answer within {to.timeout / 1000:g} s")
                 probe = self._note(answer, to)
             case ReceiverBusy():

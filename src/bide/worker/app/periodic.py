@@ -178,7 +178,7 @@ class Periodic(Registrations):
                 retry,
                 signatures=SIGNATURES,
                 optional=True,
-                given=attrgetter("given"),
+                given=attrgetter("extra_argument"),
             )
             self._check_free(check_queue(queue), "a schedule needs its own queue")
             schedule = Schedule(queue, handler.name, rule, missed, grace_ms, handler.retry.attempts)

@@ -183,7 +183,7 @@ class ScheduleTicks(Links):
             await self._put(rule, body)
         if tick_plan.why:
             raise Discard(tick_plan.why)
-        handling.given = Tick(
+        handling.extra_argument = Tick(
             schedule=schedule.queue,
             due=to_datetime(tick.due).astimezone(rule.zone),
             previous=(

@@ -90,7 +90,7 @@ class Source:
 
     def run(self, handling: Handling) -> Any:
         """Ask for the window that the chain has opened; an async source returns an awaitable."""
-        window: Window = handling.given
+        window: Window = handling.extra_argument
         return window.ask_async(handling) if self.is_async else window.ask(handling)
 
 
@@ -112,7 +112,7 @@ class Window:
     def ask(self, handling: Handling) -> None:
         """Ask a plain source; its function and its iterator run in this thread."""
         for batch in _batches(self._call()):
-            if handling.gone:  # another process asks for this window
+            if handling.outcome_ignored:  # another process asks for this window
                 return
             # Without patience: if the store is away, the attempt fails, and the thread is free.
             run_steps(self._put(batch), self.store_client.lane.call)
@@ -330,7 +330,7 @@ class SourceWindows(Links):
         # Before the put: what is acked meanwhile must be remembered.
         await self.remember(source.queue, source.keep)
         window = Window(source, self.store_client, max(0, after), asked_at + source.window)
-        handling.given = window
+        handling.extra_argument = window
         began = clock.monotonic()
         try:
             await go_on()
@@ -339,7 +339,7 @@ class SourceWindows(Links):
             raise Retry(
                 reason=f"it raised {what}, but a source is asked until it answers"
             ) from None
-        if handling.gone:  # the lease is over: another process asks for this window
+        if handling.outcome_ignored:  # the lease is over: another process asks for this window
             return
         # By the store's clock, as all times of the chain.
         ended_at = asked_at + round((clock.monotonic() - began) * 1000)

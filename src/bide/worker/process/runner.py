@@ -12,7 +12,7 @@ from bide.consuming.declared_settings import apply_declared
 from bide.consuming.graceful_stop import stop
 from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import Chain, chained
-from bide.consuming.run import traced
+from bide.consuming.run import with_integrations
 from bide.consuming.store_client import StoreClient
 from bide.engines.registry import absolute, file_of, mask
 from bide.lane.lane import Lane
@@ -250,7 +250,7 @@ class Runner:
                 chains.append(chain)
             self.consumers[queue] = Consumer(
                 queue_handlers,
-                traced(middleware),
+                with_integrations(middleware),
                 self.app.state,
                 store_client,
                 holder=self._holder,
