@@ -40,6 +40,14 @@ class EndCases:
             assert driver.ends("c") == []
         assert driver.stored() == 0
 
+    def test_a_longer_history_brings_no_forgotten_end_back(self, driver: Driver) -> None:
+        driver.configure(history=50)
+        for step in (0, 40):
+            driver.wait(step).put("a")
+            driver.cancel("a")
+        driver.wait(20).configure(history=HOUR)
+        assert [end.moment for end in driver.ends("a")] == [START + 40]
+
     def test_the_shortest_history_has_every_kind_of_end(self, driver: Driver) -> None:
         driver.configure(history=1)
         a, b = (driver.lease(id) for id in "ab")

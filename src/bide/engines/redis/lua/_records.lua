@@ -32,17 +32,21 @@ local function remember_end(r, how, by, result)
   end
 end
 
+-- For how many milliseconds ends stay that are stored.
+local function ends_kept()
+  local remembers = max(history, results)
+  return remembers > 0 and remembers or STOPPED_KEEP
+end
+
 -- Deletes ends that were remembered for long enough, of BULK ids at most.
 function forget_ends()
   read_ends_settings()
-  local remembers = max(history, results)
-  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - (remembers > 0 and remembers or STOPPED_KEEP)),
-    'LIMIT', 0, BULK)
+  local old = call('ZRANGEBYSCORE', ENDINGS, '-inf', int(now - ends_kept()), 'LIMIT', 0, BULK)
   if #old > 0 then
     call('HDEL', ENDED, unpack(old))
     call('ZREM', ENDINGS, unpack(old))
   end
-  if remembers == 0 and call('EXISTS', ENDINGS) == 0 then flag('h', false) end
+  if max(history, results) == 0 and call('EXISTS', ENDINGS) == 0 then flag('h', false) end
 end
 
 -- Records, and the way of a message from set to set.

@@ -62,6 +62,20 @@ local function set_limits(given)
   return true
 end
 
+-- Forgets, of ids that have ended again since, the ends that were remembered for long enough: with settings that
+-- last longer they would be seen again.
+local function forget_older_ends()
+  for _, id in ipairs(call('ZRANGE', ENDINGS, -BULK, -1)) do
+    local readable, ends = pcall(cmsgpack.unpack, call('HGET', ENDED, id) or '')
+    local known = readable and type(ends) == 'table' and #ends or 0
+    while known > 1 and ends[known][1] <= now - ends_kept() do
+      ends[known] = nil
+      known = known - 1
+    end
+    if known > 0 then call('HSET', ENDED, id, cmsgpack.pack(ends)) end
+  end
+end
+
 define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, most, history_, ttl, ...)
   if not exists then return NO_SHARD end
   advance()
@@ -71,6 +85,7 @@ define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, most, hi
     flag('p', paused)
   end
   numbers.keep = keep or numbers.keep
+  if has('h') and (history_ or ttl) then forget_older_ends() end
   for name, value in pairs({keep = keep, history = history_, result_ttl = ttl}) do
     call('HSET', META, name, int(value))
   end
