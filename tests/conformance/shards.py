@@ -22,7 +22,7 @@ from bide.testing.conformance.driver import START, Driver, ids_of, leases
 from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.scripts import EXAMPLES, search
-from bide.testing.conformance.turns import BurstCases, TurnCases
+from bide.testing.conformance.sharing import SharingCases
 from tests.effort import effort
 
 
@@ -173,7 +173,7 @@ class ShardedConformance(EngineConformance):
 
 
 # A queue of several shards has no limits: the cases of its store refuse them.
-for _cases in (BurstCases, LimitCases, LimitReportCases, TurnCases):
+for _cases in (LimitCases, LimitReportCases, SharingCases):
     for _name in vars(_cases):
         if _name.startswith("test_"):
             setattr(ShardedConformance, _name, None)

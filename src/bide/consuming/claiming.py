@@ -141,10 +141,10 @@ class Claimer(ABC):
                     if not admitted:
                         self.release_claimed(reply)
                 if admitted:
-                    self._limited = bool(reply.freed)
+                    self._limited = reply.limited
                     self.start(reply)
                 while reply.behind and not self.room()[0]:
-                    # While handlers run, the store sorts its due messages.
+                    # While handlers run, the store sorts its due messages into lines.
                     command = self._claim_of(0)
                     reply = await self._store_client.patiently(Claimed, command, self)
                     self.start(reply)  # it may name messages that died
@@ -172,9 +172,7 @@ class Claimer(ABC):
 
     def _claim_of(self, count: int) -> Claim:
         handlers = self.queue_handlers
-        # One place at least: else the claim waits for nothing.
-        slots = max(1, handlers.concurrency - len(self.running))
-        return Claim(handlers.queue, count, handlers.lease, self._holder, slots=slots)
+        return Claim(handlers.queue, count, handlers.lease, self._holder)
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for messages, also while the store is unavailable."""

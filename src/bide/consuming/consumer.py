@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
 from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
@@ -337,7 +336,7 @@ class Consumer(Claimer):
         if reply.messages:  # an empty reply does not say it
             self._settling.keeps_results = reply.results
         queue_handlers = self.queue_handlers
-        for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
+        for message in reply.messages:
             handler = queue_handlers.of(message)
             handling = Handling(
                 message,
@@ -349,7 +348,7 @@ class Consumer(Claimer):
             )
             handling.keeps_result = reply.results
             handling.asked, handling.arrived = claim_sent, now
-            handling.expires, handling.freed = expires, freed
+            handling.expires, handling.limited = expires, reply.limited
             if message.failures and not self._may_begin(handling, now):
                 continue
             if handler is None:

@@ -70,10 +70,10 @@ class Handling(Delivery):
         "connection",
         "expires",
         "extra_argument",
-        "freed",
         "handler",
         "joined",
         "keeps_result",
+        "limited",
         "outcome",
         "outcome_ignored",
         "result",
@@ -106,11 +106,11 @@ class Handling(Delivery):
         """The handler of the message."""
         self.state = state
         """The `App.state` of this worker."""
+        self.limited = False
+        """Whether its queue has limits."""
         # Times by the store's clock, in Unix milliseconds. `claimed` is one, too.
         self.asked = 0.0
         """When its claim was sent."""
-        self.freed = 0
-        """When a limit of its queue last released it; 0: no limit held it."""
         # Times by the monotonic clock of this process, in seconds.
         self.arrived = 0.0
         """When its claim was answered."""

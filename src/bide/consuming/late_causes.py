@@ -18,13 +18,13 @@ Waited = tuple[float, float, float, float, float, float]
 
 - the due time of the put;
 - when the last attempt was over with its delay; the due time if there was none;
-- when a limit of the queue last released it; 0: no limit is known to have held it;
 - when the worker had asked for messages;
+- when it got this one, if the queue has limits; 0: it has none;
 - when it got this one;
 - when the handler was started.
 """
 
-CAUSES = "retry", "limit", "backlog", "timer", "backlog"
+CAUSES = "retry", "backlog", "limit", "timer", "backlog"
 """Why a message waited until each time of `Waited` but the first."""
 
 Block = tuple[str, float, float]
@@ -52,10 +52,10 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
     A millisecond has the first cause that applies:
 
     - paused: the queue was paused;
-    - limit: a limit of the queue held the message back;
     - no-worker: no worker process served the queue;
     - retry: an earlier attempt, or the delay after it;
     - backlog: the worker was busy with other messages;
+    - limit: the worker had asked for messages of a queue that has limits;
     - timer: all that is left, such as the time to wake the worker and to fetch the message.
 
     Args:
@@ -63,7 +63,7 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
         blocks: see `blocks_of`.
 
     Example:
-        >>> causes_of([(0, 0, 0, 70, 71, 80)], [("paused", 0, 30), ("no-worker", 30, 50)])
+        >>> causes_of([(0, 0, 70, 0, 71, 80)], [("paused", 0, 30), ("no-worker", 30, 50)])
         {'paused': [30], 'no-worker': [20], 'backlog': [29], 'timer': [1]}
     """
     parts_by_cause: dict[str, list[float]] = {}
@@ -81,8 +81,7 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
         until = [end if end > start else start for start, end in zip(at, column, strict=True)]
         remaining = [*map(operator.sub, until, at)]
         for block, first, last in blocks:
-            wanted = (cause, block) != ("limit", "no-worker")
-            if wanted and min(at) < last and first < max(until):
+            if min(at) < last and first < max(until):
                 both = zip(at, until, strict=True)
                 shared = [max(0, min(end, last) - max(start, first)) for start, end in both]
                 add(block, shared)
@@ -100,7 +99,8 @@ def _waited(handling: Handling) -> Waited:
     if message.planned is not None:
         planned = message.planned
     began = claimed + (handling.began - handling.arrived) * 1000
-    return planned, retried, handling.freed, handling.asked, claimed, began
+    let_go = claimed if handling.limited else 0
+    return planned, retried, handling.asked, let_go, claimed, began
 
 
 PROMPT = 0.05

@@ -1,25 +1,25 @@
-"""Whether the limits of a queue allow a message, for engines that keep the counters in structs.
+"""Limited queues: lines, heads, tags and rates, for engines that keep them in structs.
 
-Times are microseconds; those at which a lease made room are milliseconds.
+- A *line*: the ready messages of a group, by priority, then due time. Messages without a group are
+  a group of their own, which no limit of groups binds.
+- A *head*: the first message of a line. Heads compete: the highest priority first, of equals the
+  smallest tag, then the earliest due time. A group that is full has no head, and one that waits for
+  its rate has a head that does not compete yet.
+- A *tag* of each group lets groups share fairly: start-time fair queueing (Goyal, Vin and Cheng,
+  1996). The queue keeps the tag of the head that was served last, its virtual time. A group that is
+  served gets `max(virtual time, tag) + 1`; one that is new gets the virtual time + 1. So each
+  waiting group is served once in a round, and a new group joins the next round.
+- A *rate*, one of the queue and one of each group: see `bide.model.times`.
+
+Times are microseconds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
 from bide.engines.rules.record import Record
 from bide.model.commands import Configure
-from bide.model.rank import (
-    GAP,
-    LOOK_GROUPS,
-    LOOK_MESSAGES,
-    LOOK_MOST,
-    after_service,
-    delayed_reach,
-    rank_when_ready,
-)
 from bide.model.replies import Limited
 from bide.model.times import LIMITS, served
 
@@ -31,14 +31,10 @@ class Limits(msgspec.Struct, gc=False):
     rate: int = 0
     group_limit: int = 0
     group_rate: int = 0
-    turn: int = 0
-    """See `bide.model.rank`."""
+    tag: int = 0
+    """Of the head that was served last: the virtual time."""
     last: int = 0
     """When the last message counts as served (see `bide.model.times`)."""
-    freed: int = 0
-    """When a lease ended last while the queue was full."""
-    looked: str = ""
-    """The last group that a claim has looked ahead at; empty: there were no more."""
 
 
 class Group(msgspec.Struct, gc=False):
@@ -48,9 +44,8 @@ class Group(msgspec.Struct, gc=False):
     """Its name behind "="; empty for messages without a group, which no limit of a group binds."""
     running: int = 0
     """How many of its messages are leased."""
-    turn: int = 0
+    tag: int = 0
     last: int = 0
-    freed: int = 0
 
 
 def key_of(group: str | None) -> str:
@@ -79,7 +74,7 @@ class Limiter(ABC):
 
     def configure(self, command: Configure) -> bool:
         """Change the limits that are given; return whether one has changed."""
-        limits, was_limited, was_full = self.limits, bool(self), self.full
+        limits, was_limited = self.limits, bool(self)
         before = [getattr(limits, name) for name in LIMITS]
         for name in LIMITS:
             if (value := getattr(command, name)) is not None:
@@ -91,9 +86,7 @@ class Limiter(ABC):
         elif not was_limited:
             self.begin()
         else:
-            if was_full and not self.full:
-                limits.freed = self.now // 1000
-            self.restand()
+            self.reopen()
         return True
 
     @abstractmethod
@@ -104,44 +97,13 @@ class Limiter(ABC):
     def begin(self) -> None:
         """Count the leased messages of each group, and line up ready ones: it is limited now."""
 
-    def restand(self) -> None:  # noqa: B027  (memory computes it on demand)
-        """Let groups take turns that a changed limit holds no more, where that is stored."""
+    @abstractmethod
+    def reopen(self) -> None:
+        """Give heads to groups that a changed limit holds no more."""
 
     @abstractmethod
     def _group(self, key: str) -> Group:
         """Return the group with a key."""
-
-    def look_ahead(
-        self, groups: Iterable[tuple[str, bool]], messages_of: Callable[[str], Sequence[Any]]
-    ) -> list[tuple[Any, ...]]:
-        """Return the first due message of each group without a line: see `bide.model.rank`.
-
-        Args:
-            groups: the groups after `looked` by name, and whether they have a line.
-            messages_of: returns the messages of a group, up to `LOOK_MOST` + 1: tuples that begin
-                with the rank, `None` if it is not delayed, and the sequence number.
-        """
-        reach = delayed_reach(self.now // 1000)
-        firsts: list[tuple[Any, ...]] = []
-        seen = 0
-        self.limits.looked = ""
-        for count, (name, has_line) in enumerate(groups, 1):
-            if not has_line:
-                messages = messages_of(name)
-                seen += len(messages)
-                due = [
-                    message
-                    for message in messages
-                    if message[0] is not None and message[0] <= reach
-                ]
-                if due and len(messages) <= LOOK_MOST:
-                    firsts.append(
-                        min(due, key=lambda message: (rank_when_ready(message[0]), message[1]))
-                    )
-            if count == LOOK_GROUPS or seen >= LOOK_MESSAGES:
-                self.limits.looked = name
-                break
-        return sorted(firsts)
 
     @property
     def open(self) -> bool:
@@ -167,34 +129,16 @@ class Limiter(ABC):
         rate = self.limits.group_rate
         return group.last + rate if group.key and rate else 0
 
-    def lease(self, group: Group) -> None:
-        """Count a message that is leased now, and give its group the last turn."""
+    def serve(self, group: Group) -> None:
+        """Count a message of a group that is leased now."""
         limits = self.limits
-        limits.turn = after_service(limits.turn)
-        group.turn = limits.turn + GAP
+        limits.tag = max(limits.tag, group.tag)
+        group.tag = limits.tag + 1
         group.running += 1
         self.running += 1
         limits.last = served(limits.last, limits.rate, self.now)
-        group.last = served(group.last, limits.group_rate, self.now)
-
-    def end_leases(self, group: Group, count: int = 1) -> None:
-        """Count messages of a group that are not leased any more."""
-        if self.full:
-            self.limits.freed = self.now // 1000
-        if self.is_full(group):
-            group.freed = self.now // 1000
-        group.running -= count
-        self.running -= count
-
-    def freed_at(self, record: Record) -> int:
-        """Return when limits stopped holding back a record that is served next.
-
-        0: no limit has held it back since it was due.
-        """
-        group = self._group(key_of(record.group))
-        reopens = -(-max(self.reopens, self.reopens_for(group)) // 1000)
-        freed = max(self.limits.freed, group.freed, reopens)
-        return freed if freed > record.due else 0
+        if group.key:
+            group.last = served(group.last, limits.group_rate, self.now)
 
     def holds(self, record: Record) -> Limited | None:
         """Return which limit holds a record back."""

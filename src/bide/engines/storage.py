@@ -62,9 +62,6 @@ class StoredQueue(Protocol):
     def is_behind(self) -> bool:
         """Return whether due records of a limited queue are in no line yet."""
 
-    def look_ahead(self) -> None:
-        """Make the first due record ready of each group that has no line."""
-
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
 

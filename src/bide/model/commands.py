@@ -241,9 +241,6 @@ class Claim(_Command, frozen=True, tag="claim"):
     holder: str
     max_bytes: _Bytes = MAX_BYTES
     """The maximum size of the messages together, in bytes (see `size_of`); one may be larger."""
-    slots: _Number | None = None
-    """How many messages the caller can start at once. A limited queue gives no more than that, so
-    that others get their share; other queues give up to `count`."""
 
     @property
     def weight(self) -> int:

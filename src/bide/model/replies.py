@@ -237,12 +237,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     """The messages that this claim made dead letters while it collected expired leases."""
     results: bool = False
     """Whether the queue remembers the results of messages."""
-    freed: list[int] = []
-    """In a limited queue, for each message the time at which the last limit let it go, in Unix
-    milliseconds: before that time it waited for a limit. 0: none is known to have held it."""
+    limited: bool = False
+    """Whether the queue has limits, so that a message may have waited for one of them."""
     behind: bool = False
-    """Whether a limited queue has due messages that no claim has lined up yet, so that their groups
-    get no turn: claim again, with a `count` of 0 if there is no room."""
+    """Whether a limited queue has due messages that no claim has sorted into lines yet, so that
+    they are not served: claim again, with a `count` of 0 if there is no room."""
     calm: bool = False
     """Whether no change of another process was missed, nor can be soon: a claim that waits need not
     look again so often."""

@@ -37,20 +37,19 @@ OF_LIMITS = {
     "a ready message in no line": "UPDATE message SET limited = NULL WHERE id = 'a2'",
     "a leased message that no limit counts": """
         UPDATE message SET limited = NULL WHERE id = 'b1';
-        UPDATE turn SET running = 0 WHERE name = 'b';
+        UPDATE limited_group SET running = 0 WHERE name = 'b';
         UPDATE limited SET running = running - 1""",
     "a leased message of another group": """UPDATE message SET "group" = 'c' WHERE id = 'a1'""",
-    "the leases of a group": "UPDATE turn SET running = running + 1 WHERE name = 'b'",
+    "the leases of a group": "UPDATE limited_group SET running = running + 1 WHERE name = 'b'",
     "the leases of a group that has none": (
-        "INSERT INTO turn SELECT limited, 'x', 0, 1, 1 FROM queue"
+        "INSERT INTO limited_group SELECT limited, 'x', 1, 1, 0, 0 FROM queue"
     ),
     "a line of no group": (
-        "DELETE FROM turn WHERE name = 'c' AND limited = (SELECT min(id) FROM limited)"
+        "DELETE FROM limited_group WHERE name = 'c' AND limited = (SELECT min(id) FROM limited)"
     ),
-    "a line without turns": "UPDATE turn SET standing = 0 WHERE name = 'c'",
+    "a line without a head": "UPDATE limited_group SET place = 0 WHERE name = 'c'",
     "the leases of the queue": "UPDATE limited SET running = running + 1",
-    "a lease that has ended": "INSERT INTO lease_end (limited, name, ended, entered, moment) "
-    "SELECT limited, 'b', 1, false, 0 FROM queue",
+    "a lease that has ended": "INSERT INTO reopened SELECT limited, 'b', 1 FROM queue",
     "limits that are gone": "DELETE FROM limited",
 }
 
@@ -128,7 +127,8 @@ def test_an_audit_reads_each_row_a_few_times_however_many_groups_there_are(
     alter("""
         INSERT INTO message SELECT (m).* FROM message AS o, generate_series(1, 20000) AS n,
           json_populate_record(o, json_build_object('seq', n, 'id', n, 'group', n)) AS m;
-        INSERT INTO turn SELECT limited, n, 0, 0, 1 FROM queue, generate_series(1, 20000) AS n;
+        INSERT INTO limited_group
+        SELECT limited, n, 1, 1, 0, 0 FROM queue, generate_series(1, 20000) AS n;
         UPDATE limited SET running = running + 20000;
         INSERT INTO tally SELECT id, unnest('{leased,put}'::text[]), -1, 20000 FROM queue;
     """)

@@ -1,6 +1,7 @@
 """Limited queues: what open transactions, other processes and the death of one do to them."""
 
 import multiprocessing
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ import pytest
 import bide
 from bide.engines.port import Notifier, PartlyDone
 from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres.schema import MIGRATIONS
 from bide.model import commands as cmd
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Counts
 from bide.model.times import CREDIT
 from bide.testing.engine_hooks import postgres_caller
 from tests.engines.postgres.claims import claim, counts, ids, leases, put
@@ -235,8 +237,10 @@ def test_a_put_within_a_transaction_sets_limits_once_and_then_locks_nothing(
     assert counts(engine).sizes.ready == 1
 
 
-def test_groups_of_several_processes_enter_in_their_order(engine: PostgresEngine, url: str) -> None:
-    """Leases that end are noted, and a claim reads the notes of all."""
+def test_what_several_processes_give_back_comes_in_its_order(
+    engine: PostgresEngine, url: str
+) -> None:
+    """They name the groups, and the next claim gives all of them heads."""
     engine.execute([cmd.Configure("q", limit=9)])
     put(engine, "a1 c1 b1 d1", attempts=9)
     held = dict(zip("acbd", leases(claim(engine)), strict=True))
@@ -244,7 +248,7 @@ def test_groups_of_several_processes_enter_in_their_order(engine: PostgresEngine
         other = from_url(urlsplit(url))()
         other.execute([cmd.RetryCommand("q", [held[group]], release=True)])
         other.close()
-    assert ids(claim(engine)) == ["d1", "b1", "c1", "a1"]
+    assert ids(claim(engine)) == ["a1", "c1", "b1", "d1"]
     assert counts(engine).sizes.leased == 4
 
 
@@ -254,16 +258,15 @@ def test_groups_that_are_idle_are_forgotten(
     engine.execute([cmd.Configure("q", limit=9)])
     put(engine, "a1 b1")
     held = claim(engine)
-    assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (2,)
+    assert user.execute(f"SELECT count(*) FROM {engine.schema}.limited_group").fetchone() == (2,)
     engine.execute([cmd.Ack("q", leases(held))])
     assert ids(claim(engine)) == []
-    assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (0,)
+    assert user.execute(f"SELECT count(*) FROM {engine.schema}.limited_group").fetchone() == (0,)
     put(engine, "c1")
     claim(engine, 0)
     engine.execute([cmd.Edit("q", ["c1"], group="d"), cmd.Cancel("q", ["c1"])])
-    for _ in range(3):  # it finds that c has no line, then that it is idle; d has left before
-        assert ids(claim(engine)) == []
-    assert user.execute(f"SELECT count(*) FROM {engine.schema}.turn").fetchone() == (0,)
+    assert ids(claim(engine)) == []
+    assert user.execute(f"SELECT count(*) FROM {engine.schema}.limited_group").fetchone() == (0,)
 
 
 def test_a_message_that_comes_and_goes_changes_its_group_no_more_than_twice(
@@ -275,7 +278,8 @@ def test_a_message_that_comes_and_goes_changes_its_group_no_more_than_twice(
         caller.settle()
         caller.connection.execute("SELECT pg_stat_force_next_flush()")
         query = (
-            "SELECT n_tup_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'turn'"
+            "SELECT n_tup_upd FROM pg_stat_user_tables"
+            " WHERE schemaname = %s AND relname = 'limited_group'"
         )
         with postgres.client() as client:
             ((count,),) = client.execute(query, (engine.schema,)).fetchall()
@@ -306,8 +310,8 @@ def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
         (lease.id,),
     )
     user.execute(
-        f"INSERT INTO {engine.schema}.lease_end (limited, name, ended, entered, moment)"
-        f" SELECT limited, 'a', 1, false, 0 FROM {engine.schema}.queue".encode()
+        f"INSERT INTO {engine.schema}.reopened SELECT limited, 'a', 1"
+        f" FROM {engine.schema}.queue".encode()
     )
     claim(engine, 0)
     user.commit()
@@ -402,3 +406,67 @@ def test_a_lease_that_is_locked_at_each_claim_after_limits_were_set_counts_later
     assert counts(engine).sizes.leased == 2
     lining = user.execute(f"SELECT lined FROM {engine.schema}.limited".encode())
     assert lining.fetchall() == [(None,)]
+
+
+OLDER = """
+INSERT INTO store VALUES (3);
+INSERT INTO queue (name, limited) VALUES ('q', 1);
+INSERT INTO limited (queue, "limit", group_limit, group_rate, turn, running, last, lined)
+SELECT id, 5, 2, 2000000, 8192, 3, 999900000, NULL FROM queue;
+INSERT INTO message (seq, id, due, rank, state, "group", token, holder, since, limited, queue,
+                     created, attempts, attempt, size, priority, is_json, data)
+SELECT n, m.id, due, CASE state WHEN 0 THEN due * 256 + 255
+                                WHEN 1 THEN 255 * 4398046511104 + due ELSE 1009000 END,
+       state, "group", CASE state WHEN 2 THEN 5 END, CASE state WHEN 2 THEN 'w' END, NULL,
+       CASE WHEN state > 0 THEN 1 END, q.id, 1000000, 9, 0, 3, 0, true, '1'
+FROM queue AS q, (VALUES
+  (1, 'a1', 1000000, 2, 'a'), (2, 'n1', 1000000, 2, NULL), (3, 'a2', 1000000, 1, 'a'),
+  (4, 'a3', 1000000, 1, 'a'), (5, 'b1', 1000000, 1, 'b'), (6, 'c1', 1000000, 1, 'c'),
+  (7, 'later', 1004000, 0, 'idle')) AS m(n, id, due, state, "group");
+INSERT INTO tally SELECT id, what, hour, by FROM queue, (VALUES
+  ('leased', -1, 2), ('pending', 1, 5), ('put', -1, 7)) AS t(what, hour, by);
+INSERT INTO turn (limited, name, standing, turn, running, last) VALUES
+  (1, '', 0, 4096, 1, 0), (1, 'a', 2, 8192, 1, 999900000), (1, 'b', 1, 4097, 1, 0),
+  (1, 'idle', 2, 4096, 0, 1003500000);
+INSERT INTO lease_end (limited, name, ended, entered, moment)
+VALUES (1, 'b', 1, true, 0), (1, 'c', 0, true, 0);
+"""
+"""What a version 3 has of a queue with limits, of which two groups are to be looked at again."""
+
+
+def test_a_limited_queue_of_an_older_layout_goes_on(postgres: PostgresServer) -> None:
+    with postgres.client() as client:
+        client.execute("CREATE SCHEMA limits_before")
+        client.execute("SET search_path = limits_before, pg_temp")
+        for number in (1, 2, 3):
+            text = MIGRATIONS[number].read_text()
+            client.execute(re.sub(r"\bbide\.", "limits_before.", text).encode())
+        client.execute(OLDER.encode())
+        engine = from_url(urlsplit(f"{postgres.url}&schema=limits_before"))()
+
+        def at(moment: int, *commands: cmd.Command) -> Any:
+            (reply,) = engine.execute(list(commands), moment)
+            return reply
+
+        claiming = cmd.Claim("q", 9, 1_000, "w")
+
+        def counted() -> Counts:
+            reply = at(1_000_100, cmd.Count("q", recount=True))
+            assert isinstance(reply, Counts)
+            return reply
+
+        assert (counted().sizes.leased, counted().strays) == (2, 0)
+        assert ids(at(1_000_100, claiming)) == ["b1", "c1"]
+        at(1_000_200, cmd.Ack("q", [cmd.Lease("n1", 5), cmd.Lease("a1", 5)]))
+        assert ids(at(1_001_099, claiming)) == []  # the rate of a
+        held = at(1_001_900, claiming)
+        assert ids(held) == ["a2"]
+        at(1_001_900, cmd.Ack("q", leases(held)))
+        held = at(1_003_900, claiming)
+        assert sorted(ids(held)) == ["a3", "b1", "c1"]
+        at(1_003_900, cmd.Ack("q", leases(held)))
+        assert ids(at(1_005_499, claiming)) == []  # the rate of the group that had nothing
+        assert ids(at(1_005_500, claiming)) == ["later"]
+        assert (counted().sizes.total, counted().strays) == (1, 0)
+        engine.close()
+        client.execute("DROP SCHEMA limits_before CASCADE")

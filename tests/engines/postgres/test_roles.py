@@ -379,7 +379,7 @@ def test_a_role_without_rights_stops_nobody_and_hears_no_name(
         for statement in (
             f"SELECT {owner.schema}.put('q', '1', id => 'a')",
             f"SELECT {owner.schema}._fold()",
-            f"SELECT * FROM {owner.schema}._claim('q', NULL, 1, 60000, 'w', 100, 1, NULL, NULL)",
+            f"SELECT * FROM {owner.schema}._claim('q', NULL, 1, 60000, 'w', 100, NULL, NULL)",
             f"SELECT {owner.schema}._delete('none', NULL)",
         ):
             user.execute(statement.encode())

@@ -37,7 +37,7 @@ def counted(engine: PostgresEngine) -> int:
         (cmd.Where(group="g"), "reschedule('q', 'a', delay => '50 h')", 1),
         (cmd.Where(group="g"), "put('q', '2', id => 'a', on_conflict => 'replace')", 0),
         (cmd.Where(before=LATE), "reschedule('q', 'a', at => to_timestamp(4000000000))", 0),
-        (cmd.Where(group="g"), f"_claim('q', {LATE}, 1, 9, 'w', 9999, 1, NULL, 'p')", 0),
+        (cmd.Where(group="g"), f"_claim('q', {LATE}, 1, 9, 'w', 9999, NULL, 'p')", 0),
     ],
 )
 def test_a_rule_is_asked_of_a_message_as_it_is_once_others_have_changed_it(

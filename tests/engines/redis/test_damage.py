@@ -452,8 +452,8 @@ OF_LIMITS: dict[str, Callable[[Server], object]] = {
     "a leased message that no limit counts": _remove("lines", "a1"),
     "a place in line of no message": lambda s: s.zadd(key("lines"), {"wz\1" + "0" * 26: 0}),
     "a lease of no message in a group": lambda s: s.zadd(key("lines"), {"rz\1" + "0" * 12: 0}),
-    "a line without turns": lambda s: s.zrem(key("turns"), "c"),
-    "turns that are gone": lambda s: s.delete(key("turns")),
+    "a line without a head": _remove("heads", "c"),
+    "heads that are gone": lambda s: s.delete(key("heads")),
 }
 
 
@@ -599,7 +599,7 @@ def _limited_claiming(on_disk: RedisEngine) -> Change:
     return lambda: claim(on_disk, 7)
 
 
-def _limited_looking_ahead(on_disk: RedisEngine) -> Change:
+def _limited_sorting(on_disk: RedisEngine) -> Change:
     on_disk.execute([Configure("q", limit=1_000)], NOW)
     put(on_disk, 1_100, group="g")
     put(on_disk, 3, "n", "h")
@@ -741,7 +741,7 @@ def writes(server: RedisServer) -> list[list[bytes]]:
         _following,
         _following_lapsed,
         _limited_claiming,
-        _limited_looking_ahead,
+        _limited_sorting,
         _limited_acking,
         _limited_lapsing,
         _limited_cancelling,
@@ -807,7 +807,7 @@ def _all_comes_once(on_disk: RedisEngine, server: "client_library.Redis") -> Non
     assert isinstance(counts, Counts)
     assert counts.strays == 0
     on_disk.execute([Configure("q", limit=0, group_limit=0)], now + DAY)  # nothing is kept longer
-    parts = ("records", "leases", "leased", "delayed", "ready", "lines", "turns", "shares")
+    parts = ("records", "leases", "leased", "delayed", "ready", "lines", "heads", "tags")
     assert server.exists(*map(key, parts)) == 0
     ids = put(on_disk, MANY)
     assert [message.id for message in claim(on_disk, now=now).messages] == ids

@@ -61,11 +61,13 @@ OF_LIMITS = {
     "a place in line without its rank": f"UPDATE bide_line SET rank = rank + 1 {PENDING}",
     "the leases of a group": "UPDATE bide_group SET running = running + 1 WHERE key = '=b'",
     "the leases of a group that has none": (
-        "INSERT INTO bide_group SELECT queue, '=x', 1, 0, 0, 0, 0, 0, 0 FROM bide_limit"
+        "INSERT INTO bide_group SELECT queue, '=x', 1, 0, 0, 0, NULL, NULL FROM bide_limit"
     ),
-    "the line of a group": "UPDATE bide_group SET waiting = waiting + 1 WHERE key = '=a'",
+    "a head that is not the first in its line": (
+        "UPDATE bide_group SET seq = seq + 1 WHERE key = '=c'"
+    ),
     "a line of no group": "DELETE FROM bide_group WHERE key = '=c'",
-    "a line without turns": "UPDATE bide_group SET standing = 0 WHERE key = '=c'",
+    "a line without a head": "UPDATE bide_group SET place = 0 WHERE key = '=c'",
 }
 
 Alter = Callable[[str], None]

@@ -162,7 +162,7 @@ def test_a_damaged_message_behind_many_of_another_group_holds_up_none(
     engine: SqliteEngine, spoil: Spoil
 ) -> None:
     engine.execute([cmd.Configure("q", group_limit=9)], NOW)
-    many = [Item(f"g{n}", b"1", priority=9, group="many") for n in range(PROMOTE)]
+    many = [Item(f"g{n}", b"1", priority=3, group="many", at=NOW - 1) for n in range(PROMOTE)]
     engine.execute([cmd.Put("q", many)], NOW)
     assert claim(engine, count=0).messages == []
     assert claim(engine, count=0).messages == []  # all stand in line

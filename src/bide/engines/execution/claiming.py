@@ -27,15 +27,11 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     reach, limited = max(PROMOTE, count), bool(row.limited)
     if limited:
         queue.lines.forget()
+        queue.lines.wake()
     died = _end_lapsed(queue, reach)
     queue.promote(reach)
-    if limited and command.slots is not None:
-        count = min(count, command.slots)
-    if limited and count and queue.lines.open and queue.is_behind():
-        queue.look_ahead()
     taken: list[Record] = []
     late: list[Record] = []
-    freed: list[int] = []
     for record in queue.in_order(reach) if count else ():
         if record.is_late(now):
             late.append(record)
@@ -46,20 +42,18 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
             break
         taken.append(record)
         if limited:
-            freed.append(queue.lines.freed_at(record))
             queue.lines.leave(record, leased=True)
         if len(taken) == count:
             break
     if late:
         queue.apply([expired(record, queue.facts) for record in late])
-    # In a limited queue all that is due goes into a line before its turn can come.
+    behind = limited and queue.is_behind()  # what is due is served from a line only
     if not taken:
-        behind = limited and queue.is_behind()
-        return Claimed([], 0, now, _next_claim(store, queue), died, behind=behind)
+        following = _next_claim(store, queue)
+        return Claimed([], 0, now, following, died, limited=limited, behind=behind)
     row.token += 1
     until = now + command.lease
     queue.lease(taken, command.holder, until)
-    behind = limited and queue.is_behind()
     messages = [record.claimed(row.name, command.holder, until) for record in taken]
     return Claimed(
         messages,
@@ -67,7 +61,7 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
         now,
         died=died,
         results=row.result_ttl > 0,
-        freed=freed,
+        limited=limited,
         behind=behind,
     )
 

@@ -68,10 +68,9 @@ def answer_again(store: QueueStore[Any], queue: str, kept: Kept) -> Reply:
     if not isinstance(kept, HeldClaim):
         return kept
     stored_queue, reply = store.look(queue), kept.reply
-    messages: list[Message] = []
-    freed: list[int] = []
-    for place, record in enumerate(stored_queue.read(kept.ids)):
-        if record is not None and record.state == "leased" and record.token == reply.token:
-            messages.append(record.message(queue, stored_queue.now))
-            freed += reply.freed[place : place + 1]  # empty, unless the queue is a limited one
-    return msgspec.structs.replace(reply, messages=messages, freed=freed)
+    messages: list[Message] = [
+        record.message(queue, stored_queue.now)
+        for record in stored_queue.read(kept.ids)
+        if record is not None and record.state == "leased" and record.token == reply.token
+    ]
+    return msgspec.structs.replace(reply, messages=messages)

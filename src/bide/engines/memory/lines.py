@@ -1,24 +1,15 @@
-"""A limited queue of the memory engine: the lines of its groups, and whose turn it is.
-
-Each ready message is in the line of its group, by rank. Groups take turns: a claim serves the
-first message of the group with the smallest number, and gives the group the largest one. A group
-whose line was empty enters right before the group that was served last, so it waits for at most
-one message of each other group; several enter one behind the other. Messages without a group are a
-group of their own, which has no limit of its own.
-"""
-
-from collections.abc import Iterable, Iterator
+"""A limited queue of the memory engine: see `bide.engines.limiter`."""
 
 from sortedcontainers import SortedList
 
 from bide.engines import limiter
 from bide.engines.limiter import Limits, key_of
-from bide.engines.memory.group import Group, Place
+from bide.engines.memory.group import Group, Head, Place
 from bide.engines.memory.savepoint import Savepoint
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.model.message import State
-from bide.model.rank import LOOK_MOST
+from bide.model.rank import STRIPE
 from bide.model.times import CREDIT
 
 
@@ -40,10 +31,10 @@ class MemoryLines(limiter.Limiter):
         self.limits = Limits()
         self.running = 0
         self.groups: dict[str, Group] = {}
-        self._turns: SortedList[tuple[int, str]] = SortedList()  # of groups that have a line
+        self._heads: SortedList[Head] = SortedList()
 
     def restore(self, saved: Savepoint, queue: QueueRow) -> None:
-        """Bring back the limits, and the turns of groups; line the records up anew."""
+        """Bring back the limits, and the tags of groups; line the records up anew."""
         self._queue = queue
         groups = saved.groups
         self.limits, self.groups, self.running = saved.limits, groups, 0
@@ -52,73 +43,61 @@ class MemoryLines(limiter.Limiter):
                 groups.pop(key, None)
             else:
                 groups[key] = group
-        self._turns = SortedList()
-        if not self:
-            return
         for group in groups.values():
             group.running, group.line = 0, SortedList()
-        for _, _, record in self._sets["leased"]:
-            groups[key_of(record.group)].running += 1
-            self.running += 1
-        for place in self._sets["ready"]:
-            groups[key_of(place[2].group)].line.add(place)
-        self._turns.update((group.turn, key) for key, group in groups.items() if group.line)
+        if self:
+            self._fill()
 
     def begin(self) -> None:
         """Count the leased records of each group, and line up the ready ones."""
         self._queue.limited = 1
+        self._fill()
+
+    def _fill(self) -> None:
         for _, _, record in self._sets["leased"]:
             self._group(key_of(record.group)).running += 1
             self.running += 1
-        for _, _, record in self._sets["ready"]:
-            self.enter(record)
+        for place in self._sets["ready"]:
+            self._group(key_of(place[2].group)).line.add(place)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Give each group the head that it is to have."""
+        self._heads = SortedList()
+        for group in self.groups.values():
+            group.head = None
+            self._stand(group)
 
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
-        for key, group in list(self.groups.items()):
+        for group in list(self.groups.values()):
             held = self.reopens_for(group) + CREDIT > self.now
             if not (group.line or group.running or held):
-                del self.groups[key]
+                del self.groups[group.key]
 
-    def first_due(self, records: Iterable[Record]) -> list[Record]:
-        """Return the first due record of each group that has no line, as `look_ahead` does.
+    def wake(self) -> None:
+        """Let heads compete whose rate allows it again."""
+        while (head := self._first_resting()) is not None and head[0] <= self.now:
+            self._stand(self.groups[head[-1]])
 
-        Args:
-            records: all of the queue.
-        """
-        groups: dict[str, list[tuple[int | None, int, Record]]] = {}
-        for record in records:
-            if record.group is not None and record.group > self.limits.looked:
-                rank = record.rank if record.state == "delayed" else None
-                groups.setdefault(record.group, []).append((rank, record.seq, record))
-        names = ((name, bool(self._line_of(name))) for name in sorted(groups))
-        return [
-            first[2] for first in self.look_ahead(names, lambda name: groups[name][: LOOK_MOST + 1])
-        ]
+    def _first_resting(self) -> Head | None:
+        return next(self._heads.irange((1,)), None)
 
     # What happens to records.
 
     def enter(self, record: Record) -> None:
         """Put a record that is ready now into the line of its group."""
         group = self._group(key_of(record.group))
-        if not group.line:
-            self.limits.turn += 1
-            group.turn = self.limits.turn
-            self._turns.add((group.turn, group.key))
         group.line.add((record.rank, record.seq, record))
+        self._stand(group)
 
     def leave(self, record: Record, *, leased: bool = False) -> None:
-        """Remove a record that is not ready any more, if it is in line.
-
-        If it is `leased` now, its group gets the last turn.
-        """
+        """Remove a record from its line, if it is there; count it if it is `leased` now."""
         group = self._group(key_of(record.group))
         group.line.discard((record.rank, record.seq, record))
-        self._turns.discard((group.turn, group.key))
         if leased:
-            self.lease(group)
-        if group.line:
-            self._turns.add((group.turn, group.key))
+            self.serve(group)
+        self._stand(group)
 
     def swap(self, before: Record, after: Record) -> None:
         """Let another record take the place of one in its line."""
@@ -128,40 +107,45 @@ class MemoryLines(limiter.Limiter):
 
     def stop(self, record: Record) -> None:
         """Count a record that is not leased any more."""
-        self.end_leases(self._group(key_of(record.group)))
+        group = self._group(key_of(record.group))
+        group.running -= 1
+        self.running -= 1
+        self._stand(group)
 
-    # Whose turn it is.
+    def _stand(self, group: Group) -> None:
+        """Give a group the head that it is to have."""
+        if group.head is not None:
+            self._heads.remove(group.head)
+        group.head = None
+        if group.line and not self.is_full(group):
+            rank, seq, _ = group.line[0]
+            reopens = self.reopens_for(group)
+            competes_from = reopens if reopens > self.now else 0
+            group.head = (competes_from, rank // STRIPE, group.tag, rank, seq, group.key)
+            self._heads.add(group.head)
+
+    # Which message is served.
 
     def next(self) -> Record | None:
         """Return the record to serve now, if one may be served."""
-        groups = self._served() if self.open else ()
-        heads = (group.line[0][2] for group in groups if self.reopens_for(group) <= self.now)
-        return next(heads, None)
-
-    def _served(self) -> Iterator[Group]:
-        """Yield the groups that have a line and are not full, as they take turns.
-
-        The rate may hold them.
-        """
-        groups = (self.groups[key] for _, key in self._turns)
-        return (group for group in groups if not self.is_full(group))
+        if not (self.open and self._heads and self._heads[0][0] == 0):
+            return None
+        record: Record = self.groups[self._heads[0][-1]].line[0][2]
+        return record
 
     def opens(self) -> int | None:
         """Return when a record may be served, in microseconds; `None`: when a lease has ended."""
-        if self.full:
+        if self.full or not self._heads:
             return None
-        moments = [max(self.now, self.reopens_for(group), self.reopens) for group in self._served()]
-        return min(moments, default=None)
+        competes_from: int = self._heads[0][0]
+        return max(self.now, self.reopens, competes_from)
 
     def ahead(self, record: Record, rank: int) -> int:
         """Return how many records of its group are in line before a rank."""
-        return int(self._line_of(record.group).bisect_left((rank, record.seq)))
-
-    def _line_of(self, group: str | None) -> "SortedList[Place]":
-        waiting = self.groups.get(key_of(group))
-        return SortedList() if waiting is None else waiting.line
+        group = self.groups.get(key_of(record.group))
+        return 0 if group is None else int(group.line.bisect_left((rank, record.seq)))
 
     def _group(self, key: str) -> Group:
         if self.savepoint is not None:
             self.savepoint.save_group(key, self.groups.get(key))
-        return self.groups.setdefault(key, Group(key))
+        return self.groups.setdefault(key, Group(key, tag=self.limits.tag + 1))

@@ -230,11 +230,6 @@ class MemoryQueue:
         """Return whether due records are delayed."""
         return self.due() > 0
 
-    def look_ahead(self) -> None:
-        """Make the first due record ready of each group that has no line."""
-        first = self.lines.first_due(self.records[id] for id in self.all.values())
-        self.apply([Change(record, ready(record)) for record in first])
-
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
         if not self.row.limited:

@@ -139,12 +139,10 @@ class Remembered:
 
     def _claimed(self, command: cmd.Claim, kept: KeptClaim) -> Reply:
         messages = held(self._batch, command, kept.reply.token, kept.until)
-        freed = kept.reply.freed
         if kept.ids:
             places = {id: place for place, id in enumerate(kept.ids)}
             messages.sort(key=lambda message: places[message.id])
-            freed = [freed[places[message.id]] for message in messages] if freed else []
-        return msgspec.structs.replace(kept.reply, messages=messages, freed=freed)
+        return msgspec.structs.replace(kept.reply, messages=messages)
 
     def add(self, command: cmd.Command, identity: Identity | None, reply: Reply) -> None:
         """Note the reply of a command that was executed.

@@ -4,7 +4,6 @@ from bide.engines.constants import SHARED
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
 from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, STATES
-from bide.model.rank import LOOK_MOST
 from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
 
 LOOK_AGAIN = 5_000
@@ -62,7 +61,6 @@ CONSTANTS = {
     "ASLEEP_FOR": ASLEEP_FOR,
     "BATCH_KEEP": BATCH_KEEP,
     "BEYOND_BULK": BULK + 1,
-    "BEYOND_LOOK_MOST": LOOK_MOST + 1,
     "CLAIM_AGAIN": CLAIM_AGAIN,
     "CLAIM_AGAIN_US": CLAIM_AGAIN * MICROSECONDS,
     "FORGET_EVERY": FORGET_EVERY,

@@ -179,7 +179,6 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
         lease=command.lease,
         holder=command.holder,
         max_bytes=command.max_bytes,
-        slots=command.count if command.slots is None else command.slots,
         floor=floor,
         process=batch.waiter,
         **batch.identity,
@@ -189,41 +188,37 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
     end = rows[-1]
     batch.new_floors[queue] = end.floor
     batch.waits[queue] = (NEVER if end.due is None else end.due, end.until)
-    (floors.limited.discard if end.attempt is None else floors.limited.add)(queue)
     rows.pop()
     moment = int(end.exactly)
     died = [Died(row.id, row.attempt, row.holder or "") for row in rows if row.data is None]
     rows = [row for row in rows if row.data is not None]
-    behind = bool(end.attempt)
+    limited, behind = end.attempt is not None, bool(end.attempt)
+    (floors.limited.add if limited else floors.limited.discard)(queue)
     if not rows:
         due = end.due if end.planned is None else end.planned / 1000
         wait = None if due is None else max(0, due - end.exactly)
-        return Claimed([], 0, moment, 0 if behind else wait, died, behind=behind)
-    limited = rows[0].floor is not None
+        following = 0 if behind else wait
+        return Claimed([], 0, moment, following, died, limited=limited, behind=behind)
     rows.sort(key=attrgetter("floor") if limited else _rank)
     until = moment + command.lease
     messages: list[Message] = []
-    freed: list[int] = []
     damaged: list[str] = []
     for row in rows:
         try:
             messages.append(_of_row(queue, row, "leased", row.attempt, command.holder, until))
         except DAMAGED:
             damaged.append(row.id)
-            continue
-        if limited:
-            freed.append(row.floor[1])
     if damaged:
         _bury(batch, command, damaged, end.token)
     if not messages:
-        return Claimed([], 0, moment, 0, died, behind=behind)
+        return Claimed([], 0, moment, 0, died, limited=limited, behind=behind)
     return Claimed(
         messages,
         end.token,
         moment,
         died=died,
         results=bool(end.expires),
-        freed=freed,
+        limited=limited,
         behind=behind,
     )
 

@@ -34,11 +34,11 @@ class _Claiming:
         self.token = self.now = self._answers = 0
         self._missing = 0
         """How many messages are no longer held, of a claim that was repeated."""
-        self.results = self.behind = False
+        self.results = self.limited = self.behind = False
         self.died: list[Died] = []
         self._damaged: list[str] = []
-        self._messages: dict[str, tuple[Message, bytes, int | None]] = {}
-        """By id: the message, its record, and in a limited queue when the last limit let it go."""
+        self._messages: dict[str, tuple[Message, bytes]] = {}
+        """By id: the message, and its record."""
 
     @property
     def full(self) -> bool:
@@ -57,20 +57,20 @@ class _Claiming:
         """
         command = self.command
         room = self.room * count // of if of else self.room
-        slots = None if command.slots is None else command.slots - len(self._messages)
         lease = command.lease, command.holder, self.token or None
-        return ScriptCall("claim", command.queue, (count, *lease, room, shared, floor, slots))
+        return ScriptCall("claim", command.queue, (count, *lease, room, shared, floor))
 
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
         head, ids, records = answer
-        now, _change, token, until, self.results, following, more, died, freed, self.behind = head
+        now, _change, token, until, self.results, following, more, died, *limits = head
+        self.limited, self.behind = limits
         self._answers += bool(ids)
         self.now = max(self.now, now)  # shards answer side by side
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         queue, holder = self.command.queue, self.command.holder
-        for id_, record, let_go in zip(ids, records, freed or [None] * len(ids), strict=True):
+        for id_, record in zip(ids, records, strict=True):
             if record is None:
                 self._missing += 1
                 continue
@@ -81,7 +81,7 @@ class _Claiming:
             except DAMAGED:
                 self._damaged.append(id)
             else:
-                self._messages[id] = message, record, let_go
+                self._messages[id] = message, record
         return (0 if more else following), more
 
     def repair(self, shards: int) -> Round:
@@ -102,18 +102,18 @@ class _Claiming:
         held = [each for each in self._messages.values() if (each[0].until or 0) > self.now]
         if not held:
             following = 0 if self._messages or self._damaged else following
-            return Claimed([], 0, self.now, following, self.died, behind=self.behind)
-        freed = [let_go for _, _, let_go in held if let_go is not None]
-        if not freed and self._answers > 1:  # each is in this order; records begin with theirs
+            limits = {"limited": self.limited, "behind": self.behind}
+            return Claimed([], 0, self.now, following, self.died, **limits)
+        if self._answers > 1 and not self.limited:  # each is in this order, as records begin
             held.sort(key=lambda each: (ready_rank(each[0].due, each[0].priority), each[1]))
-        messages = [message for message, _, _ in held]
+        messages = [message for message, _ in held]
         return Claimed(
             messages,
             self.token,
             self.now,
             died=self.died,
             results=self.results,
-            freed=freed,
+            limited=self.limited,
             behind=self.behind,
         )
 

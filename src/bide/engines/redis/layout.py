@@ -56,10 +56,12 @@ _PARTS = (
     "ended",
     "endings",
     "lines",
-    "turns",
-    "shares",
+    "heads",
+    "tags",
     "forwarded",
     "returns",
+    "turns",
+    "shares",
 )
 
 

@@ -1,28 +1,25 @@
-"""A limited queue: its limits, the lines of its groups, and whose turn it is.
+"""A limited queue in a file: its limits, lines and heads.
 
-See `bide.engines.memory.lines` for the rules and their reasons.
+See `bide.engines.limiter` for the rules and their reasons.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from bide.engines.limiter import Group, Limiter, key_of
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.tables import SQL, LimitRow, empty
+from bide.engines.sqlite.tables import SQL, LimitRow, empty, record_of
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.rank import EVERYTHING, PROMOTE
 from bide.model.times import CREDIT, LIMITS
 
-NONE, TURNS, RESTING, IDLE = range(4)
-
-
-class GroupRow(Group, gc=False):
-    """A row of the table `bide_group`, but for its place among others."""
-
-    waiting: int = 0
+HEADLESS, COMPETING, RESTING, IDLE = range(4)
+"""Where a group is: it is full, or has nothing in line; its head competes; its head waits for its
+rate; it has nothing, and is remembered for its rate."""
 
 
 class SqliteLines(Limiter):
@@ -39,7 +36,7 @@ class SqliteLines(Limiter):
         self.row = LimitRow(*row) if row else LimitRow(queue=queue.id)
         super().__init__(self.row, int(transaction.exactly * 1000))
         self.running = queue.leased
-        self._groups: dict[str, GroupRow] = {}
+        self._groups: dict[str, Group] = {}
         self._saved = row
 
     def clear(self) -> None:
@@ -51,22 +48,43 @@ class SqliteLines(Limiter):
         self._saved = None
 
     def rebuild(self) -> None:
-        """Make the lines again, from the messages of the queue; its groups take new turns."""
+        """Make the lines again, from the messages of the queue."""
         before = self.row
         self.clear()
-        for name in (*LIMITS, "last"):
+        for name in (*LIMITS, "tag", "last"):
             setattr(self.row, name, getattr(before, name))
         self.begin()
 
     def begin(self) -> None:
-        """Count the leased messages of each group, and line up the first ready ones."""
+        """Count the leased messages of each group, and line up the ready ones."""
         self._queue.limited, self.running = 1, self._queue.leased
-        for name, count in self._run(SQL.leased_by_group, (self.row.queue,)):
+        self._run(SQL.fill_lines, (self.row.queue,))
+        self._run(SQL.fill_groups, (self.row.queue, self.row.tag + 1))
+        for name, count in self._run(SQL.leased_by_group, (self.row.queue,)).fetchall():
             group = self._group(key_of(name))
             group.running += count
             self._save(group)
-        self.row.rank = self.row.seq = -1
-        self.line_up(PROMOTE)
+
+    def reopen(self) -> None:
+        """Give heads to groups that a changed limit holds no more.
+
+        Those that it holds now are found when they come first.
+        """
+        for group in self._groups_at(HEADLESS):
+            self._save(group)
+
+    def forget(self) -> None:
+        """Forget idle groups whose rate does not hold them any more. A claim does so first."""
+        rate = self.row.group_rate
+        last = self.now - CREDIT - rate if rate else EVERYTHING
+        if self._run(SQL.forget_groups, (self.row.queue, last, PROMOTE)).rowcount:
+            self._groups.clear()
+
+    def wake(self) -> None:
+        """Let heads compete whose rate allows it again."""
+        rate = self.row.group_rate
+        for group in self._groups_at(RESTING, self.now - rate if rate else EVERYTHING, PROMOTE):
+            self._save(group)
 
     # What happens to messages.
 
@@ -74,73 +92,54 @@ class SqliteLines(Limiter):
         """Put messages that are ready now into the lines of their groups: (group, rank, seq)."""
         rows = [(self.row.queue, key_of(group), rank, seq) for group, rank, seq in places]
         self._run_many(SQL.insert_line, rows)
-        for key, count in Counter(row[1] for row in rows).items():
-            group = self._group(key)
-            if not group.waiting:
-                self.row.turn += 1
-                group.turn = self.row.turn
-            group.waiting += count
-            self._save(group)
-
-    def line_up(self, limit: int) -> None:
-        """Put up to `limit` messages into lines that were ready before the queue was limited."""
-        row = self.row
-        if row.rank is None:
-            return
-        places = self._run(SQL.unlined, (row.queue, row.rank, row.seq, limit)).fetchall()
-        self.enter([(group, rank, seq) for group, rank, seq, lined in places if not lined])
-        row.rank, row.seq = places[-1][1:3] if len(places) == limit else (None, None)
+        for key in dict.fromkeys(row[1] for row in rows):
+            self._save(self._group(key))
 
     def leave(self, record: Record, *, leased: bool = False) -> None:
-        """Remove a message that is not ready any more, if it is in line.
-
-        If it is `leased` now, its group gets the last turn.
-        """
+        """Remove a message from its line, if it is there; count it if it is `leased` now."""
         group = self._group(key_of(record.group))
-        place = self.row.queue, group.key, record.rank, record.seq
-        dropped = self._run(SQL.drop_line, place).rowcount
-        group.waiting -= dropped
+        self._run(SQL.drop_line, (self.row.queue, group.key, record.rank, record.seq))
         if leased:
-            self.lease(group)
-        if dropped or leased:
-            self._save(group)
+            self.serve(group)
+        self._save(group)
 
     def stop(self, groups: Iterable[str | None]) -> None:
         """Count messages that are not leased any more, by their groups."""
         for key, count in Counter(map(key_of, groups)).items():
             group = self._group(key)
-            self.end_leases(group, count)
+            group.running -= count
+            self.running -= count
             self._save(group)
 
-    # Whose turn it is.
+    # Which message is served.
 
-    def forget(self) -> None:
-        """Forget idle groups whose rate does not hold them any more."""
-        rate = self.row.group_rate
-        rank = self.now - CREDIT - rate if rate else EVERYTHING
-        bounds = {"queue": self.row.queue, "rank": rank, "limit": PROMOTE}
-        if self._run(SQL.forget_groups, bounds).rowcount:
-            self._groups.clear()
-
-    def wake(self) -> None:
-        """Let groups take turns whose rate allows it again."""
-        rate = self.row.group_rate
-        for group in self._standing(RESTING, self.now - rate if rate else EVERYTHING, PROMOTE):
-            self._save(group)
-
-    def next(self) -> GroupRow | None:
-        """Return the group whose first message may be served now."""
-        return self._first(TURNS) if self.open else None
+    def next(self) -> Record | None:
+        """Return the message to serve now, if one may be served."""
+        if not self.open:
+            return None
+        for _ in range(PROMOTE):
+            row = self._run(SQL.head, (self.row.queue,)).fetchone()
+            if row is None:
+                return None
+            group = self._known(row[-4:])
+            if self._place(group) != COMPETING:  # a limit has changed
+                self._save(group)
+                continue
+            record = record_of(row)
+            if key_of(record.group) != group.key:
+                raise ValueError(f"{record.id!r} is in the line of another group")
+            return record
+        return None
 
     def opens(self) -> int | None:
         """Return when a message may be served, in microseconds; `None`: when a lease has ended."""
         if self.full:
             return None
         self.wake()
-        if self.row.rank is not None or self._first(TURNS) is not None:
+        if self._first(SQL.first_head, COMPETING) is not None:
             return max(self.now, self.reopens)
-        group = self._first(RESTING)
-        return None if group is None else max(self.reopens_for(group), self.reopens)
+        group = self._first(SQL.first_resting, RESTING)
+        return None if group is None else max(self.now, self.reopens_for(group), self.reopens)
 
     def ahead(self, record: Record, rank: int, limit: int) -> int:
         """Return how many messages of its group are in line before a rank, up to a limit."""
@@ -154,27 +153,18 @@ class SqliteLines(Limiter):
             ready: the number of ready messages.
             leased: the number of leased messages, by group.
         """
-        groups = self._run(SQL.recount_groups, (self.row.queue,)).fetchall()
         lines = self._run(SQL.recount_lines, (self.row.queue,)).fetchall()
-        in_line = {key: count for key, count, _ in lines}
-        running = {key_of(group): count for group, count in leased}
         strays = sum(count - good for _, count, good in lines)
-        if self.row.rank is None:
-            strays += abs(ready - sum(in_line.values()))
-        for key, counted, waiting, standing in groups:
+        strays += abs(ready - sum(count for _, count, _ in lines))
+        lined = {key for key, _, _ in lines}
+        running = {key_of(group): count for group, count in leased}
+        for key, counted, place, is_head in self._run(SQL.recount_groups, (self.row.queue,)):
             strays += counted != running.pop(key, 0)
-            strays += waiting != in_line.pop(key, 0)
-            comes = standing in (TURNS, RESTING) or self.is_full(GroupRow(key, counted))
-            strays += waiting > 0 and not comes
-        return int(strays + len(running) + len(in_line))
-
-    def restand(self) -> None:
-        """Let groups take turns that a changed limit holds no more: those with leases may be full.
-
-        Groups that it holds now are found when their turn has come.
-        """
-        for group in self._standing(NONE, limit=EVERYTHING):
-            self._save(group)
+            if key in lined:
+                lined.remove(key)
+                comes = place in (COMPETING, RESTING) or self.is_full(Group(key, counted))
+                strays += not (comes and is_head)
+        return int(strays + len(running) + len(lined))
 
     # The tables.
 
@@ -184,37 +174,44 @@ class SqliteLines(Limiter):
         if self and values != self._saved:
             self._run(SQL.save_limit, values)
 
-    def _standing_of(self, group: GroupRow) -> int:
-        if not group.waiting:
-            return NONE if group.running else IDLE
+    def _place(self, group: Group) -> int:
+        """Return the place of a group that has a line."""
         if self.is_full(group):
-            return NONE
-        return RESTING if self.reopens_for(group) > self.now else TURNS
+            return HEADLESS
+        return RESTING if self.reopens_for(group) > self.now else COMPETING
 
-    def _group(self, key: str) -> GroupRow:
+    def _group(self, key: str) -> Group:
         group = self._groups.get(key)
         if group is None:
             row = self._run(SQL.load_group, (self.row.queue, key)).fetchone()
-            group = self._groups[key] = GroupRow(*row) if row is not None else GroupRow(key)
+            group = Group(key, tag=self.row.tag + 1) if row is None else Group(*row)
+            self._groups[key] = group
         return group
 
-    def _save(self, group: GroupRow) -> None:
-        standing = self._standing_of(group)
-        rank = group.turn if standing == TURNS else group.last
-        values = msgspec.structs.astuple(group)
-        self._run(SQL.save_group, (*values, self.row.queue, standing, rank))
+    def _known(self, row: tuple[Any, ...]) -> Group:
+        return self._groups.setdefault(row[0], Group(*row))
 
-    def _first(self, standing: int) -> GroupRow | None:
-        """Return the first group of a standing; correct groups that have another one by now."""
+    def _save(self, group: Group) -> None:
+        """Write a group, with the head that it is to have."""
+        without_line = HEADLESS if group.running else IDLE
+        values = msgspec.structs.astuple(group)
+        self._run(SQL.save_group, (self.row.queue, *values, self._place(group), without_line))
+
+    def _first(self, statement: str, place: int) -> Group | None:
+        """Return the first group of a place; correct groups that have another one by now."""
         for _ in range(PROMOTE):
-            group = next(iter(self._standing(standing)), None)
-            if group is None or self._standing_of(group) == standing:
+            row = self._run(statement, (self.row.queue,)).fetchone()
+            if row is None:
+                return None
+            group = self._known(row)
+            if self._place(group) == place:
                 return group
             self._save(group)
         return None
 
-    def _standing(self, standing: int, reach: int = EVERYTHING, limit: int = 1) -> list[GroupRow]:
-        """Return the first groups of a standing."""
-        bounds = (self.row.queue, standing, reach, limit)
-        rows = self._run(SQL.groups_standing, bounds).fetchall()
-        return [self._groups.setdefault(row[0], GroupRow(*row)) for row in rows]
+    def _groups_at(
+        self, place: int, last: int = EVERYTHING, limit: int = EVERYTHING
+    ) -> list[Group]:
+        """Return the groups of a place that were served up to a time."""
+        rows = self._run(SQL.groups_at, (self.row.queue, place, last, limit)).fetchall()
+        return [self._known(row) for row in rows]

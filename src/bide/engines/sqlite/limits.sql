@@ -4,25 +4,54 @@
 SELECT {limits} FROM bide_limit WHERE queue = ?;
 
 -- name: save_limit
-INSERT OR REPLACE INTO bide_limit ({limits}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO bide_limit ({limits}) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: load_group
-SELECT key, running, turn, last, freed, waiting FROM bide_group WHERE queue = ? AND key = ?;
+SELECT key, running, tag, last FROM bide_group WHERE queue = ? AND key = ?;
 
 -- name: save_group
-INSERT OR REPLACE INTO bide_group
-  (key, running, turn, last, freed, waiting, queue, standing, rank)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- With the first message of its line. The last two parameters are its place with a line, and without.
+INSERT OR REPLACE INTO bide_group (queue, key, running, tag, last, place, rank, seq)
+SELECT ?1, ?2, ?3, ?4, ?5, iif(l.seq IS NULL, ?7, ?6), l.rank, l.seq
+FROM (SELECT 1) LEFT JOIN (
+  SELECT rank, seq FROM bide_line WHERE queue = ?1 AND key = ?2 ORDER BY rank, seq LIMIT 1
+) AS l;
 
--- name: groups_standing
--- The first groups of a standing, up to a rank.
-SELECT key, running, turn, last, freed, waiting FROM bide_group WHERE queue = ? AND standing = ? AND rank <= ?
-ORDER BY rank, key LIMIT ?;
+-- name: head
+-- The head that comes first: the message, whole, and its group.
+SELECT {message}, 1, g.rank, g.key, g.running, g.tag, g.last
+FROM bide_group g LEFT JOIN bide_message m ON m.seq = g.seq
+WHERE g.queue = ? AND g.place = 1 ORDER BY g.rank / STRIPE, g.tag, g.rank, g.seq LIMIT 1;
+
+-- name: first_head
+SELECT key, running, tag, last FROM bide_group
+WHERE queue = ? AND place = 1 ORDER BY rank / STRIPE, tag, rank, seq LIMIT 1;
+
+-- name: first_resting
+SELECT key, running, tag, last FROM bide_group
+WHERE queue = ? AND place = 2 AND place <> 1 ORDER BY last, key LIMIT 1;
+
+-- name: groups_at
+SELECT key, running, tag, last FROM bide_group
+WHERE queue = ? AND place = ? AND place <> 1 AND last <= ? ORDER BY last, key LIMIT ?;
 
 -- name: forget_groups
-DELETE FROM bide_group WHERE queue = :queue AND key IN (
-  SELECT key FROM bide_group WHERE queue = :queue AND standing = 3 AND rank <= :rank
-  ORDER BY rank, key LIMIT :limit);
+DELETE FROM bide_group WHERE queue = ?1 AND key IN (
+  SELECT key FROM bide_group WHERE queue = ?1 AND place = 3 AND place <> 1 AND last <= ?2
+  ORDER BY last, key LIMIT ?3);
+
+-- name: fill_lines
+INSERT INTO bide_line (queue, key, rank, seq)
+SELECT p.queue, iif(m."group" IS NULL, '', '=' || m."group"), p.rank, p.seq
+FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq WHERE p.queue = ? AND p.state = 1;
+
+-- name: fill_groups
+-- The groups that have a line; none of them has been served.
+INSERT INTO bide_group (queue, key, running, tag, last, place, rank, seq)
+SELECT queue, key, 0, ?2, 0, 1, rank, seq FROM (
+  SELECT *, row_number() OVER (PARTITION BY key ORDER BY rank, seq) AS nth
+  FROM bide_line WHERE queue = ?1
+) WHERE nth = 1;
 
 -- name: insert_line
 INSERT INTO bide_line (queue, key, rank, seq) VALUES (?, ?, ?, ?);
@@ -30,50 +59,21 @@ INSERT INTO bide_line (queue, key, rank, seq) VALUES (?, ?, ?, ?);
 -- name: drop_line
 DELETE FROM bide_line WHERE queue = ? AND key = ? AND rank = ? AND seq = ?;
 
--- name: head
--- The first message of a line, whole.
-SELECT {message}, 1, l.rank
-FROM bide_line l CROSS JOIN bide_message m ON m.seq = l.seq
-WHERE l.queue = ? AND l.key = ? ORDER BY l.rank, l.seq LIMIT 1;
-
 -- name: in_line_before
 SELECT seq FROM bide_line WHERE queue = ? AND key = ? AND (rank, seq) < (?, ?) LIMIT ?;
 
 -- name: groups_of
 SELECT "group" FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
 
--- name: unlined
--- The next ready messages after a place, and whether they are in a line.
-SELECT m."group", p.rank, p.seq, EXISTS (
-  SELECT 1 FROM bide_line l WHERE l.queue = p.queue AND l.rank = p.rank AND l.seq = p.seq
-  AND l.key = CASE WHEN m."group" IS NULL THEN '' ELSE '=' || m."group" END)
-FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
-WHERE p.queue = ? AND p.state = 1 AND (p.rank, p.seq) > (?, ?) ORDER BY p.rank, p.seq LIMIT ?;
-
--- name: groups_after
--- The next groups, by name, and whether they have a line.
-WITH RECURSIVE named ("group") AS (
-  SELECT min("group") FROM bide_message WHERE queue = :queue AND "group" > :after
-  UNION ALL
-  SELECT (SELECT min(m."group") FROM bide_message m WHERE m.queue = :queue AND m."group" > n."group")
-  FROM named n WHERE n."group" IS NOT NULL
-)
-SELECT "group", EXISTS (SELECT 1 FROM bide_line WHERE queue = :queue AND key = '=' || "group")
-FROM named WHERE "group" IS NOT NULL;
-
--- name: of_one_group
--- The messages of a group; a rank have those that are delayed.
-SELECT p.rank, m.seq, m."group" FROM bide_message m
-LEFT JOIN bide_pending p ON p.queue = m.queue AND p.state = 0
-  AND p.rank = m.due * PRIORITIES + MAX_PRIORITY - m.priority AND p.seq = m.seq
-WHERE m.queue = ? AND m."group" = ? LIMIT ?;
-
 -- name: leased_by_group
 SELECT m."group", count(*) FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? GROUP BY 1;
 
 -- name: recount_groups
-SELECT key, running, waiting, standing FROM bide_group WHERE queue = ?;
+-- With whether the message of its head is the first one in its line.
+SELECT g.key, g.running, g.place, (g.rank, g.seq) IS (
+  SELECT rank, seq FROM bide_line l WHERE l.queue = g.queue AND l.key = g.key ORDER BY rank, seq LIMIT 1)
+FROM bide_group g WHERE g.queue = ?;
 
 -- name: recount_lines
 -- The messages in lines, by group: how many there are, and how many of them are ready.

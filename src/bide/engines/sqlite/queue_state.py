@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any
 
 from bide.engines.execution.changing import PART
-from bide.engines.limiter import key_of
 from bide.engines.rules.change import Change
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.reading import QueueReader
@@ -30,8 +29,6 @@ from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State
 from bide.model.rank import (
     EVERYTHING,
-    LOOK_MOST,
-    PROMOTE,
     delayed_reach,
     rank_when_ready,
 )
@@ -277,8 +274,6 @@ class SqliteQueue(QueueReader):
 
     def promote(self, limit: int) -> None:
         """Make the first delayed records that are due ready, if they are claimed as ready ones."""
-        if self.row.limited:
-            self.lines.line_up(PROMOTE)
         if self._claimed == DELAYED:
             return
         row, due = self.row, delayed_reach(self.now)
@@ -294,27 +289,8 @@ class SqliteQueue(QueueReader):
 
     def is_behind(self) -> bool:
         """Return whether due records of a limited queue are in no line yet."""
-        if self.lines.row.rank is not None:
-            return True
         due = delayed_reach(self.now)
         return self.run(SQL.nth_due, (self.row.id, due, 0)).fetchone() is not None
-
-    def look_ahead(self) -> None:
-        """Make the first due record ready of each group that has no line."""
-        id, lines = self.row.id, self.lines
-        groups = self.run(SQL.groups_after, {"queue": id, "after": lines.row.looked})
-
-        def messages_of(group: str) -> list[tuple[Any, ...]]:
-            return self.run(SQL.of_one_group, (id, group, LOOK_MOST + 1)).fetchall()
-
-        due = lines.look_ahead(groups, messages_of)
-        groups.close()
-        ready = [(rank_when_ready(rank), seq, group) for rank, seq, group in due]
-        lines.enter([(group, rank, seq) for rank, seq, group in ready])
-        self.run_many(SQL.drop_pending, [(id, DELAYED, *place[:2]) for place in due])
-        self.run_many(SQL.insert_pending, [(id, READY, *place[:2]) for place in ready])
-        self.row.delayed -= len(due)
-        self.row.ready += len(due)
 
     def in_order(self, limit: int) -> Iterator[Record]:
         """Yield the next records; in a limited queue, those served before have left their lines."""
@@ -323,14 +299,10 @@ class SqliteQueue(QueueReader):
             reach = EVERYTHING if state == READY else delayed_reach(self.now)
             yield from map(record_of, self.run(SQL.pick, (self.row.id, state, reach, limit)))
             return
-        self.lines.wake()
         for _ in range(limit):
-            if (group := self.lines.next()) is None:
+            if (head := self.lines.next()) is None:
                 return
-            record = record_of(self.run(SQL.head, (self.row.id, group.key)).fetchone())
-            if key_of(record.group) != group.key:
-                raise ValueError(f"{record.id!r} is in the line of another group")
-            yield record
+            yield head
 
     def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
         """Lease records that `in_order` has yielded, by the token of the queue."""

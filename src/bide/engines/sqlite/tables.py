@@ -38,8 +38,6 @@ class LimitRow(Limits, gc=False):
     """A row of the table `bide_limit`."""
 
     queue: int = 0
-    rank: int | None = None
-    seq: int | None = None
 
 
 def record_of(row: tuple[Any, ...]) -> Record:

@@ -33,8 +33,8 @@ from bide.testing.conformance.reading import ReadCases
 from bide.testing.conformance.repeating import RepetitionCases
 from bide.testing.conformance.scanning import ScanCases
 from bide.testing.conformance.scripts import ScriptCases
+from bide.testing.conformance.sharing import SharingCases
 from bide.testing.conformance.stopping import StopCases
-from bide.testing.conformance.turns import BurstCases, TurnCases
 
 __all__ = ["EngineConformance"]
 
@@ -47,8 +47,7 @@ class EngineConformance(
     ReadCases,
     ExplainCases,
     EndCases,
-    BurstCases,
-    TurnCases,
+    SharingCases,
     LimitReportCases,
     LimitCases,
     DebounceCases,

@@ -125,7 +125,6 @@ VALUES: dict[str, Draw[Any]] = {
     "result_ttl": some([0, 2, EXPIRED_KEEP]),
     "results": some([[b"1", None, b"[2]", b"3", None]]),
     "secret": some([None]),
-    "slots": some([0, 1, 2]),
     "stored": some([False]),  # engines may count some bytes more
     **{name: some([0, 1_500, 15_000] if "rate" in name else [0, 1, 2]) for name in LIMITS},
 }
@@ -157,6 +156,8 @@ def command(kind: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
             values["versions"] = drawn.versions[: len(named)]
         if values.get("ids") is not None and isinstance(drawn, cmd.Purge):
             values["state"] = "dead"
+        if isinstance(drawn, cmd.Extend) and not drawn.progress:
+            values["lease"] = drawn.lease or 100
         if values.get("origin"):  # a row is always about the same message
             rows = [f"{id}.{index}.{drawn.origin.rows[0]}" for index, id in enumerate(named)]
             values["origin"] = replace(drawn.origin, rows=rows) if rows else None

@@ -1,13 +1,11 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Explain: what an engine knows about the place of a message."""
 
-import pytest
-
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
 from bide.model.times import interval
-from bide.testing.conformance.driver import HOUR, START, Driver, leases, numbered
-from bide.testing.conformance.limiting import limited, put
+from bide.testing.conformance.driver import HOUR, START, Driver, numbered
+from bide.testing.conformance.limiting import limited
 
 
 def aheads(driver: Driver, *ids: str) -> list[int | None]:
@@ -115,53 +113,9 @@ class LimitReportCases:
         assert driver.take(1) == ["b1"]
         assert aheads(driver, "a1", "a2", "a3") == [0, 1, 2]
 
-    @pytest.mark.parametrize(("due", "freed"), [(29, START + 30), (30, 0)])
-    def test_a_lease_of_a_full_group_lets_the_next_go(
-        self, driver: Driver, due: int, freed: int
-    ) -> None:
-        limited(driver, "a1", group_limit=1)
-        (lease,) = driver.hold(lease=HOUR)
-        put(driver, "a2", delay=due)
-        assert driver.wait(due).take() == []
-        driver.wait(30 - due).ack(lease)
-        assert driver.claim().freed == [freed]
-
-    def test_a_lease_of_a_full_queue_or_a_higher_limit_lets_the_next_go(
-        self, driver: Driver
-    ) -> None:
-        limited(driver, "a1 b1 c1", limit=1)
-        (lease,) = driver.hold(lease=HOUR)
-        driver.explains("b1", limited=Limited("limit", 1, 1))
-        driver.wait(30).ack(lease)
-        driver.explains("b1", limited=None)
-        claims = [driver.claim(lease=HOUR)]
-        driver.wait(5).configure(limit=2)
-        claims.append(driver.claim(lease=HOUR))
-        assert [claimed.freed for claimed in claims] == [[START + 30], [START + 35]]
-        driver.configure(limit=1)
-        driver.put("d1")
-        for claimed in claims:
-            driver.wait(5).ack(*leases(claimed))
-        assert driver.claim().freed == [START + 45]
-
     def test_of_two_rates_the_one_that_holds_longer_is_told(self, driver: Driver) -> None:
         limited(driver, "a1 a2 b1", rate=interval(30), group_rate=interval("30/m"))
         assert driver.take() == ["a1"]
         driver.explains("a2", limited=Limited("group_rate", 2_000_000, 1, START + 1_990))
         driver.explains("b1", limited=Limited("rate", 33_334, 1, START + 24))
         driver.wait(1_990).explains("a2", limited=None)
-
-    def test_a_group_with_a_lease_was_held_by_its_rate(self, driver: Driver) -> None:
-        limited(driver, "a1", group_rate=interval(1))
-        assert driver.take(lease=HOUR) == ["a1"]
-        put(driver.wait(2_000), "a2", at=START + 100)
-        assert driver.claim().freed == [START + 990]
-
-    def test_no_rate_has_held_a_group_that_was_idle(self, driver: Driver) -> None:
-        limited(driver, "a1", group_rate=interval(1))
-        driver.ack(*driver.hold())
-        put(driver, "a2")
-        driver.wait(995).claim(0)  # the rate allows a2
-        driver.cancel("a2")
-        put(driver.wait(5), "a3", at=START + 100)
-        assert driver.claim().freed == [0]

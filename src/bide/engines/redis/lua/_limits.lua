@@ -1,34 +1,33 @@
 -- Limits: how many messages of a limited queue (flag n) may be leased at a time and how many delivered
--- per second, as a whole and of each group; and whose turn it is. See the memory engine.
+-- per second, as a whole and of each group; its lines, heads, tags and rates: see bide.engines.limiter.
 --
 -- LINES holds, in the order of their bytes:
 --   w group \1 rank member  a message in READY; 14 hexadecimal digits of its rank there: the line of its group
 --   r group \1 member       a message in LEASES: it runs
---   z last group            a group with neither, until its rate allows more; 14 digits of microseconds
--- TURNS holds groups with a line. A score above 0: the number of its turn; below 0: it waits for its rate,
--- and this is when its last message counts as served, in microseconds. A full group is not there.
--- SHARES: group -> "turn last freed"; turn is 0 without a line, -1 if there is a z. Messages without a
--- group are the group "", which is never full and waits for no rate.
+-- HEADS holds one entry of each group that is not full, and has a line or is held by its rate:
+--   h priority tag rank order group  its head competes; 2, 14, 14 and ORDER digits of its first message
+--   s last group             its head waits for its rate; 14 digits of microseconds
+--   z last group             it has no line and no leases, and is remembered until its rate allows more
+-- TAGS: group -> "tag last entry", the entry without the group. Messages without a group are the group "",
+-- which is never full and waits for no rate.
 -- Entries that are set twice, or removed twice, are the same: no count can go wrong.
 --
 -- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
--- next; service "turn last freed" of the queue, of which `turn` is the number of the group that
--- entered last, see bide.model.rank; lining: up to where messages have been lined up that were there
--- before the limits; looked: how far a look ahead came, see claim.lua; unsettled: a change has begun. A
--- server that dies within one leaves `unsettled`, and a claim lines up everything again.
+-- next; served "tag last" of the queue: of the head that was served last, and when; lining: up to where
+-- messages have been lined up that were there before the limits; unsettled: a change has begun. A server
+-- that dies within one leaves `unsettled`, and a claim lines up everything again.
 local limit, rate, group_limit, group_rate
-local turn, last, freed, lining
+local tag, last, lining
 local unsettled  -- whether a change before this call was cut off
-local touched    -- groups whose line or leases have changed in this call: 0, or the place in `entered`
-local entered    -- those that have entered, in their order
-local line_at, limits_now, write_service, stand, settle, settle_all, is_full, running
+local touched    -- groups whose line or leases have changed in this call: a set
+local line_at, limits_now, write_served, stand, settle, settle_all, is_full, running
 local opens, opens_next, count_lines, is_in_line, held_by
-local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
-local groups_of, line_up, line_up_step, begin_lines
+local wake_groups, forget_groups, first_heads, head_of, key_of, rate_allows, may_serve, note_served
+local groups_of, line_up, line_up_step, begin_lines, touch
 
 do
 local STEP = BULK  -- how many are lined up at once
-local entries                     -- how many groups have entered since `service` was written
+local KEY = 1 + 2 + 14 + 14 + ORDER  -- how long an `h` is before the group
 local now_us
 local marked  -- whether this call has said in META that its change has begun
 
@@ -40,8 +39,6 @@ local function line_of(r) return line_at(r.group, ready_rank(r.due, r.priority),
 
 local function run_of(r) return concat({'r', r.group, '\1', r.member}) end
 
-local function idle_at(group, moment) return format('z%014x', moment) .. group end
-
 local function numbers(text)
   local values = {}
   for number in string.gmatch(text, '%-?%d+') do values[#values + 1] = tonumber(number) end
@@ -49,10 +46,10 @@ local function numbers(text)
 end
 
 function read_limits()
-  local fields = call('HMGET', META, 'limits', 'service', 'lining', 'unsettled')
+  local fields = call('HMGET', META, 'limits', 'served', 'lining', 'unsettled', 'service')
   limit, rate, group_limit, group_rate = numbers(fields[1] or '0 0 0 0')
-  turn, last, freed = numbers(fields[2] or '0 0 0')
-  lining, unsettled, touched, entered, marked, entries = fields[3], fields[4] ~= false, {}, {}, false, 0
+  tag, last = numbers(fields[2] or '0 ' .. (match(fields[5] or '', ' (%d+)') or '0'))
+  lining, unsettled, touched, marked = fields[3], fields[4] ~= false, {}, false
   now_us = now * MICROSECONDS + floor(part * MICROSECONDS + 0.5)
 end
 
@@ -61,10 +58,7 @@ function limits_now()
   return limit, rate, group_limit, group_rate
 end
 
-function write_service()
-  entries = 0
-  call('HSET', META, 'service', concat({int(turn), int(last), int(freed)}, ' '))
-end
+function write_served() call('HSET', META, 'served', int(tag) .. ' ' .. int(last)) end
 
 -- A change of lines begins. `end_change` ends it, unless lines are lost: then a claim lines up all again.
 function begin_change(lost)
@@ -75,17 +69,9 @@ function begin_change(lost)
   unsettled = unsettled or lost
 end
 
-local function touch(name)
+function touch(name)
   begin_change()
-  touched[name] = touched[name] or 0
-end
-
--- A group gets a message into its line, which may have been empty.
-local function touch_entering(name)
-  touch(name)
-  if touched[name] > 0 then return end
-  entered[#entered + 1] = name
-  touched[name] = #entered
+  touched[name] = true
 end
 
 function is_full() return limit > 0 and call('HLEN', LEASES) >= limit end
@@ -106,64 +92,67 @@ local function opens_for(g)  -- from when the rate of a group allows a message
   return g.name ~= '' and group_rate > 0 and g.last + group_rate or 0
 end
 
--- Returns the record of a group, which the caller writes.
+-- Returns a group, of which a new one joins the next round.
 local function read_group(name, text)
-  local g = {name = name, text = text or call('HGET', SHARES, name) or '0 0 0'}
-  g.turn, g.last, g.freed = numbers(g.text)
-  if g.turn == -1 then
-    call('ZREM', LINES, idle_at(name, g.last))
-    g.turn = 0
+  text = text or call('HGET', TAGS, name)
+  local g = {name = name, text = text, tag = tag + 1, last = 0, entry = ''}
+  if text then
+    local its_tag, its_last, entry = match(text, '^(%d+) (%d+) (.*)$')
+    g.tag, g.last, g.entry = tonumber(its_tag), tonumber(its_last), entry
+  else
+    g.last = tonumber(match(call('HGET', OLD_SHARES, name) or '', ' (%d+)') or 0)
   end
   return g
 end
 
-local function write_group(g)
-  local text = concat({int(g.turn), int(g.last), int(g.freed)}, ' ')
-  if text ~= g.text then call('HSET', SHARES, g.name, text) end
+-- Returns the head of a group as it competes, of an entry in its line: all but the group.
+function key_of(g, entry)
+  local rank = sub(entry, #g.name + 3, #g.name + 16)
+  return concat({'h', format('%02x%014x', floor(tonumber(rank, 16) / STRIPE), g.tag), rank,
+    sub(entry, #g.name + 17, #g.name + 16 + ORDER)})
+end
+
+-- Gives a group the entry that it is to have in HEADS; `first`: in its line, or nil. In this order, HEADS has
+-- what TAGS names whenever the server dies.
+function stand(g, first, runs)
+  local entry = ''
+  if not first then
+    if runs == 0 then entry = format('z%014x', g.last) end
+  elseif not is_group_full(g, runs) then
+    entry = opens_for(g) > now_us and format('s%014x', g.last) or key_of(g, first)
+  end
+  local before = g.entry
+  if entry ~= before and entry ~= '' then call('ZADD', HEADS, 0, entry .. g.name) end
+  g.entry = entry
+  local text = concat({int(g.tag), int(g.last), entry}, ' ')
+  if text ~= g.text then call('HSET', TAGS, g.name, text) end
   g.text = text
+  if entry ~= before and before ~= '' then call('ZREM', HEADS, before .. g.name) end
 end
 
--- Puts a group where it is to be.
-function stand(g, waits, runs)
-  local opens = opens_for(g)
-  if not waits then
-    g.turn = 0
-  elseif g.turn == 0 then
-    turn, entries = turn + 1, entries + 1
-    g.turn = turn
-  end
-  if waits and not is_group_full(g, runs) then
-    call('ZADD', TURNS, int(opens > now_us and -g.last or g.turn), g.name)
-  else
-    call('ZREM', TURNS, g.name)
-  end
-  if not waits and runs == 0 then
-    g.turn = -1
-    call('ZADD', LINES, 0, idle_at(g.name, g.last))
-  end
-  write_group(g)
-end
-
+-- Returns the group.
 function settle(name)
-  stand(read_group(name), in_line(name, 1)[1] ~= nil, running(name))
+  local g = read_group(name)
+  stand(g, in_line(name, 1)[1], running(name))
+  return g
 end
 
--- Puts all groups that this call has touched where they are to be: first those that have entered.
+-- Settles the group of an entry in HEADS. An entry that is not that of its group was left by a server that died.
+local function settle_entry(entry, length)
+  local g = settle(sub(entry, length + 1))
+  if g.entry .. g.name ~= entry then call('ZREM', HEADS, entry) end
+end
+
+-- Gives all groups that this call has touched the heads that they are to have.
 function settle_all()
-  local names, order = touched, entered
-  touched, entered = {}, {}
-  for i, name in ipairs(order) do
-    if names[name] == i then settle(name) end
-  end
-  for name, place in pairs(names) do
-    if place == 0 then settle(name) end
-  end
+  local names = touched
+  touched = {}
+  for name in pairs(names) do settle(name) end
 end
 
 -- Ends a change.
 function end_change()
   settle_all()
-  if entries > 0 then write_service() end
   if marked and not unsettled then call('HDEL', META, 'unsettled') end
 end
 
@@ -175,7 +164,7 @@ end
 -- A message gets into its line: called before it gets into READY.
 function enter_line(r)
   r.line = line_of(r)
-  touch_entering(r.group)
+  touch(r.group)
   call('ZADD', LINES, 0, r.line)
 end
 
@@ -186,18 +175,10 @@ function leave_line(r)
   if not stood or stood == r.stands then return end
   if call('ZREM', LINES, stood) == 0 then return end
   local name = match(stood, '^.([^\1]*)')
-  if sub(stood, 1, 1) == 'r' then
-    if r.settles then touch(name) end
-    return
-  end
-  touch(name)
-  local rest = in_line(name, 2)
-  if not rest[1] or not rest[2] and rest[1] == r.stands then  -- the group enters, with a new turn
-    local g = read_group(name)
-    g.turn = 0
-    write_group(g)
-    touched[name] = 0
-    if rest[1] then touch_entering(name) end
+  if sub(stood, 1, 1) == 'r' and find(call('HGET', TAGS, name) or '', ' [hs]') then
+    begin_change()  -- the end of a lease changes nothing for a group that has a head
+  else
+    touch(name)
   end
 end
 
@@ -206,31 +187,37 @@ function drop_line(r)
   if call('ZREM', LINES, line_of(r)) == 1 then touch(r.group) end
 end
 
--- A lease in a group ends: called before the lease is removed. A group that was not full and has a line
--- stays where it is.
-function end_lease(r, name)
-  begin_change()
-  if freed < now and is_full() then
-    freed = now
-    write_service()
-  end
-  local g = {name = name}
-  local was_full = group_limit > 0 and is_group_full(g, running(name))
-  r.settles = was_full or not in_line(name, 1)[1]
-  if not was_full then return end
-  g = read_group(name)
-  g.freed = now
-  write_group(g)
+-- Lets heads compete whose rate allows it again.
+function wake_groups()
+  local rested = call('ZRANGEBYLEX', HEADS, '[s', '(s' .. format('%014x', max(0, now_us - group_rate + 1)), 'LIMIT', 0, STEP)
+  for _, entry in ipairs(rested) do settle_entry(entry, 15) end
 end
+
+-- Forgets groups that are idle.
+function forget_groups()
+  local high = group_rate > 0 and '(z' .. format('%014x', max(0, now_us - group_rate - CREDIT + 1)) or '({'
+  local idle = call('ZRANGEBYLEX', HEADS, '[z', high, 'LIMIT', 0, STEP)
+  if #idle == 0 then return end
+  local names = {}
+  for i, entry in ipairs(idle) do names[i] = sub(entry, 16) end
+  call('HDEL', TAGS, unpack(names))
+  call('HDEL', OLD_SHARES, unpack(names))
+  call('ZREM', HEADS, unpack(idle))
+end
+
+-- Whether a head competes.
+local function competes() return call('ZRANGEBYLEX', HEADS, '[h', '(i', 'LIMIT', 0, 1)[1] ~= nil end
 
 -- Returns the time from which a claim gets a message that is in line, in microseconds; nil: not
 -- before a lease has ended.
 function opens()
   if is_full() then return nil end
   local own = max(now_us, rate > 0 and last + rate or 0)
-  if call('ZCOUNT', TURNS, '(0', '+inf') > 0 then return own end
-  local rests = call('ZREVRANGEBYSCORE', TURNS, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  return rests and max(own, group_rate - rests)
+  if competes() then return own end
+  wake_groups()
+  if competes() then return own end
+  local resting = call('ZRANGEBYLEX', HEADS, '[s', '(t', 'LIMIT', 0, 1)[1]
+  return resting and max(own, tonumber(sub(resting, 2, 15), 16) + group_rate)
 end
 
 -- Returns the same as milliseconds; null as well if the queue is paused.
@@ -252,45 +239,44 @@ end
 function is_in_line(r, held)
   if lining then return true end
   if not call('ZSCORE', LINES, held and run_of(r) or line_of(r)) then return false end
-  local g = {name = r.group}
-  return held or call('ZSCORE', TURNS, g.name) ~= false or is_group_full(g, running(g.name))
+  if held or call('ZSCORE', OLD_TURNS, r.group) then return true end
+  local g = read_group(r.group)
+  return find(g.entry, '^[hs]') and call('ZSCORE', HEADS, g.entry .. g.name) ~= false
+    or is_group_full(g, running(g.name))
 end
 
 -- Returns the limit that holds a ready message of a group back, if one does: [by, value, running,
 -- until or null].
 function held_by(name)
-  local turn_, last_ = numbers(call('HGET', SHARES, name) or '0 0')
+  local g = read_group(name)
   local all, runs = call('HLEN', LEASES), running(name)
-  local own, opens = rate > 0 and last + rate or 0, opens_for({name = name, last = last_})
+  local own, opens = rate > 0 and last + rate or 0, opens_for(g)
   if limit > 0 and all >= limit then return {'limit', limit, all, null} end
-  if is_group_full({name = name}, runs) then return {'group_limit', group_limit, runs, null} end
+  if is_group_full(g, runs) then return {'group_limit', group_limit, runs, null} end
   if own > max(now_us, opens) then return {'rate', rate, all, ceil(own / MICROSECONDS)} end
   if opens > now_us then return {'group_rate', group_rate, runs, ceil(opens / MICROSECONDS)} end
 end
 
--- Lets groups take turns whose rate allows it again, and forgets those that are idle.
-function open_groups()
-  local rested = call('ZRANGEBYSCORE', TURNS, int(group_rate - now_us), '(0', 'LIMIT', 0, STEP)
-  for _, name in ipairs(rested) do call('ZADD', TURNS, int(read_group(name).turn), name) end
-  local last = group_rate > 0 and idle_at('\255', now_us - group_rate - CREDIT) or '{'
-  local idle = call('ZRANGEBYLEX', LINES, '[z', '(' .. last, 'LIMIT', 0, STEP)
-  if #idle == 0 then return end
-  call('ZREM', LINES, unpack(idle))
-  for i, entry in ipairs(idle) do idle[i] = sub(entry, 16) end
-  call('HDEL', SHARES, unpack(idle))
-end
-
--- Returns the first groups in turns, at most so many, to serve messages of.
-function first_groups(most)
-  local names = call('ZRANGEBYSCORE', TURNS, '(0', '+inf', 'LIMIT', 0, most)
-  local texts = #names > 0 and call('HMGET', SHARES, unpack(names))
-  local groups, step = {}, 1 + ceil(most / #names)
+-- Returns the first heads that compete, at most so many, as groups in their order; behind which head
+-- others compete, nil: there are none; and whether there were others that a server had left which died.
+function first_heads(most)
+  local broken = false
+  local entries, names, groups = call('ZRANGEBYLEX', HEADS, '[h', '(i', 'LIMIT', 0, most), {}, {}
+  for i, entry in ipairs(entries) do names[i] = sub(entry, KEY + 1) end
+  local texts = #names > 0 and call('HMGET', TAGS, unpack(names))
+  local step = 1 + ceil(most / #names)
   for i, name in ipairs(names) do
     local g = read_group(name, texts[i])
-    g.runs, g.line, g.at, g.step, g.ends = running(name), {}, 1, step, false
-    groups[i] = g
+    g.key, g.runs = sub(entries[i], 1, KEY), group_limit > 0 and running(name) or 0
+    g.line, g.at, g.step, g.ends, g.found = {}, 1, step, false, true
+    if g.key == g.entry then
+      groups[#groups + 1] = g
+    else
+      broken = true
+      settle_entry(entries[i], KEY)
+    end
   end
-  return groups
+  return groups, #entries == most and sub(entries[most], 1, KEY) or nil, broken
 end
 
 -- Returns the first entry in the line of a group, behind those it has passed; nil: there is none.
@@ -306,13 +292,12 @@ function rate_allows() return rate == 0 or last + rate <= now_us end
 
 function may_serve(g) return not is_group_full(g, g.runs) and opens_for(g) <= now_us end
 
--- A message of a group is served; returns when limits stopped holding it back, in milliseconds.
+-- A message of a group is served.
 function note_served(g)
-  local since = max(freed, g.freed, ceil(max(rate > 0 and last + rate or 0, opens_for(g)) / MICROSECONDS))
-  turn = (floor(turn / GAP) + 1) * GAP
-  last, g.last = max(last + rate, now_us - CREDIT), max(g.last + group_rate, now_us - CREDIT)
-  g.turn, g.runs = turn + GAP, g.runs + 1
-  return since
+  tag = max(tag, g.tag)
+  g.tag, g.runs = tag + 1, g.runs + 1
+  last = max(last + rate, now_us - CREDIT)
+  if g.name ~= '' then g.last = max(g.last + group_rate, now_us - CREDIT) end
 end
 
 -- Returns the groups of members, in their order; false: there is no record.
@@ -333,7 +318,7 @@ function line_up(ranked)
   local groups = has('g') and groups_of(members)
   for i, member in ipairs(members) do
     local group = groups and groups[i] or ''
-    touch_entering(group)
+    touch(group)
     entries[2 * i - 1], entries[2 * i] = 0, line_at(group, tonumber(ranked[2 * i - 1]), member)
   end
   if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
@@ -344,16 +329,9 @@ local function set_lining(place)
   if place then call('HSET', META, 'lining', place) else call('HDEL', META, 'lining') end
 end
 
--- Removes some of the former lines, then lines up some of the messages that were leased or ready before
--- the queue was limited; returns whether leased ones are still missing.
+-- Lines up some of the messages that were leased or ready before the queue was limited; returns whether leased ones are still missing.
 function line_up_step()
   local what, first, order = match(lining, '^(%a+) (%d+) ?(%x*)$')
-  if what == 'former' then
-    local former = call('ZRANGEBYLEX', LINES, '[r', '(x', 'LIMIT', 0, STEP)
-    if #former > 0 then call('ZREM', LINES, unpack(former)) end
-    if #former == STEP then return true end
-    what, first = 'leased', '0'
-  end
   if what == 'leased' then
     local page = call('HSCAN', LEASES, first, 'COUNT', STEP)
     local members, entries = {}, {}
@@ -381,9 +359,9 @@ end
 
 -- Begins to line up all messages again.
 function begin_lines()
-  call('UNLINK', TURNS)
-  set_lining('former 0')
+  call('UNLINK', LINES)
+  set_lining('leased 0')
   call('HDEL', META, 'unsettled')
-  unsettled, marked, touched, entered = false, false, {}, {}
+  unsettled, marked, touched = false, false, {}
 end
 end

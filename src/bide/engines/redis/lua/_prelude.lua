@@ -11,14 +11,15 @@
 --   9 waiters  sorted set: when it claims -> lane, a client that waits for messages, see _waking.lua
 --  10 ended    hash: id -> how messages of this id ended, see _records.lua
 --  11 endings  sorted set: when the last of them ended -> id
---  12 lines  13 turns: sorted sets, 14 shares: hash; of a limited queue, see _limits.lua
+--  12 lines  13 heads: sorted sets, every score is 0; 14 tags: hash; of a limited queue, see _limits.lua
 --  15 forwarded  sorted set, every score is 0: outbox, /, row; see the end of this file
 --  16 returns  sorted set: number of the change -> order .. id, a message that has gone to an earlier set, or
 --     to an earlier place in its set; the last ones, for scans that are under way
---  17 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--  17 turns  18 shares: what an older bide has instead of 13 and 14, see `take_over` in claim.lua
+--  19 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 --     sent     of a command that its sender may send again, instead: hash: batch, the number of the last one of
 --              this sender; size, of what is kept; noted, its score in senders; place of the call in it -> its reply
---  18 senders  only then; sorted set: when it sent -> key of its replies, of all senders of one owner
+--  20 senders  only then; sorted set: when it sent -> key of its replies, of all senders of one owner
 -- ARGV, the first ones of every function:
 --   1 number of this call on its connection, and in its lane: by it a second try, which has a ? before it, finds
 --     the reply to the first one. Of a command that its sender may send again follow the number of its batch,
@@ -46,7 +47,7 @@ local READ = 64  -- records at once, each of up to a megabyte
 
 local ARGV
 local META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
-local LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY
+local LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, TRY
 local SHARDS, LANE
 local given  -- the time that the caller gave, or nil
 local now, part  -- milliseconds, and the part of one that has passed
@@ -56,7 +57,7 @@ local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
 local forget, forget_ends, repair  -- see _records.lua
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
-local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, begin_change, end_change
+local read_limits, find_line, enter_line, leave_line, drop_line, begin_change, end_change
 local actor  -- who gave the command, if it says so
 local rows   -- of the call at hand, the member of each message in FORWARDED; nil: it is not from an outbox
 
@@ -254,10 +255,10 @@ end
 -- Runs `body`, which returns the reply, with the parameters of the call.
 local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ...)
   META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
-    LINES, TURNS, SHARES, FORWARDED, RETURNS, TRY = unpack(keys)
+    LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, TRY = unpack(keys)
   ARGV, NUMBER, SECONDS, SHARDS, LANE, given = args, args[1], seconds, shards, lane, moment
   filled, tally, replayed, actor, advanced = 0, nil, nil, nil, false
-  SENDERS, batch = keys[18], nil
+  SENDERS, batch = keys[20], nil
   local refusal
   local again = sub(NUMBER, 1, 1) == '?'
   if SENDERS then

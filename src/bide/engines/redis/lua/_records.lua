@@ -145,7 +145,6 @@ end
 -- followed by one with an older token, see claim.lua.
 local function leave(r, stays)
   if r.token then
-    if limited then end_lease(r, r.leased_in or r.group) end
     if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
       call('HSET', META, 'returned', r.token)
     end
@@ -215,7 +214,6 @@ end
 local function follow(r)
   local s = parse(r.id, r.successor)
   if not s then return repair(r, r.successor) end
-  r.leased_in = r.group
   set_group(r, s.group)
   for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'headers'}) do
     r[field] = s[field]
@@ -264,7 +262,6 @@ end
 -- its body. A claim builds lines again that may name it otherwise.
 function repair(r, text)
   if limited then begin_change(true) end
-  r.leased_in = r.group
   set_group(r, '')
   r.json, r.body, r.headers, r.failures, r.held_by = false, text, '', {}, r.holder
   if r.successor == text then r.successor = nil end

@@ -6,25 +6,22 @@
 --   room    how large the reply may become
 --   shared  over several shards: lease the first ready ones, and nothing else; the lane waits no longer
 --   highest  over several shards, the highest token that is known
---   slots   how many the caller can start at once, which counts in a limited queue, or nil
 -- Reply: [head, ids, records], nil instead of a record that this claim does not hold any more; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
---   of a limited queue: [when limits stopped holding back each message, or 0], whether due ones are in no line]
-local lease_token, until_, wanted, holder, highest, slots, ids, texts, room, examined, let_go
+--   whether the queue is limited, whether due ones are in no line then]
+local lease_token, until_, wanted, holder, highest, ids, texts, room, examined
 local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
 local function reply(next, more)
-  local behind = false
-  if limited then
-    end_change()
-    behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
-  end
+  local limits, behind = limited and not has('p'), false
+  if limited then end_change() end
+  if limits then behind = lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 end
   write_meta()
   if #ids > 0 then remember(concat({'lease', lease_token, score, more and 1 or 0}, ' ') .. '\n' .. concat(ids, '\n')) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
-    next and max(0, next - part) or null, more == true, died, limited and let_go or {}, behind and true or false), ids, texts}
+    next and max(0, next - part) or null, more == true, died, limits, behind and true or false), ids, texts}
 end
 
 -- Replies as the first try of this claim did. Messages whose lease has ended have no record.
@@ -36,7 +33,7 @@ local function tell_again()
     local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
     local held = lease and lease.token == lease_token and lease.until_ == until_
     local n = #ids + 1
-    ids[n], texts[n], let_go[n] = id, held and text or false, 0
+    ids[n], texts[n] = id, held and text or false
   end
   return reply(nil, more == '1')
 end
@@ -138,128 +135,105 @@ local function take_due()
   return not full
 end
 
--- Finds the next message of a group that is not too late; returns its entry in line, member, id and
--- record; nothing if there is none.
-local function find_next(g)
+-- Puts a group among others where its head competes; not if others than these may come before it.
+local function compete(groups, g, bound)
+  local entry = may_serve(g) and head_of(g)
+  if not entry then return end
+  g.key = key_of(g, entry)
+  if bound and g.key > bound then return end
+  local at = 1
+  while groups[at] and groups[at].key < g.key do at = at + 1 end
+  table.insert(groups, at, g)
+end
+
+-- Looks at the first message in the line of a group; returns its entry there, member, id and record; nil if
+-- it is not to be served: it was too late, or half a change.
+local function look(g)
   local entry = head_of(g)
-  while entry and examined < PROMOTE do
-    local member = sub(entry, #g.name + 17)
-    local id = sub(member, ORDER + 1)
-    local text = call('ZSCORE', READY, member) and call('HGET', RECORDS, id)
-    local r = text and has('e') and parse(id, text)
-    if text and not (r and is_late(r)) then return entry, member, id, text end
-    if text then
-      examined = examined + 1
-      r.stands = entry
-      expire(r)
-    else  -- half a change, left by a server that died
-      call('ZREM', LINES, entry)
-      call('ZREM', READY, member)
-    end
-    g.at = g.at + 1
-    entry = head_of(g)
+  if not entry then return end
+  local member = sub(entry, #g.name + 17)
+  local id = sub(member, ORDER + 1)
+  local text = call('ZSCORE', READY, member) and call('HGET', RECORDS, id)
+  local r = text and has('e') and parse(id, text)
+  if text and not (r and is_late(r)) then return entry, member, id, text end
+  g.at = g.at + 1
+  if text then
+    examined = examined + 1
+    r.stands = entry
+    expire(r)
+  else  -- left by a server that died
+    call('ZREM', LINES, entry)
+    call('ZREM', READY, member)
   end
 end
 
--- Leases up to `most` messages, as groups take turns; returns false if there is no room for more.
+-- Leases up to `most` messages of a limited queue; returns false if there is no room for more.
 local function serve(most)
-  local runs, places, lines, n, full, at = {}, {}, {}, 0, false, 1
+  local runs, places, lines, n, full = {}, {}, {}, 0, false
   held, ends, mark = {}, {}, nil
-  local groups = first_groups(most)
-  local all = #groups < most  -- else a group that was served comes behind others than these
-  local different = #groups
-  while groups[at] and n < most and not full and rate_allows() do
-    local g = groups[at]
-    local entry, member, id, text
-    if may_serve(g) then entry, member, id, text = find_next(g) end
-    if entry then
-      room = room - #text - #id
-      full = room < 0 and #ids > 0
+  local groups, bound, broken = first_heads(most)
+  local all = {unpack(groups)}
+  while groups[1] and n < most and examined < PROMOTE and not full and rate_allows() do
+    local g = table.remove(groups, 1)
+    local first = head_of(g)  -- of a group that was found it may be another one than HEADS has
+    local is_next = first and may_serve(g) and (not g.found or key_of(g, first) == g.key)
+    g.found = false
+    if is_next then
+      local entry, member, id, text = look(g)
+      if entry then
+        room = room - #text - #id
+        full = room < 0 and #ids > 0
+      end
+      if entry and not full then
+        hold(member, id, text)
+        n, examined = n + 1, examined + 1
+        runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
+        places[n], lines[n] = member, entry
+        note_served(g)
+        g.at = g.at + 1
+      end
     end
-    if entry and not full then
-      hold(member, id, text)
-      n, examined = n + 1, examined + 1
-      runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
-      places[n], lines[n] = member, entry
-      local since = note_served(g)
-      local r = parse(id, text)
-      let_go[#ids] = r and since > r.due and since or 0
-      g.at = g.at + 1
-      if all then groups[#groups + 1] = g end
-    end
-    at = at + 1
+    compete(groups, g, bound)
   end
   if n > 0 then
     begin_change()
     write_leases()
     call('ZADD', LINES, unpack(runs))
-    write_service()
+    write_served()
   end
-  for i = 1, different do
-    local g = groups[i]
+  for _, g in ipairs(all) do
     touched[g.name] = nil
-    stand(g, head_of(g) ~= nil, running(g.name))  -- half a change may run already
+    local first = head_of(g)
+    stand(g, first, group_limit > 0 and g.runs or first and 0 or running(g.name))
   end
   if n > 0 then
     call('ZREM', READY, unpack(places))
     call('ZREM', LINES, unpack(lines))
   end
-  return different > 0 and not full
+  return (#all > 0 or broken) and not full
 end
 
-local take_turns
-do
--- Returns the first due message of a group, as {delayed rank, member, ready rank}, if there is one; and how
--- many messages were looked at. If the group has more than that, it is none.
-local function first_due(name, due)
-  local entries = call('ZRANGEBYLEX', GROUPS, '[' .. name .. '\1', '(' .. name .. '\2', 'LIMIT', 0, LOOK_MOST + 1)
-  if #entries > LOOK_MOST then return nil, #entries end
-  local first
-  for _, entry in ipairs(entries) do
-    local member = sub(entry, #name + 2)
-    local score = tonumber(call('ZSCORE', DELAYED, member) or due + 1)
-    local rank = rank_when_ready(score)
-    if score <= due and (not first or rank < first[3]) then first = {score, member, rank} end
+-- Takes over what an older bide has left in its layout, or leaves while it works beside this one: groups
+-- with a line in OLD_TURNS, and in LINES those that are idle, as `z`, 14 digits and the group.
+local function take_over()
+  local waiting = call('ZRANGE', OLD_TURNS, 0, BULK - 1)
+  if #waiting > 0 then
+    for _, name in ipairs(waiting) do touch(name) end
+    call('ZREM', OLD_TURNS, unpack(waiting))
   end
-  return first, #entries
+  local idle = call('ZRANGEBYLEX', LINES, '[z', '+', 'LIMIT', 0, BULK)
+  if #idle == 0 then return end
+  for _, entry in ipairs(idle) do touch(sub(entry, 16)) end
+  call('ZREM', LINES, unpack(idle))
 end
 
--- Puts the first due message of each group that has no line into one: see bide.model.rank. META keeps in
--- `looked` the last group of a look that did not come to the end.
-local function look_ahead()
-  local before, due = call('HGET', META, 'looked') or '', tonumber(due_by_now())
-  local name, looked, seen, firsts, ranks, members = before, 0, 0, {}, {}, {}
-  while looked < LOOK_GROUPS and seen < LOOK_MESSAGES do
-    local low = name == '' and '-' or '(' .. name .. '\2'
-    name = match(call('ZRANGEBYLEX', GROUPS, low, '+', 'LIMIT', 0, 1)[1] or '', '^[^\1]*')
-    if name == '' then break end
-    looked = looked + 1
-    if call('ZLEXCOUNT', LINES, '[w' .. name .. '\1', '(w' .. name .. '\2') == 0 then
-      local first, more = first_due(name, due)
-      firsts[#firsts + 1], seen = first, seen + more
-    end
-  end
-  if name ~= before then call('HSET', META, 'looked', name) end
-  if #firsts == 0 then return end
-  table.sort(firsts, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-  for i, each in ipairs(firsts) do
-    ranks[2 * i - 1], ranks[2 * i], members[i] = int(each[3]), each[2], each[2]
-  end
-  line_up(ranks)
-  call('ZADD', READY, unpack(ranks))
-  call('ZREM', DELAYED, unpack(members))
-end
-
--- The same of a limited queue.
-function take_turns()
+-- The same as `take_due` of a limited queue.
+local function take_heads()
   if unsettled then begin_lines() end
-  open_groups()
   if lining and line_up_step() then return true, true end  -- what is leased counts first
   if not lining then promote(PROMOTE) end
-  local most = min(wanted, SLICE, slots or wanted)
+  local most = min(wanted, SLICE)
   if limit > 0 then most = min(most, limit - call('HLEN', LEASES)) end
-  local open = most > 0 and rate_allows() and not lining
-  if open and call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 then look_ahead() end
   settle_all()
   local goes_on = true
   while goes_on and #ids < most and examined < PROMOTE and rate_allows() do goes_on = serve(most - #ids) end
@@ -268,7 +242,6 @@ function take_turns()
     return true, true
   end
   return goes_on
-end
 end
 
 -- Nothing can be claimed before `moment`; nil: before a change.
@@ -280,9 +253,9 @@ end
 
 define('claim', {'allow-oom'}, {'token'}, function(...)
   local length, before, shared
-  wanted, length, holder, before, room, shared, highest, slots = ...
+  wanted, length, holder, before, room, shared, highest = ...
   until_, lease_token = now + length, before and int(before)
-  ids, texts, examined, let_go, died = {}, {}, 0, {}, {}
+  ids, texts, examined, died = {}, {}, 0, {}
   if replayed then return tell_again() end
   if shared then
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= before
@@ -290,8 +263,14 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
   elseif not exists or has('p') then
     return wait()
   else
+    if limited then
+      take_over()
+      settle_all()
+      forget_groups()
+      wake_groups()
+    end
     take_back()
-    local goes_on, again = (limited and take_turns or take_due)()
+    local goes_on, again = (limited and take_heads or take_due)()
     if again or #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
   end
   if (#ids > 0 or shared) and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does

@@ -37,7 +37,7 @@ local function limits_text() return format('%d %d %d %d', limits_now()) end
 -- Sets limits, nil: as it is. Returns whether one has changed.
 local function set_limits(given)
   if not limited then read_limits() end
-  local was_limited, was_full, before = limited, limited and is_full(), limits_text()
+  local was_limited, before = limited, limits_text()
   limit, rate = given[1] or limit, given[2] or rate
   group_limit, group_rate = given[3] or group_limit, given[4] or group_rate
   limited = max(limit, rate, group_limit, group_rate) > 0
@@ -46,16 +46,14 @@ local function set_limits(given)
   flag('n', limited)
   if limited then call('HSET', META, 'limits', limits_text()) end
   if not limited then
-    call('UNLINK', LINES, TURNS, SHARES)
-    call('HDEL', META, 'limits', 'service', 'lining', 'unsettled', 'looked')
+    call('UNLINK', LINES, HEADS, TAGS, OLD_TURNS, OLD_SHARES)
+    call('HDEL', META, 'limits', 'served', 'lining', 'unsettled', 'service', 'looked')
   elseif not was_limited then
-    turn, last, freed = 0, 0, 0
+    tag, last = 0, 0
     begin_lines()
-    write_service()
+    write_served()
     line_up_step()
   else
-    if was_full and not is_full() then freed = now end
-    write_service()
     settle_running()
   end
   if limited then settle_all() end
@@ -104,7 +102,7 @@ define('delete', {'allow-oom'}, {}, function(really)
   local existed = exists
   if exists and really and delayed + ready + leased + dead + kept == 0 then
     call('DEL', META)
-    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES, FORWARDED, RETURNS)
+    call('UNLINK', ENDED, ENDINGS, LINES, HEADS, TAGS, OLD_TURNS, OLD_SHARES, FORWARDED, RETURNS)
     limited = false
     advance()
     call('HSET', META, 'change', int(change))

@@ -58,9 +58,8 @@ END $$;
 
 -- What the counters change by when a message goes from one state to another: `p_was` is null for a
 -- new one, `p_is` for one that is gone. `p_cause` is the counter of what happened, if there is one.
--- If a lease ends, which is at `p_now`, it is recorded for the limits, too.
-CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text,
-                            p_now bigint DEFAULT NULL)
+-- If there are limits, they are told, too.
+CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text)
 RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   sets CONSTANT text[] := '{pending,pending,leased,dead,kept,kept}';
@@ -77,8 +76,8 @@ BEGIN
   IF p_is.state = 3 THEN
     moved := moved || (p_is.queue, 'died', -1, 1)::tally;
   END IF;
-  IF p_was.limited IS NOT NULL AND p_was.state = 2 THEN
-    PERFORM _note_limits(p_was, p_is, p_now);
+  IF p_was.limited IS NOT NULL AND p_was.state IN (1, 2) THEN
+    PERFORM _note_group(p_was, p_is);
   END IF;
   IF p_cause IS NOT NULL THEN
     moved := moved || (coalesce(p_was.queue, p_is.queue), p_cause, -1, 1)::tally;
@@ -369,7 +368,7 @@ BEGIN
   ELSE
     PERFORM _store(p_was, new);
   END IF;
-  PERFORM _count_moves(_moved(p_was, new, 'lapsed', p_now));
+  PERFORM _count_moves(_moved(p_was, new, 'lapsed'));
   new.seq := p_was.seq;
   RETURN new;
 END $$;

@@ -16,7 +16,7 @@
 -- before it reads the clock; what is put for a time that is past says so in `lowered`; and a lease that
 -- is shorter than all before says so in `queue`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count bigint, p_lease bigint,
-                            p_holder text, p_max_bytes bigint, p_slots bigint, p_floor bigint[],
+                            p_holder text, p_max_bytes bigint, p_floor bigint[],
                             p_process text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL,
                             p_place text DEFAULT NULL)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
@@ -56,8 +56,8 @@ BEGIN
   END IF;
   floors := _raised(q, CASE WHEN p_now IS NULL THEN p_floor END, moment);
   IF q.limited IS NOT NULL THEN
-    RETURN QUERY SELECT * FROM _take_turns(
-      q, p_now, p_count, p_slots, p_lease, p_holder, p_max_bytes, floors, p_process,
+    RETURN QUERY SELECT * FROM _serve(
+      q, p_now, p_count, p_lease, p_holder, p_max_bytes, floors, p_process,
       CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END, p_sender, p_number, p_place);
     RETURN;
   END IF;

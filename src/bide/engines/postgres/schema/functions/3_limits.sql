@@ -29,9 +29,8 @@ END $$;
 CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE limited SET "limit" = l."limit", rate = l.rate, group_limit = l.group_limit,
-    group_rate = l.group_rate, turn = l.turn, running = l.running, last = l.last, freed = l.freed,
-    lined = l.lined, horizon = l.horizon, settled = l.settled,
-    looked = l.looked
+    group_rate = l.group_rate, tag = l.tag, running = l.running, last = l.last,
+    lined = l.lined, horizon = l.horizon, settled = l.settled
   WHERE id = l.id;
 END $$;
 
@@ -72,25 +71,15 @@ RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
   SELECT greatest(p_last + p_rate, p_us - CREDIT) + (p_count - 1) * p_rate
 $$;
 
--- From when a rate allows the message of this number of those that are served now.
-CREATE FUNCTION bide._opened(p_last bigint, p_rate bigint, p_us bigint, p_number bigint)
-RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN p_rate = 0 THEN 0 WHEN p_number = 1 THEN p_last + p_rate
-              ELSE _served(p_last, p_rate, p_us, p_number) END
-$$;
-
--- Note what happened to a message of a limited queue, for the next claim. Null: there is none.
-CREATE FUNCTION bide._note_limits(p_was bide.message, p_is bide.message, p_now bigint)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- Name the group of a message that was leased or in line, and is changed or gone, for the next claim; and the
+-- group in whose line it is now.
+CREATE FUNCTION bide._note_group(p_was bide.message, p_is bide.message) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  INSERT INTO lease_end (limited, name, ended, entered, moment)
-  SELECT m.limited, coalesce(m."group", ''), (p_was.state = 2)::integer,
-         coalesce(p_is.state = 1, false) AND NOT EXISTS (
-           SELECT FROM message AS o WHERE o.limited = m.limited AND o.state = 1
-             AND coalesce(o."group", '') = coalesce(m."group", '') AND o.seq <> m.seq),
-         _moment(p_now)
-  FROM (SELECT p_was.limited, CASE WHEN p_was.state = 2 THEN p_was."group" ELSE p_is."group" END,
-               p_was.seq) AS m(limited, "group", seq);
+  INSERT INTO reopened VALUES (p_was.limited, coalesce(p_was."group", ''), (p_was.state = 2)::integer);
+  IF p_is.state = 1 AND p_is."group" IS DISTINCT FROM p_was."group" THEN
+    INSERT INTO reopened VALUES (p_was.limited, coalesce(p_is."group", ''), 0);
+  END IF;
 END $$;
 
 -- The limits of a queue, in the order of LIMITS of bide.model.times, with those that `p_given` changes.
@@ -103,8 +92,8 @@ $$;
 
 CREATE FUNCTION bide._drop_limits(p_limited integer) RETURNS void LANGUAGE sql VOLATILE AS $$
   DELETE FROM limited WHERE id = p_limited;
-  DELETE FROM turn WHERE limited = p_limited;
-  DELETE FROM lease_end WHERE limited = p_limited;
+  DELETE FROM limited_group WHERE limited = p_limited;
+  DELETE FROM reopened WHERE limited = p_limited;
 $$;
 
 -- Change limits of a queue, which is locked from now on.
@@ -146,13 +135,10 @@ BEGIN
     l.lined := '{-1,-1}';  -- those who do not know of the limits yet may still be at work
     l.horizon := NULL;
   ELSE
-    l := _fold_limits(old, us);
+    l := _reopen(old, us);
     l."limit" := wanted[1]; l.rate := wanted[2]; l.group_limit := wanted[3]; l.group_rate := wanted[4];
-    IF old."limit" > 0 AND l.running >= old."limit" AND (l."limit" = 0 OR l.running < l."limit") THEN
-      l.freed := p_now;
-    END IF;
     IF (l.group_limit, l.group_rate) <> (old.group_limit, old.group_rate) THEN
-      PERFORM _stand(l, ARRAY(SELECT name FROM turn WHERE limited = was), us);
+      PERFORM _stand(l, ARRAY(SELECT name FROM limited_group WHERE limited = was), NULL, us);
     END IF;
   END IF;
   PERFORM _save_limits(l);
@@ -170,11 +156,11 @@ DECLARE
   group_opens bigint;
 BEGIN
   SELECT * INTO l FROM limited WHERE id = q.limited;
-  SELECT t.running, t.last INTO running, last FROM turn AS t
-  WHERE t.limited = l.id AND t.name = group_name;
+  SELECT g.running, g.last INTO running, last FROM limited_group AS g
+  WHERE g.limited = l.id AND g.name = group_name;
   SELECT l.running - coalesce(sum(e.ended), 0),
          coalesce(running, 0) - coalesce(sum(e.ended) FILTER (WHERE e.name = group_name), 0)
-  INTO l.running, running FROM lease_end AS e WHERE e.limited = l.id;
+  INTO l.running, running FROM reopened AS e WHERE e.limited = l.id;
   opens := CASE WHEN l.rate > 0 THEN l.last + l.rate ELSE 0 END;
   group_opens := _opens_for(l, group_name, coalesce(last, 0));
   RETURN CASE
@@ -189,8 +175,8 @@ BEGIN
   END;
 END $$;
 
--- How many groups of a limited queue have other leases than is counted, or a line and are not to be
--- served from; how many leases are counted wrong; and how many messages no limit knows of. Each of these
+-- How many groups of a limited queue have other leases than is counted, or a line and no
+-- head; how many leases are counted wrong; and how many messages no limit knows of. Each of these
 -- reads all groups once, however many there are. Without its limits, nothing of a queue can be served.
 CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STABLE AS $$
   WITH in_groups AS (
@@ -200,16 +186,16 @@ CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STA
   ), leases AS (
     SELECT name, -n AS n FROM in_groups WHERE state = 2 AND known
     UNION ALL
-    SELECT name, -ended FROM lease_end WHERE limited = q.limited
+    SELECT name, -ended FROM reopened WHERE limited = q.limited
   )
   SELECT coalesce((
     SELECT (SELECT count(*) FROM (
-              SELECT FROM (SELECT name, running AS n FROM turn WHERE limited = l.id
+              SELECT FROM (SELECT name, running AS n FROM limited_group WHERE limited = l.id
                            UNION ALL SELECT * FROM leases) AS counted
               GROUP BY name HAVING sum(n) <> 0) AS g)
-         + (SELECT count(*) FROM in_groups LEFT JOIN turn AS t ON t.limited = l.id AND t.name = in_groups.name
-            WHERE state = 1 AND known AND (t.standing > 0 OR _is_full(l, t.name, t.running)) IS NOT TRUE
-              AND in_groups.name NOT IN (SELECT name FROM lease_end WHERE limited = l.id))
+         + (SELECT count(*) FROM in_groups LEFT JOIN limited_group AS g ON g.limited = l.id AND g.name = in_groups.name
+            WHERE state = 1 AND known AND (g.place IN (1, 2) OR _is_full(l, g.name, g.running)) IS NOT TRUE
+              AND in_groups.name NOT IN (SELECT name FROM reopened WHERE limited = l.id))
          + abs(l.running + (SELECT coalesce(sum(n), 0) FROM leases))
          + (SELECT coalesce(sum(n), 0) FROM in_groups WHERE NOT known AND l.lined IS NULL)
     FROM limited AS l WHERE l.id = q.limited

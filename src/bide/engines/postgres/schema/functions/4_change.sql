@@ -79,8 +79,10 @@ BEGIN
   IF p_verb IN ('cancel', 'stop') AND cardinality(p_ids) = 1 AND NOT remembers AND p_if_due IS NULL
      AND p_only_seqs IS NULL THEN  -- most cancels: they delete at once what they would lock
     DELETE FROM message WHERE queue = q.id AND id = p_ids[1] AND state < 2
-    RETURNING due INTO due;
+    RETURNING * INTO was;
     IF FOUND THEN
+      due := was.due;
+      PERFORM _note_group(was, NULL) WHERE was.limited IS NOT NULL AND was.state = 1;
       INSERT INTO tally VALUES (q.id, 'pending', _hour(due), -1), (q.id, 'cancelled', -1, 1);
       IF p_sender IS NOT NULL THEN
         PERFORM _remember(p_sender, p_number, p_place, ARRAY[_outcome(1, true, NULL, due, NULL, NULL, NULL)]);
@@ -158,10 +160,6 @@ BEGIN
         IF edit -> 'expires' IS NOT NULL THEN  -- a retry keeps the time at which it expires
           new.expires := new.expires - (new.due - coalesce(new.planned, new.due));
         END IF;
-        IF was.limited IS NOT NULL AND new.state = 1
-           AND (new.priority, new."group") IS DISTINCT FROM (was.priority, was."group") THEN
-          PERFORM _note_limits(was, new, moment);
-        END IF;
       WHEN 'bury_unheld' THEN
         new.state := 3;
         new.rank := moment;
@@ -220,7 +218,7 @@ BEGIN
       dues := dues || new.due;
     END IF;
     IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state = 3) THEN
-      moves := moves || _moved(was, new, cause, moment);
+      moves := moves || _moved(was, new, cause);
       ends := ends OR was.state = 2;
     END IF;
     IF new.seq IS NULL THEN
@@ -287,8 +285,8 @@ BEGIN
                              (p_queue, 'acked', -1, cardinality(gone));
   END IF;
   IF limits IS NOT NULL THEN
-    INSERT INTO lease_end (limited, name, ended, entered, moment)
-    SELECT limited, coalesce(name, ''), count(*), false, p_moment
+    INSERT INTO reopened
+    SELECT limited, coalesce(name, ''), count(*)
     FROM unnest(limits, groups) AS g(limited, name) GROUP BY 1, 2;
   END IF;
   RETURN coalesce(gone, '{}');

@@ -55,7 +55,7 @@ BEGIN
   IF FOUND THEN
     PERFORM _forget_answers();
   END IF;
-  DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
+  DELETE FROM reopened AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 
 -- Store until when a process sleeps unless it is woken. Answers when it can claim a message: puts since its
