@@ -4,7 +4,6 @@ What many callers ask for becomes few calls.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from bide.model.message import REASON_LENGTH, Item, State
 from bide.model.replies import Outcome, Outcomes
 
 BYTES = 1_000_000
-"""The maximum bytes of records in one call, unless one record alone is larger."""
+"""The maximum bytes of one call, unless one message alone is larger."""
 
 _Next = Sequence[Any]
 """Of a message: whether its lease was ended, and when a limited queue allows one after that."""
@@ -37,9 +36,8 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     script, head = script_of(command)
     first = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
-    sizes = [len(record) for _, record, _ in rows]
     outcomes, answered, failed = yield from in_lots(
-        script, command, rows, head, sharded.count, first=first, sizes=sizes
+        script, command, rows, head, sharded.count, first
     )
     for lot, (now, _change, following, stored) in answered:
         sharded.next = max(sharded.next, following)
@@ -175,42 +173,52 @@ def change(run: Sequence[Any], shards: int) -> Step:
     return _share_out([len(ids) for ids in named], outcomes, failed, nexts)
 
 
-def spread(
-    ids: Sequence[str], shards: int, sizes: Sequence[int] = ()
-) -> list[tuple[int, list[int]]]:
+class _Lot(msgspec.Struct):
+    """The messages of one call."""
+
+    shard: int
+    indexes: dict[str, int]
+    """Their places among all messages, by their ids."""
+    words: list[Word]
+    """Their arguments, end to end."""
+    size: int = 0
+    """Of their arguments, about, in bytes."""
+
+
+def _divide(rows: Sequence[Sequence[Word]], shards: int) -> list[_Lot]:
     """Divide messages among calls, so that no call is too large or names one twice.
 
     Args:
-        ids: of the messages.
+        rows: the arguments of each message; its id is the first one.
         shards: of how many the queue is made.
-        sizes: bytes that each adds to its call.
 
     Returns:
-        The shard and the indexes of the messages of each call; one without any if there are no ids.
+        A lot for each call; one without messages if there are none.
     """
-    calls: list[tuple[int, dict[str, int]]] = []
-    latest: dict[int, dict[str, int]] = {}
-    room: dict[int, int] = {}
-    for index, id in enumerate(ids):
-        shard, size = shard_of(id, shards), sizes[index] if sizes else 0
-        call = latest.get(shard)
-        if call is None or len(call) == SLICE or id in call or size > room[shard]:
-            call = latest[shard] = {}
-            room[shard] = BYTES
-            calls.append((shard, call))
-        call[id] = index
-        room[shard] -= size
-    return [(shard, list(call.values())) for shard, call in calls] or [(0, [])]
+    lots: list[_Lot] = []
+    latest: dict[int, _Lot] = {}
+    for index, row in enumerate(rows):
+        id = str(row[0])
+        size = sum(map(len, row))
+        shard = shard_of(id, shards)
+        lot = latest.get(shard)
+        full = lot is not None and (len(lot.indexes) == SLICE or lot.size + size > BYTES)
+        if lot is None or full or id in lot.indexes:
+            lot = latest[shard] = _Lot(shard, {}, [])
+            lots.append(lot)
+        lot.indexes[id] = index
+        lot.words += row
+        lot.size += size
+    return lots or [_Lot(0, {}, [])]
 
 
 def in_lots(
     script: str,
     command: Any,
-    rows: Sequence[Sequence[Any]],
+    rows: Sequence[Sequence[Word]],
     head: Sequence[Any],
     shards: int,
     first: int | None = None,
-    sizes: Sequence[int] = (),
 ) -> Round:
     """Call a script for messages, in as many calls as are needed.
 
@@ -221,41 +229,36 @@ def in_lots(
         head: the arguments, besides origin and places.
         shards: of how many the queue is made.
         first: the place of the first message of a put, among those of all shards.
-        sizes: see `spread`.
 
     Returns:
         A list with the errors of those messages whose call failed; the indexes of the others with
         what was answered to their call; and the first error.
     """
-    lots = spread([row[0] for row in rows], shards, sizes)
+    lots = _divide(rows, shards)
     origin: Origin | None = getattr(command, "origin", None)
     calls = []
     begun: set[int] = set()
-    for shard, lot in lots:
-        forwarded = None
+    for lot in lots:
+        shard, forwarded, places = lot.shard, None, None
         if origin is not None:
             # A later call to the same shard must not forget what the first one remembers.
             before = "" if shard in begun else origin.before
-            forwarded = origin.outbox, before, [origin.rows[index] for index in lot]
+            forwarded = origin.outbox, before, [origin.rows[at] for at in lot.indexes.values()]
             begun.add(shard)
-        places = None if first is None else [first + at for at in lot]
-        named = rows if len(lots) == 1 else [rows[index] for index in lot]
-        arguments = list(chain.from_iterable(named))
-        calls.append(
-            ScriptCall(
-                script, command.queue, (*head, forwarded, places), shard, shards, rows=arguments
-            )
-        )
+        if first is not None:
+            places = [first + at for at in lot.indexes.values()]
+        arguments = *head, forwarded, places
+        calls.append(ScriptCall(script, command.queue, arguments, shard, shards, rows=lot.words))
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
     answered, failed = [], None
-    for place, (_, lot) in enumerate(lots):
+    for place, lot in enumerate(lots):
         answer = answers[place]
         if not isinstance(answer, StoreError):
-            answered.append((lot, answer))
+            answered.append((lot.indexes.values(), answer))
             continue
         failed = failed or answer
-        for index in lot:
+        for index in lot.indexes.values():
             outcomes[index] = answer
     return outcomes, answered, failed
 
