@@ -22,7 +22,7 @@ from bide.model.identity import (
 )
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE, check_whole
 from bide.model.message import Item, NewMessage, State
-from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
+from bide.model.options import OPTIONS, check_options
 from bide.model.progress import Progress, progress
 from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
 from bide.model.undoing import Bulk, bulk_of
@@ -153,9 +153,6 @@ class CommandBuilder:
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
         expires = message.expires
-        plain = headers is None and expires is None and latest is None
-        if plain and values_of(message) == DEFAULTS:
-            return Item(id, data, is_json, moment, ms)
         return Item(
             id,
             data,

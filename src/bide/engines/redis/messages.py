@@ -185,7 +185,7 @@ class _Lot(msgspec.Struct):
     """Of their arguments, about, in bytes."""
 
 
-def _divide(rows: Sequence[Sequence[Word]], shards: int) -> list[_Lot]:
+def _divide(rows: Sequence[Sequence[Any]], shards: int) -> list[_Lot]:
     """Divide messages among calls, so that no call is too large or names one twice.
 
     Args:
@@ -198,12 +198,9 @@ def _divide(rows: Sequence[Sequence[Word]], shards: int) -> list[_Lot]:
     lots: list[_Lot] = []
     latest: dict[int, _Lot] = {}
     for index, row in enumerate(rows):
-        id = str(row[0])
-        size = sum(map(len, row))
-        shard = shard_of(id, shards)
-        lot = latest.get(shard)
-        full = lot is not None and (len(lot.indexes) == SLICE or lot.size + size > BYTES)
-        if lot is None or full or id in lot.indexes:
+        id, size = row[0], sum(map(len, row))
+        lot = latest.get(shard := shard_of(id, shards))
+        if lot is None or id in lot.indexes or len(lot.indexes) == SLICE or lot.size + size > BYTES:
             lot = latest[shard] = _Lot(shard, {}, [])
             lots.append(lot)
         lot.indexes[id] = index

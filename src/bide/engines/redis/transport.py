@@ -119,9 +119,12 @@ class Transport:
         # What is asked about servers is asked first: nothing else is sent while answers are due.
         reached = [self._connect(address, group) for address, group in groups.items()]
         exchanges = []
-        for connection, due in [each for each in reached if each is not None]:
+        for each in reached:
+            if each is None:
+                continue
+            connection, due = each
+            packed = b"".join([request.packed() for request in due])
             try:
-                packed = b"".join([request.packed() for request in due])
                 exchange = connection.begin(packed, [request.label for request in due])
             except ConnectionLost as lost:
                 self._lose(connection, due, lost)
