@@ -213,10 +213,15 @@ def test_a_parameter_may_be_named_self(app: bide.App, store: ScratchStore) -> No
 def test_attributes_of_a_function_are_not_those_of_its_task(app: bide.App) -> None:
     def refund(order: int) -> None: ...
 
-    for name in ("retry", "name", "put", "parameters"):  # as decorators of other packages set them
+    for name in (
+        "backoff",
+        "name",
+        "put",
+        "parameters",
+    ):  # as decorators of other packages set them
         setattr(refund, name, "of the function")
     task = app.task(refund)
-    assert (task.name, task.retry) == ("refund", bide.Backoff())
+    assert (task.name, task.backoff) == ("refund", bide.Backoff())
     assert task.put(1).done
 
 

@@ -1,9 +1,9 @@
 """The parameters of a task: arguments are checked at the put, and decoded for the call."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Protocol, get_args, get_origin
 
 import msgspec
 
@@ -16,6 +16,7 @@ from bide.consuming.handler import (
     json_decoder,
     name_of,
 )
+from bide.consuming.handling import Handling
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -88,8 +89,55 @@ def task_called(message: Message) -> str | None:
         return None
 
 
+class TaskParameters(Protocol):
+    """How the arguments of a task are checked, and travel in bodies."""
+
+    @property
+    def by_position(self) -> Sequence[str]:
+        """The names of those that a call may give by position, in order."""
+        ...
+
+    @property
+    def result(self) -> Any:
+        """The type of what the function returns, as annotated."""
+        ...
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, as its body has them.
+
+        Raises:
+            InvalidArgument: the function cannot be called with them.
+        """
+        ...
+
+    def read(self, name: str | None, text: str) -> Any:
+        """Return the value of an argument that a person wrote, for `bide call`.
+
+        Args:
+            name: of its parameter; `None` if it is given by position, after those that have names.
+            text: what was written.
+        """
+        ...
+
+    def decode(self, message: Message) -> object:
+        """Return the arguments that a message has.
+
+        Raises:
+            Unfit: the function cannot be called with them.
+        """
+        ...
+
+    def arguments_of(self, handling: Handling) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return what the function is called with for a message: by position, and by name.
+
+        Raises:
+            Unfit: the function cannot be called with the arguments of the message.
+        """
+        ...
+
+
 class Parameters:
-    """The parameters of a function that messages call.
+    """The parameters of a function that messages call: each travels by its name.
 
     Args:
         function: plain or async. A parameter that is annotated with `bide.Delivery` is given the
@@ -253,7 +301,7 @@ class Parameters:
             return False
         return True
 
-    def read(self, name: str, text: str) -> Any:
+    def read(self, name: str | None, text: str) -> Any:
         """Return the value of an argument that a person wrote, for `bide call`.
 
         A parameter annotated with `str` takes the text as it is. Others take it as JSON if that
@@ -268,7 +316,7 @@ class Parameters:
             >>> parameters.read("until", "2030-01-01")
             datetime.date(2030, 1, 1)
         """
-        decode = self._decoders.get(name, self._other)
+        decode = None if name is None else self._decoders.get(name, self._other)
         if decode is None or name in self._texts:
             return text
         data = text.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
@@ -279,6 +327,19 @@ class Parameters:
         with suppress(ValueError, RecursionError):
             return bodies.parse(data)
         return text
+
+    def arguments_of(self, handling: Handling) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return what the function is called with for a message, all of it by name.
+
+        Raises:
+            Unfit: the function cannot be called with the arguments of the message.
+        """
+        arguments = self.decode(handling.message)
+        if self.delivery is not None:
+            arguments[self.delivery] = handling
+        if self.takes_within:
+            arguments[WITHIN] = handling.connection
+        return (), arguments
 
     def decode(self, message: Message) -> dict[str, Any]:
         """Return the arguments that a message has, by name.

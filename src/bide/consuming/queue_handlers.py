@@ -45,8 +45,8 @@ class QueueHandlers:
     """Makes the chain of a source or a schedule in this process."""
     fills: str | None = None
     """For a source: the queue that it puts messages into."""
-    tasks: bool = False
-    """Whether some of them are tasks, which the bodies of their messages name."""
+    tasks: set[str] = field(default_factory=set)
+    """The names of those that are tasks, which the bodies of their messages name."""
     joining: JoiningQueue | None = None
     """Settles its deliveries in transactions of the user's."""
     settings: dict[str, int] = field(default_factory=dict)

@@ -56,8 +56,7 @@ def call(
     given_options = {name: value for name, value in options.items() if value is not None}
     try:
         positional = [
-            # The task refuses those for which it has no parameter.
-            parameters.read(names[place], text) if place < len(names) else text
+            parameters.read(names[place] if place < len(names) else None, text)
             for place, text in enumerate(texts_by_position)
         ]
         by_name = {name: parameters.read(name, text) for name, text in texts_by_name.items()}

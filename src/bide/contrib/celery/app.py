@@ -2,25 +2,22 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Any, NoReturn, overload
 
-from bide.consuming.handler import make_handler
+from bide.consuming.handling import Handler
 from bide.contrib.celery.arguments import written
-from bide.contrib.celery.result import AsyncResult, TaskQueues
-from bide.contrib.celery.task import (
+from bide.contrib.celery.options import (
     NO_CANVAS,
-    Task,
-    TaskOptions,
-    check_aware,
-    delay_of,
-    unsupported_option,
+    check_arguments,
+    check_has_tasks,
+    message_options,
 )
-from bide.model.backoff import Backoff
+from bide.contrib.celery.result import AsyncResult
+from bide.contrib.celery.task import Task, TaskOptions
 from bide.model.errors import InvalidArgument, Unsupported
-from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
-from bide.model.times import Duration, to_datetime
+from bide.model.times import Duration
+from bide.queue.arguments import settings_of
+from bide.worker.app import task as tasks
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.registrations import SYNC_CONCURRENCY
@@ -83,12 +80,10 @@ class Celery(App):
             )
         super().__init__(store, lifespan=lifespan)
         self.main = main
-        self.tasks: dict[str, Task] = {}  # type: ignore[assignment]  # as Celery names them
-        """The tasks by name."""
         self._default = queue
         self._lease = lease
         self._concurrency = concurrency
-        self._queues = TaskQueues(queue, self._url, result_ttl)
+        self._settings = settings_of(result_ttl=result_ttl)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
@@ -135,12 +130,17 @@ class Celery(App):
                     "Register it with @app.handler(queue)"
                 )
             module = self.main if function.__module__ == "__main__" else function.__module__
-            name = settings.name or f"{module or '__main__'}.{function.__name__}"
-            if name in self.tasks:
-                raise InvalidArgument(f"a task is named {name} already; give it another name=")
-            task = self.tasks[name] = Task(self, function, name, settings)
-            self._queues.add(settings.queue or self._default)
-            self._register()
+            task = Task(
+                self,
+                self._open_queues,
+                function,
+                self._new_task_name(settings.name or f"{module or '__main__'}.{function.__name__}"),
+                settings.queue or self._default,
+                settings,
+            )
+            handler = task.handler(settings.time_limit, None)
+            self._add_to(task.queue_name, task, handler)
+            self._share_tasks()
             return task
 
         return register if function is None else register(function)
@@ -150,16 +150,7 @@ class Celery(App):
         name: str,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        *,
-        countdown: float | None = None,
-        eta: datetime | None = None,
-        task_id: str | None = None,
-        queue: str | None = None,
-        expires: float | datetime | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
-        attempts: int | None = None,
-        **unknown: Any,
+        **options: Any,
     ) -> AsyncResult:
         """Put a message that calls a task, here or in a program with another app.
 
@@ -168,94 +159,55 @@ class Celery(App):
             args: its positional arguments: JSON, and what Celery's JSON has beside: dates and
                 times, `Decimal`, `UUID`, bytes.
             kwargs: its named arguments.
-            countdown: seconds until it is due; a negative number counts as 0.
-            eta: the time instead; aware.
-            task_id: the id of the message; a second one with it stores nothing.
-            queue: by default that of the task, or of the app.
-            expires: seconds from now, or the time, after which it is not run.
-            priority: 0 to 255; among due messages, higher goes first.
-            headers: text beside it.
-            attempts: how often it is delivered at most; by default as the task says, or 10 times.
-            unknown: Celery's other arguments, which are refused.
+            options: `countdown`: seconds until it is due; a negative number counts as 0.
+                `eta`: the time instead; aware.
+                `task_id`: the id of the message; a second one with it stores nothing.
+                `queue`: by default that of the task, or of the app.
+                `expires`: seconds from now, or the time, after which it is not run.
+                `priority`: 0 to 255; among due messages, higher goes first.
+                `headers`: text beside it.
+                `attempts`: how often it is delivered at most; by default as the task says, or 10
+                times. Celery's other options are refused.
 
         Raises:
             Unsupported: a link, a chord or another part of a canvas is given.
             InvalidArgument: an argument is not known or not valid.
             StoreError: the store failed.
         """
-        if unknown:
-            raise unsupported_option(next(iter(unknown)))
-        check_aware(eta=eta)
-        if not isinstance(args or (), list | tuple):
-            raise InvalidArgument(
-                f"args={args!r} of {name} must be a list or a tuple: args=({args!r},)"
-            )
-        if not isinstance(kwargs or {}, Mapping):
-            raise InvalidArgument(f"kwargs={kwargs!r} of {name} must map names to arguments")
-        known = self.tasks.get(name)
-        name_of_queue = queue or (known and known.options.queue) or self._default
-        if known is not None:
-            known.check_arguments(args or (), kwargs or {})
-        if attempts is None:
-            attempts = ATTEMPTS if known is None else known.attempts
-        if name_of_queue not in self._queues.names:
-            raise InvalidArgument(
-                f"queue={name_of_queue!r} belongs to no task, so no worker of this app would look "
-                f"there; name it in @app.task(queue={name_of_queue!r})"
-            )
-        outcome = self._queues.open(name_of_queue).put(
-            {"args": written(list(args or ())), "kwargs": written(dict(kwargs or {}))},
-            delay=delay_of(countdown) if eta is None else None,
-            at=eta,
-            id=task_id,
-            priority=priority,
-            expires=_after_due(expires, countdown, eta, self.now()),
-            attempts=min(attempts, MAX_ATTEMPTS),
-            headers={**(headers or {}), JOB: name},
-        )
-        return AsyncResult(outcome.id, self._queues, name_of_queue)
-
-    def now(self) -> datetime:
-        """Return the time by the clock of the app's queues, which tests replace."""
-        return to_datetime(self._queues.open(self._default)._clock.now())
+        task = self.tasks.get(name)
+        if isinstance(task, Task):
+            return task.apply_async(args, kwargs, **options)
+        check_arguments(name, args, kwargs)
+        queue_name = options.pop("queue", None) or self._default
+        if queue_name != self._default:
+            check_has_tasks(self, queue_name)
+        # Its parameters are not known here, so arguments by position have no names.
+        body = {
+            "task": name,
+            "args": written(list(args or ())),
+            "kwargs": written(dict(kwargs or {})),
+        }
+        queue = self.queue(queue_name)
+        outcome = queue.put(body, **message_options(**options))
+        return AsyncResult(outcome.id, [queue])
 
     def AsyncResult(self, id: str) -> AsyncResult:
         """Return the handle of a task that was sent."""
-        return AsyncResult(id, self._queues)
+        return AsyncResult(id, [self.queue(name) for name in self._task_queues()])
 
-    def _register(self) -> None:
+    def _task_queues(self) -> list[str]:
+        """Return the names of the queues that tasks may be sent to."""
+        return list(dict.fromkeys([self._default, *(t.queue_name for t in self.tasks.values())]))
+
+    def _share_tasks(self) -> None:
         """Let each queue know each task: any task may be sent to any of them."""
-        for queue in self._queues.names:
-            known = self._queue_handlers.get(queue)
-            for name, task in self.tasks.items():
-                if known is None or name not in known.handlers:
-                    # The task itself says what is retried, and how often.
-                    retry = Backoff(attempts=MAX_ATTEMPTS, on=())
-                    made = make_handler(task.handle, task.options.time_limit, retry)
-                    handler = replace(made, name=name)
-                    self._add(queue, name, handler, self._lease, self._concurrency, {})
-                    known = self._queue_handlers[queue]
+        for queue in self._task_queues():
+            for task in self.tasks.values():
+                queue_handlers = self._queue_handlers.get(queue)
+                if queue_handlers is None or task.name not in queue_handlers.tasks:
+                    handler = self._queue_handlers[task.queue_name].handlers[task.name]
+                    self._add_to(queue, task, handler)
 
-
-def _after_due(
-    expires: float | datetime | None,
-    countdown: float | None,
-    eta: datetime | None,
-    now: datetime,
-) -> timedelta | None:
-    """Return how long after its due time a task may run; Celery counts from when it is sent.
-
-    Raises:
-        InvalidArgument: it expires before it is due, or a time is naive.
-    """
-    if expires is None:
-        return None
-    check_aware(expires=expires, eta=eta)
-    end = expires if isinstance(expires, datetime) else now + timedelta(seconds=expires)
-    due = eta or now + timedelta(seconds=delay_of(countdown) or 0)
-    if end <= due:
-        raise InvalidArgument(
-            f"expires={expires!r} is before the task is due, so it would never run; like Celery's "
-            "it counts from now"
-        )
-    return end - due
+    def _add_to(self, queue: str, task: tasks.Task[..., Any], handler: Handler) -> None:
+        """Let messages of a queue call a task."""
+        self._add_task(queue, task, handler, self._lease, self._concurrency, self._settings)

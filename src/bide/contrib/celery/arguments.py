@@ -1,15 +1,11 @@
-"""The arguments of a call of a task, and how JSON of Celery writes what JSON does not have."""
+"""How Celery's JSON writes what JSON does not have."""
 
-import json
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, NamedTuple
-
-from bide.consuming.outcomes import Bury
-from bide.importing.source import iso_seconds
+from typing import Any
 
 _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),  # it is a date, too
@@ -60,41 +56,3 @@ def revived(value: Any) -> Any:
         raise ValueError(f"a value of the type {value['__type__']}")
     _, _, read = _TYPES[value["__type__"]]
     return read(value["__value__"])
-
-
-class TaskCall(NamedTuple):
-    """The arguments of a call."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    expires: float | None = None
-    """When Celery would no longer run it, in Unix seconds."""
-
-
-def call_of(body: Any) -> TaskCall:
-    """Return the arguments, from a body of this kit or of a task that Celery made.
-
-    Raises:
-        Bury: the body is none of these, or the task is part of a canvas.
-
-    Example:
-        >>> call_of({"args": [42], "kwargs": {}})
-        TaskCall(args=[42], kwargs={}, expires=None)
-        >>> call_of({"task": "shop.expire", "text": '[[42], {}, {"chain": null}]'}).args
-        [42]
-    """
-    try:
-        if "task" not in body:
-            return TaskCall(list(revived(body["args"])), dict(revived(body["kwargs"])))
-        if body.get("content_type", "application/json") != "application/json":
-            raise Bury(f"its arguments are {body['content_type']}, not JSON; Celery can run it")
-        args, kwargs, embed = json.loads(body["text"])
-        canvas = [name for name, value in embed.items() if value]
-        end = body.get("headers", {}).get("expires")
-        expires = None if end is None else iso_seconds(end)
-        args, kwargs = revived(args), revived(kwargs)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise Bury(f"its body is no call of a task ({error!r})") from error
-    if canvas:
-        raise Bury(f"it is part of a canvas ({', '.join(canvas)}); Celery can run it")
-    return TaskCall(args, kwargs, expires)

@@ -1,6 +1,6 @@
-"""The result of a task as Celery's programs ask for it, and the queues that tasks are in."""
+"""The result of a task as Celery's programs ask for it."""
 
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 from bide.contrib.celery.arguments import revived
@@ -9,36 +9,6 @@ from bide.model.errors import NotEnded, NotRemembered
 from bide.model.replies import Outcome
 from bide.model.times import Duration
 from bide.queue.sync import Queue
-
-
-class TaskQueues:
-    """The queues of the tasks of one app.
-
-    Args:
-        default: the queue of tasks that name none.
-        url: of the store.
-        result_ttl: how long results are kept.
-    """
-
-    def __init__(self, default: str, url: str, result_ttl: Duration | None) -> None:
-        self.default = default
-        self.names = [default]
-        self.open = cache(lambda name: Queue(name, url, result_ttl=result_ttl))
-        """Return a queue by its name; each is opened once."""
-
-    def add(self, name: str) -> None:
-        """Make a queue known."""
-        if name not in self.names:
-            self.names.append(name)
-
-    def holding(self, id: str) -> str | None:
-        """Return the queue that has a task, or remembers how it ended."""
-        for name in self.names:
-            queue = self.open(name)
-            if queue.get(id) or queue.history(id):
-                return name
-        return None
-
 
 PART = 60.0
 """Seconds of one wait for a result, when there is no limit."""
@@ -49,12 +19,15 @@ class AsyncResult:
 
     Made by `apply_async`, `delay` and `Celery.AsyncResult`. Results are there if the app was given
     a `result_ttl`.
+
+    Args:
+        id: of the task.
+        queues: those that it may be in.
     """
 
-    def __init__(self, id: str, queues: TaskQueues, queue: str | None = None) -> None:
+    def __init__(self, id: str, queues: Sequence[Queue]) -> None:
         self.id = id
         self._queues = queues
-        self._queue = queue
 
     def __repr__(self) -> str:
         return f"<AsyncResult {self.id}>"
@@ -114,7 +87,10 @@ class AsyncResult:
         return self.state == "FAILURE"
 
     def _home(self) -> Queue:
-        """Return the queue of the task; of one that was sent elsewhere, the one that knows it."""
-        if self._queue is None:
-            self._queue = self._queues.holding(self.id)
-        return self._queues.open(self._queue or self._queues.default)
+        """Return the queue that has the task or remembers it; the first if none does."""
+        if len(self._queues) > 1:
+            for queue in self._queues:
+                if queue.get(self.id) or queue.history(self.id):
+                    self._queues = [queue]
+                    break
+        return self._queues[0]

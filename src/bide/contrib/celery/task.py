@@ -1,21 +1,35 @@
 """A task as Celery's programs write it, with a message of bide behind it."""
 
-import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, NoReturn, Protocol
+from datetime import datetime
+from types import MethodType
+from typing import Any, NamedTuple, NoReturn
 
-from bide.consuming.outcomes import ChosenOutcome, Discard, Retry
-from bide.contrib.celery.arguments import call_of, written
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import ChosenOutcome, Retry
+from bide.contrib.celery.arguments import revived, written
+from bide.contrib.celery.options import (
+    NO_CANVAS,
+    check_arguments,
+    check_aware,
+    check_has_tasks,
+    delay_of,
+    message_options,
+    now,
+)
+from bide.contrib.celery.parameters import CeleryParameters
 from bide.contrib.celery.result import AsyncResult
+from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, Unsupported, WrongContext
 from bide.model.message import MAX_ATTEMPTS
+from bide.model.times import Duration
 from bide.queue.delivery import Delivery
-
-NO_CANVAS = "bide has no canvas; let a task send the next one when it ends"
+from bide.worker.app import task as tasks
+from bide.worker.app.open_queues import OpenQueues
+from bide.worker.app.registrations import Registrations
 
 _WITHIN = "put a message within the transaction, with bide.contrib.django.Queue"
 
@@ -30,8 +44,6 @@ _NOT_THERE = {
     "apply_async_on_commit": _WITHIN,
 }
 """What tasks of Celery have, and what to do instead."""
-
-_CANVAS_OPTIONS = ("link", "link_error", "chain", "chord", "group_id", "add_to_parent")
 
 Exceptions = Sequence[type[BaseException]]
 
@@ -73,59 +85,44 @@ class TaskRequest(NamedTuple):
     delivery: Delivery
 
 
-class SendsTasks(Protocol):
-    """What a task needs of its app."""
-
-    def send_task(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> AsyncResult:
-        """Put a message that calls a task."""
-        ...
-
-    def now(self) -> datetime:
-        """Return the time by the clock of the app's queues."""
-        ...
-
-
-class Task:
-    """A function that messages call: `delay` and `apply_async` put one.
+class Task(tasks.Task[..., Any]):
+    """A task of bide in the words of Celery: `delay` and `apply_async` put a message.
 
     Made by `Celery.task`. Calling it runs the function here and now.
+
+    Args:
+        app: the app that it belongs to.
+        open_queues: opens the queues of its messages.
+        function: is called; with the task before its arguments, if it is bound.
+        name: names the task in messages.
+        queue: of its messages, unless they are sent to another one.
+        options: those of `@app.task`.
     """
 
     def __init__(
-        self, app: SendsTasks, function: Callable[..., Any], name: str, options: TaskOptions
+        self,
+        app: Registrations,
+        open_queues: OpenQueues,
+        function: Callable[..., Any],
+        name: str,
+        queue: str,
+        options: TaskOptions,
     ) -> None:
-        self.app = app
-        self.run = function
-        self.name = name
         self.options = options
         self.max_retries = options.retry_kwargs.get("max_retries", options.max_retries)
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", name)
-        self.__module__ = function.__module__
+        self.run = MethodType(function, self) if options.bind else function
+        """The function."""
         self._request: ContextVar[TaskRequest] = ContextVar("request")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function here and now."""
-        return self.run(self, *args, **kwargs) if self.options.bind else self.run(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<Task {self.name}>"
+        most = MAX_ATTEMPTS if self.max_retries is None else self.max_retries + 1
+        # The task itself says after which errors it is retried, and when.
+        backoff = Backoff(attempts=min(most, MAX_ATTEMPTS), on=())
+        parameters = CeleryParameters(self.run)
+        super().__init__(app, open_queues, self.run, name, queue, parameters, backoff)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
             raise Unsupported(f"{self.name}.{name} is not there: {_NOT_THERE[name]}")
         raise AttributeError(f"a task of bide.contrib.celery has no {name!r}")
-
-    @property
-    def attempts(self) -> int:
-        """How often a message of the task is delivered at most."""
-        return MAX_ATTEMPTS if self.max_retries is None else self.max_retries + 1
 
     @property
     def request(self) -> TaskRequest:
@@ -150,25 +147,22 @@ class Task:
         self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncResult:
         """Put a message that calls the function; see `Celery.send_task`."""
-        own = self.options
-        defaults = {"queue": own.queue, "priority": own.priority, "expires": own.expires}
-        return self.app.send_task(
-            self.name, args, kwargs, attempts=self.attempts, **{**defaults, **options}
-        )
+        check_arguments(self.name, args, kwargs)
+        defaults = {"priority": self.options.priority, "expires": self.options.expires}
+        queue_name = options.pop("queue", None) or self.queue_name
+        check_has_tasks(self.app, queue_name)
+        later = self.later(**message_options(**{**defaults, **options}))
+        queue = self._open_queues.queue(queue_name)
+        outcome = queue.put(later.message(*(args or ()), **(kwargs or {})))
+        return AsyncResult(outcome.id, [queue])
 
-    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function can be called so, as Celery does when a task is sent.
+    def result(self, id: str, *, wait: Duration | None = None) -> Any:
+        """Return what a call has returned; see `Task.result` of bide."""
+        return revived(super().result(id, wait=wait))
 
-        Raises:
-            InvalidArgument: it cannot.
-        """
-        own = (self,) if self.options.bind else ()
-        try:
-            inspect.signature(self.run).bind(*own, *args, **kwargs)
-        except TypeError as error:
-            raise InvalidArgument(
-                f"{self.name} cannot be called with args={args!r} and kwargs={kwargs!r}: {error}"
-            ) from None
+    async def aresult(self, id: str, *, wait: Duration | None = None) -> Any:
+        """Async form of `result`."""
+        return revived(await super().aresult(id, wait=wait))
 
     def retry(
         self,
@@ -208,25 +202,23 @@ class Task:
             raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
         check_aware(eta=eta)
         if eta is not None:
-            countdown = (eta - self.app.now()).total_seconds()
+            countdown = (eta - now()).total_seconds()
         delay = self.options.default_retry_delay if countdown is None else countdown
         raise Retry(_reason(exc), delay=delay_of(delay))
 
-    def handle(self, body: Any, delivery: Delivery) -> Any:
+    def handle(self, handling: Handling) -> Any:
         """Run the function for a message, and return its result.
 
         Raises:
+            Unfit: the function cannot be called with the arguments of the message.
             Discard: Celery has sent it, and it has expired.
         """
-        call = call_of(body)
-        if call.expires is not None and delivery.claimed > call.expires * 1000:
-            end = datetime.fromtimestamp(call.expires, UTC)
-            raise Discard(f"it expired at {end:%Y-%m-%d %H:%M:%S} UTC, before it was run")
-        retries = max(0, delivery.attempt - 1)
-        request = TaskRequest(delivery.id, self.name, call.args, call.kwargs, retries, delivery)
+        args, kwargs = self.parameters.arguments_of(handling)
+        retries = max(0, handling.attempt - 1)
+        request = TaskRequest(handling.id, self.name, args, kwargs, retries, handling)
         with self._running(request):
             try:
-                result = self(*call.args, **call.kwargs)
+                result = self.run(*args, **kwargs)
                 return None if self.options.ignore_result else written(result)
             except ChosenOutcome:
                 raise
@@ -251,31 +243,6 @@ class Task:
             return pause
         longest = min(own.retry_backoff_max, max(1, int(own.retry_backoff)) * 2**retries)
         return random.uniform(0, longest) if own.retry_jitter else longest
-
-
-def delay_of(countdown: float | None) -> float | None:
-    """Return the delay of a message; a countdown to a time that is past is negative."""
-    return 0 if isinstance(countdown, (int, float)) and countdown < 0 else countdown
-
-
-def check_aware(**given: Any) -> None:
-    """Check that times have a time zone; other values pass.
-
-    Raises:
-        InvalidArgument: one has none.
-    """
-    for name, value in given.items():
-        if isinstance(value, datetime) and value.tzinfo is None:
-            raise InvalidArgument(
-                f"{name}={value!r} is naive; give it a time zone, as in datetime.now(UTC)"
-            )
-
-
-def unsupported_option(name: str) -> Unsupported:
-    """Return the error of an option of `apply_async` that Celery has and bide does not."""
-    none = "leave it out, there is no broker; see help(Celery.send_task)"
-    hint = NO_CANVAS if name in _CANVAS_OPTIONS else none
-    return Unsupported(f"apply_async({name}=...) is not there: {hint}")
 
 
 def _reason(error: BaseException | None) -> str:

@@ -18,6 +18,8 @@ from bide.consuming.handler import (
     make_handler,
     name_of,
 )
+from bide.consuming.handling import Handler
+from bide.consuming.parameters import Parameters
 from bide.consuming.queue_handlers import check_decorator
 from bide.consuming.transactions import Within, in_transaction
 from bide.model.backoff import Backoff
@@ -453,32 +455,53 @@ class App(Periodic):
             if inspect.isclass(function) or not callable(function):
                 raise InvalidArgument(f"{function!r} is no function; classes are for @app.job")
             check_is_no_generator(function)
-            task_name = check_name(name or _name_of_task(function), "name")
-            if task_name in self.tasks:
-                raise InvalidArgument(
-                    f"a task is named {task_name!r} already; give this one another name="
-                )
-            queue_name = queue or task_name
+            task_name = self._new_task_name(name or _name_of_task(function))
             task = Task(
                 self,
                 self._open_queues,
                 function,
                 task_name,
-                queue_name,
-                retry=checked_retry(retry) or Backoff(),
-                joins=within is not None,
+                queue or task_name,
+                Parameters(function, joins=within is not None),
+                checked_retry(retry) or Backoff(),
             )
-            self._check_is_new_in(queue_name, task_name)
             handler = task.handler(timeout, warn_after)
             if within is not None:
                 handler = in_transaction(handler, within)
-            self._add(queue_name, task_name, handler, lease, concurrency, settings)
-            # From now on bodies of messages in this queue may name tasks.
-            self._queue_handlers[queue_name].tasks = True
-            self.tasks[task_name] = task
+            self._add_task(task.queue_name, task, handler, lease, concurrency, settings)
             return task
 
         return register if function is None else register(function)
+
+    def _new_task_name(self, name: str) -> str:
+        """Return the name of a new task after a check.
+
+        Raises:
+            InvalidArgument: it is not valid, or a task has it.
+        """
+        name = check_name(name, "name")
+        if name in self.tasks:
+            raise InvalidArgument(f"a task is named {name!r} already; give this one another name=")
+        return name
+
+    def _add_task(
+        self,
+        queue: str,
+        task: Task[..., Any],
+        handler: Handler,
+        lease: Duration,
+        concurrency: int | None,
+        settings: Mapping[str, int],
+    ) -> None:
+        """Let messages of a queue call a task. The arguments are those of `_add`.
+
+        Raises:
+            InvalidArgument: the queue has a plain handler, or work of this name.
+        """
+        self._check_is_new_in(queue, task.name)
+        self._add(queue, task.name, handler, lease, concurrency, settings)
+        self._queue_handlers[queue].tasks.add(task.name)
+        self.tasks[task.name] = task
 
     def queue(self, name: str, **options: Any) -> Queue:
         """Return a queue in the store of this app. It is opened once, and shared.

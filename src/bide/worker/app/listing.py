@@ -44,6 +44,4 @@ def _kind_of(app: App, queue: str, name: str | None) -> str:
         return "schedule"
     if name is None:
         return "handler"
-    # A job of another queue may have the name of a task.
-    task = app.tasks.get(name)
-    return "task" if task is not None and task.queue_name == queue else "job"
+    return "task" if name in app.queue_handlers[queue].tasks else "job"

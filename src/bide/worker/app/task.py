@@ -4,15 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from bide.consuming.handler import (
-    WITHIN,
-    checked_retry,
-    is_coroutine_function,
-    name_of,
-    seconds_of,
-)
+from bide.consuming.handler import is_coroutine_function, name_of, seconds_of
 from bide.consuming.handling import Handler, Handling
-from bide.consuming.parameters import Parameters
+from bide.consuming.parameters import TaskParameters
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message, NewMessage
@@ -44,9 +38,8 @@ class Task(Generic[P, R]):
         function: is called.
         name: names the task in messages.
         queue: of its messages.
-        retry: the delays after errors, and the number of attempts.
-        joins: whether the worker opens a transaction for each call, which a parameter named
-            `within` takes.
+        parameters: those of the function.
+        backoff: the delays after errors, and the number of attempts.
 
     Example:
         >>> import bide
@@ -69,24 +62,24 @@ class Task(Generic[P, R]):
         function: Callable[P, R],
         name: str,
         queue: str,
-        retry: Backoff,
-        joins: bool = False,
+        parameters: TaskParameters,
+        backoff: Backoff,
     ) -> None:
         self.app = app
         """The app that it belongs to."""
         self.name = name
         """Names the task in messages."""
-        self.parameters = Parameters(function, joins=joins)
+        self.parameters = parameters
         """What it takes."""
         self.queue_name = queue
         """Names the queue of its messages."""
-        self.retry = retry
+        self.backoff = backoff
         """The delays after errors, and the number of attempts."""
         self._open_queues = open_queues
         self._function = function
         self._at_once = self.later()
         """What `put` and `message` use: calls that are due at once, with the usual options."""
-        # Not what its `__dict__` has: an attribute such as `retry` would replace that of the task.
+        # Not what its `__dict__` has: its attribute `name` would replace that of the task.
         update_wrapper(self, function, updated=())
 
     # `self` is by position only, so that a function may have a parameter of this name.
@@ -152,7 +145,7 @@ class Task(Generic[P, R]):
             "id": id,
             "priority": priority,
             "expires": expires,
-            "attempts": self.retry.attempts if attempts is None else attempts,
+            "attempts": self.backoff.attempts if attempts is None else attempts,
             "group": group,
             "headers": headers,
             "latest": latest,
@@ -295,26 +288,25 @@ class Task(Generic[P, R]):
 
     def handler(self, timeout: Duration | None, warn_after: Duration | None) -> Handler:
         """Return the handler that calls the function for a message."""
-        function, parameters = self._function, self.parameters
-
-        def call(handling: Handling) -> Any:
-            arguments = parameters.decode(handling.message)
-            if parameters.delivery is not None:
-                arguments[parameters.delivery] = handling
-            if parameters.takes_within:
-                arguments[WITHIN] = handling.connection
-            return function(**arguments)  # type: ignore[call-arg]
-
         return Handler(
-            name_of(function),
-            call,
-            is_coroutine_function(function),
+            name_of(self._function),
+            self.handle,
+            is_coroutine_function(self._function),
             timeout=seconds_of(timeout),
             warn_after=seconds_of(warn_after, "warn_after"),
-            retry=checked_retry(self.retry) or Backoff(),
-            check=parameters.decode,
-            takes=str(parameters),
+            retry=self.backoff,
+            check=self.parameters.decode,
+            takes=str(self.parameters),
         )
+
+    def handle(self, handling: Handling) -> Any:
+        """Call the function for a message; of an async one, return what is to be awaited.
+
+        Raises:
+            Unfit: the function cannot be called with the arguments of the message.
+        """
+        args, kwargs = self.parameters.arguments_of(handling)
+        return self._function(*args, **kwargs)
 
 
 class Later(Generic[P]):
