@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "one attempt too many",
         LEASES,
-        "tried.attempt < tried.attempts",
-        "tried.attempt <= tried.attempts",
+        "attempted.attempt < attempted.attempts",
+        "attempted.attempt <= attempted.attempts",
     ),
     Mutant(
         "release counts an attempt",
@@ -90,8 +90,8 @@ MUTANTS = [
     Mutant(
         "revive keeps the attempts",
         UNHELD,
-        "replace(after, attempt=0, asked=asked)",
-        "replace(after, asked=asked)",
+        "replace(after, attempt=0, asked=asked_due)",
+        "replace(after, asked=asked_due)",
     ),
     Mutant(
         "a replaced one loses its place",
@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant(
         "resuming wakes nobody",
         CHANGING,
-        "queue.lines.configure(command) or resumed",
-        "queue.lines.configure(command)",
+        "limits_changed or resumed",
+        "limits_changed",
     ),
     Mutant(
         "a cursor stays on its message",
@@ -162,8 +162,8 @@ MUTANTS = [
     Mutant(
         "a dry run forgets",
         CHANGING,
-        "queue = store.look(command.queue)\n        held =",
-        "queue = store.open(command.queue)\n        held =",
+        "queue = store.look(command.queue)\n        held_count =",
+        "queue = store.open(command.queue)\n        held_count =",
     ),
     Mutant(
         "next does not see leases",
