@@ -101,7 +101,17 @@ class ManualConsumer(Consumer):
         reply = await self._store_client.once(Claimed, command)
         if not reply.messages:
             return reply.next
-        self.start(reply)
+        lane = self._store_client.lane
+        lane.overhear(self._overheard)  # first: a handler may be stopped as soon as it runs
+        try:
+            self.start(reply)
+            await self._settle_started(patience)
+        finally:
+            lane.stop_listening(self._overheard)
+        return self._handled.pop(0)
+
+    async def _settle_started(self, patience: float) -> None:
+        """Settle what was started; release what does not end in time."""
         try:
             await self._settle_all(patience)
         except (TimeoutError, asyncio.CancelledError) as error:
@@ -118,17 +128,11 @@ class ManualConsumer(Consumer):
                 f"{stuck} did not end within {patience:g} s of real time. Does it wait for "
                 "something that the test does not do? The fake clock does not move meanwhile"
             ) from None
-        return self._handled.pop(0)
 
     async def _settle_all(self, patience: float) -> None:
-        lane = self._store_client.lane
-        lane.overhear(self._overheard)
-        try:
-            async with asyncio.timeout(patience):
-                chores = self.settle(), self.look_at_hinted(), self.store_reports()
-                await first_of(self.until_quiet(), *chores)
-        finally:
-            lane.stop_listening(self._overheard)
+        async with asyncio.timeout(patience):
+            chores = self.settle(), self.look_at_hinted(), self.store_reports()
+            await first_of(self.until_quiet(), *chores)
 
     def _ended(self, handling: Handling, error: BaseException | None) -> None:
         self._raised[handling] = error
