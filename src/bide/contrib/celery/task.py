@@ -26,7 +26,6 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, Unsupported, WrongContext
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.times import Duration
-from bide.queue.delivery import Delivery
 from bide.worker.app import task as tasks
 from bide.worker.app.open_queues import OpenQueues
 from bide.worker.app.registrations import Registrations
@@ -82,7 +81,7 @@ class TaskRequest(NamedTuple):
     kwargs: Mapping[str, Any]
     retries: int
     """The attempts before this one, also those that ended with the death of a worker."""
-    delivery: Delivery
+    delivery: Handling
 
 
 class Task(tasks.Task[..., Any]):
