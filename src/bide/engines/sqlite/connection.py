@@ -23,6 +23,7 @@ PAUSE, LONG_PAUSE = 0.000_5, 0.005
 when another process seems to keep it."""
 
 CACHE_KIB = 16 * 1024
+"""The memory for pages of a file, for each connection, in KiB."""
 LOG_BYTES = 64 * 1024 * 1024
 """To this size the log is cut after a long read transaction elsewhere has let it grow.
 
@@ -30,7 +31,9 @@ A longer log is copied into the file while no process writes: if several process
 pause, the checkpoint after a commit never reaches the end of the log.
 """
 
-CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
+CHECKPOINT_PAGES = 4_000
+"""Pages of the log, of 4 KiB, between two checkpoints. A random load changes the same pages again
+and again: the longer the log, the fewer times they are copied into the file."""
 
 
 def connect(
@@ -87,6 +90,12 @@ def connect(
 
 
 def _refuse_bad_place(path: Path) -> None:
+    """Refuse a path where no file can be, with an error that says what to do.
+
+    Raises:
+        StoreUnavailable: it is a directory, or in none.
+        StoreReadOnly: no file can be made there.
+    """
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a directory; name a file in it: {path / 'bide.db'}")
     if not path.parent.is_dir():
@@ -112,10 +121,11 @@ def _create(path: Path, mode: int) -> None:
     except FileExistsError:
         return
     os.close(descriptor)
-    os.chmod(file, mode)
+    os.chmod(file, mode)  # the umask, which `os.open` respects, may have taken rights away
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
+    """Make or migrate the tables if needed, and set how the file is written."""
     current = is_current(connection.execute, path)
     # A copy made by VACUUM INTO or from a dump has left this mode; an application's file may have
     # never been in it.
@@ -124,7 +134,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None
         return
     with connection:  # this commits or rolls back
         connection.execute("BEGIN IMMEDIATE")
-        if not is_current(connection.execute, path):
+        if not is_current(connection.execute, path):  # else another process was faster
             migrate(connection.execute, path)
 
 
@@ -136,10 +146,16 @@ def patiently(
     SQLite's own waiting sleeps longer and longer, up to 0.1 s: beside a process that writes without
     pause the others would wait for seconds. It also refuses some statements without waiting.
 
+    Args:
+        run: executes a statement.
+        timeout: in seconds.
+        statement: to be executed.
+        parameters: of the statement.
+
     Raises:
         sqlite3.OperationalError: the store was busy for `timeout` seconds.
     """
-    start: float | None = None
+    start: float | None = None  # read when it must wait: mostly it need not
     while True:
         try:
             return run(statement, parameters)
@@ -174,23 +190,19 @@ def is_of_handler(error: Exception) -> bool:
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
     """Return whether SQLite refused because others have the lock."""
+    # The low byte of an extended code is the primary one.
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def translate(error: Exception, path: Path, timeout: float) -> StoreError:
-    """Return an error of SQLite or the file system as one that names the cause and the fix."""
-    code = getattr(error, "sqlite_errorcode", 0) or 0
-    kind = sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else code & 0xFF
-    if kind == sqlite3.SQLITE_CANTOPEN and os.access(path, os.R_OK):
-        # Even a reader needs the log.
-        kind = kind if os.access(path.resolve().parent, os.W_OK) else sqlite3.SQLITE_READONLY
-    # SQLite's error may quote bytes of a damaged page, which are no text.
-    if code == sqlite3.SQLITE_IOERR_SHORT_READ or isinstance(error, UnicodeDecodeError):
-        kind = sqlite3.SQLITE_CORRUPT
-    # There is no room for the index of the log; or a file is as large as it may be.
-    if code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE):
-        kind = sqlite3.SQLITE_FULL
-    match kind:
+    """Return an error of SQLite or the file system as one that names the cause and the fix.
+
+    Args:
+        error: what was raised.
+        path: of the store.
+        timeout: how many seconds the command waited for other processes.
+    """
+    match _primary_code(error, path):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.StoreBusy(
                 f"another process, or an open transaction of this one, kept {path} locked for "
@@ -232,7 +244,24 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
         case sqlite3.SQLITE_IOERR:
             return StoreError(
                 f"reading or writing {path} failed in the operating system ({error}, "
-                f"{getattr(error, 'sqlite_errorname', code)}); is the disk full, gone, or a "
+                f"{getattr(error, 'sqlite_errorname', 'no code')}); is the disk full, gone, or a "
                 "network drive?"
             )
     return StoreError(f"SQLite refused to work on {path}: {error}")
+
+
+def _primary_code(error: Exception, path: Path) -> int:
+    """Return the code of SQLite that says best what was wrong; 0 if there is none."""
+    extended_code = getattr(error, "sqlite_errorcode", 0) or 0
+    # SQLite's error may quote bytes of a damaged page, which are no text.
+    if extended_code == sqlite3.SQLITE_IOERR_SHORT_READ or isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
+    # There is no room for the index of the log; or a file is as large as it may be.
+    if extended_code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE):
+        return sqlite3.SQLITE_FULL
+    code = sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else extended_code & 0xFF
+    if code == sqlite3.SQLITE_CANTOPEN and os.access(path, os.R_OK):
+        # Even a reader needs the log, which is made in the same folder.
+        is_writable = os.access(path.resolve().parent, os.W_OK)
+        return code if is_writable else sqlite3.SQLITE_READONLY
+    return code

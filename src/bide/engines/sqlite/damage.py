@@ -51,21 +51,25 @@ def repair(session: Session, name: str) -> None:
     """Make dead letters of the messages that a claim would take and cannot read."""
     queue = session.look(name)
     id, run = queue.row.id, queue.run
-    most = -1 if queue.row.limited else PROMOTE  # the first message of any line may be taken
+    # In a limited queue, the first message of any line may be taken: so all are looked at.
+    most = -1 if queue.row.limited else PROMOTE
     for state, reach in ((READY, EVERYTHING), (DELAYED, delayed_reach(session.now))):
         for row, record in _unreadable(run(SQL.pick, (id, state, reach, most))):
-            due, behind = record.rank // PRIORITIES, record.rank % PRIORITIES
+            # The rank is in another table, and says what these columns were.
             if state == READY:
-                due, behind = record.rank % STRIPE, record.rank // STRIPE
-            _bury(queue, row, record, due, MAX_PRIORITY - behind)
+                due, priority = record.rank % STRIPE, MAX_PRIORITY - record.rank // STRIPE
+            else:
+                due, priority = record.rank // PRIORITIES, MAX_PRIORITY - record.rank % PRIORITIES
+            _bury(queue, row, record, due=due, priority=priority)
     for row, record in _unreadable(run(SQL.lapsed_whole, (id, session.now, PROMOTE))):
         queue.row.lapsed += 1
-        _bury(queue, row, record, session.now, 0)
+        _bury(queue, row, record, due=session.now, priority=0)
     if queue.row.limited:  # the group may be unreadable, and so the line unknown
         queue.lines.rebuild()
 
 
 def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
+    """Return those of some rows that cannot be read, each with its columns as a record."""
     unreadable = []
     for row in rows:
         try:
@@ -78,7 +82,7 @@ def _unreadable(rows: Iterable[Any]) -> list[tuple[Any, Record]]:
     return unreadable
 
 
-def _bury(queue: SqliteQueue, row: Any, record: Record, due: int, priority: int) -> None:
+def _bury(queue: SqliteQueue, row: Any, record: Record, *, due: int, priority: int) -> None:
     """Make a dead letter of a message: its body is what its row says, all else is readable."""
     _log.error(
         "the row of message %r in queue %r cannot be read: it is a dead letter now, with what the "

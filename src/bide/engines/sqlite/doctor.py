@@ -69,10 +69,10 @@ def _mounts() -> list[tuple[str, str]]:
 
 def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
     """Check the place of the file, its permissions, and how it is written."""
-    over = [(point, kind) for point, kind in _mounts() if path.is_relative_to(point)]
-    _, kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))
-    info, folder = path.stat(), stat.S_IMODE(path.parent.stat().st_mode)
-    free, size = shutil.disk_usage(path.parent).free, info.st_size
+    mounts = [(point, kind) for point, kind in _mounts() if path.is_relative_to(point)]
+    _, file_system = max(mounts, key=lambda mount: len(mount[0]), default=("", ""))  # the innermost
+    status, folder_mode = path.stat(), stat.S_IMODE(path.parent.stat().st_mode)
+    free, size = shutil.disk_usage(path.parent).free, status.st_size
     with path.open("rb") as file:  # not by SQLite, which would leave files behind
         head = file.read(20)
     if not head.startswith(b"SQLite format 3\0"):
@@ -81,23 +81,23 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
     modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
     checks: list[Check] = [
         (
-            kind in _NETWORK,
+            file_system in _NETWORK,
             "danger",
-            f"{path} is on a network drive ({kind})",
+            f"{path} is on a network drive ({file_system})",
             "locks may not hold between machines: messages are delivered twice, the file breaks",
             "move it to a local disk, or use PostgreSQL or Redis for several machines",
         ),
         (
-            kind in _MEMORY,
+            file_system in _MEMORY,
             "danger",
-            f"{path} is in memory ({kind})",
+            f"{path} is in memory ({file_system})",
             "all messages are lost when the machine restarts",
             "move it to a disk",
         ),
         (
-            info.st_nlink > 1,
+            status.st_nlink > 1,
             "warning",
-            f"{path} has {info.st_nlink} names (hard links)",
+            f"{path} has {status.st_nlink} names (hard links)",
             "processes that open it by different names do not see each other's changes: messages "
             "are lost, and the file may break",
             "let all use one name, and remove the others; symbolic links are harmless",
@@ -113,9 +113,10 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
             for file, mode in modes.items()
         ),
         (
-            bool(folder & 0o002) and not folder & stat.S_ISVTX,
+            # With the sticky bit, as of /tmp, users may delete only files of their own.
+            bool(folder_mode & 0o002) and not folder_mode & stat.S_ISVTX,
             "danger",
-            f"all users may change the folder {path.parent} (mode {folder:04o})",
+            f"all users may change the folder {path.parent} (mode {folder_mode:04o})",
             "others delete or replace the store",
             f"chmod o-w {path.parent}",
         ),
@@ -135,7 +136,7 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
             "free some space, or move the store",
         ),
         (
-            head[18:20] != b"\2\2",
+            head[18:20] != b"\2\2",  # the versions of the format to write and to read: 2 is WAL
             "danger",
             f"another program changed how {path} is written (no journal_mode=wal)",
             "readers and writers block each other; a crash may lose what was confirmed",
@@ -154,24 +155,25 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     """Check pages and rows, without leaving files of SQLite's behind."""
-    until, made = time.monotonic() + longest, len(STEPS)
+    until = time.monotonic() + longest  # in seconds
+    known_version = len(STEPS)
     connection = open_to_look(path)
     connection.text_factory = lambda text: text.decode(errors="backslashreplace")
     connection.set_progress_handler(lambda: time.monotonic() > until, 1_000)
     try:
         faults = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
-        version = made if faults else recorded_version(connection.execute, path)
-        known = not faults and version == made
-        rows = [id for (id,) in connection.execute(_DAMAGED_ROWS)] if known else []
+        version = known_version if faults else recorded_version(connection.execute, path)
+        has_known_tables = not faults and version == known_version
+        rows = [id for (id,) in connection.execute(_DAMAGED_ROWS)] if has_known_tables else []
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             yield too_large(str(path), longest)
             return
-        faults, rows, version = [str(error)], [], made
+        faults, rows, version = [str(error)], [], known_version
     finally:
         connection.close()
-    if version != made:
-        yield other_version(f"of {path} ", version, made, "this bide opens it")
+    if version != known_version:
+        yield other_version(f"of {path} ", version, known_version, "this bide opens it")
     if faults:
         yield Finding(
             "danger",

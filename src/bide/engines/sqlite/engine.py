@@ -78,12 +78,16 @@ class SqliteEngine:
         self._read_only = read_only
         self._mode = mode
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
-        self._room = 0  # bytes that may be added before the next check of the disk
+        self._room = 0
+        """How many bytes may be added before the next check of the disk."""
         self._notifier: PipeNotifier | None = None
         self._next_hint = 0.0
-        self._ends: Sequence[str] = ()  # of messages, in the last transaction
+        """When to look again whether another process listens, by the monotonic clock."""
+        self._ends: Sequence[str] = ()
+        """The ends of messages in the last transaction, by their names (see `end_of`)."""
         self._unreturned: tuple[Sequence[Command], Sequence[object]] = ((), ())
-        """The commands of the last call and their outcomes, until it returns these."""
+        """The commands of the last call and their outcomes, until it returns these: if it is
+        interrupted before, no caller knows what its claims have leased."""
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._files = Files(self._path)
@@ -126,7 +130,7 @@ class SqliteEngine:
         except BideError:  # the caller gets the outcomes with it
             self._unreturned = (), ()
             raise
-        self._unreturned = (), ()
+        self._unreturned = (), ()  # as late as possible: from here on the caller has them
         return replies
 
     def _transact(
@@ -197,13 +201,15 @@ class SqliteEngine:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if not adds:
             return False
-        room, on_disk = free_room(self._files.real), free_room(self._files.real, 0.5)
-        ((pages,), (size,)) = (
-            connection.execute(f"PRAGMA {name}").fetchone()
-            for name in ("freelist_count", "page_size")
-        )
-        # What was deleted leaves pages in the file that are used again.
-        if room is None or on_disk is None or (room + pages * size >= adds and on_disk >= adds):
+        room = free_room(self._files.real)
+        room_of_log = free_room(self._files.real, reserve=0.5)
+        (free_pages,) = connection.execute("PRAGMA freelist_count").fetchone()
+        (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+        if room is None or room_of_log is None:  # the file system does not say
+            return False
+        # What was deleted leaves pages in the file that are used again. But each change goes to the
+        # log first, for which half of the reserve may be used.
+        if room + free_pages * page_size >= adds and room_of_log >= adds:
             return False
         raise StoreFull(
             f"the disk that holds {self._path} is full except for the room that deleting and "
@@ -263,6 +269,7 @@ class SqliteEngine:
         self.leave()
 
     def _open(self) -> sqlite3.Connection:
+        """Open the file that has the name now, and note which one that is."""
         before, files = self._files, Files(self._path)
         new = "" if files.file else ", a new and empty one"
         self._listeners = folder_of(files.real)
@@ -300,14 +307,15 @@ class SqliteEngine:
         if self._closed:
             raise Closed("this engine was closed")
         connection = self._connection
-        if connection is not None and not self._files.moved:
+        if connection is not None and self._files.moved:
+            self._files.keep_log_from_successor(connection, self._timeout)
+            self.leave()
+            connection = None
+        if connection is None:
+            connection = self._open()
+        else:
             self._files.refuse_lost(connection)
             self._checked = time.monotonic()
-        else:
-            if connection is not None:
-                self._files.keep_log_from_successor(connection, self._timeout)
-            self.leave()
-            connection = self._open()
         if not self._read_only:
             if self._files.log_size > LOG_BYTES:
                 with suppress(sqlite3.OperationalError):  # busy or full: the next check is soon
@@ -317,15 +325,19 @@ class SqliteEngine:
 
 
 def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) -> list[Reply] | None:
-    """Put one simple message without a transaction around it: see `put_one`."""
+    """Put one simple message without a transaction around it: see `put_one`.
+
+    Returns:
+        `None`, with nothing done, if it is not simple, or another process has the store: then a
+        transaction waits for it.
+    """
+    now = time.time_ns() // 1_000_000 if now is None else now
     try:
-        reply = put_one(
-            connection.execute, command, time.time_ns() // 1_000_000 if now is None else now
-        )
+        reply = put_one(connection.execute, command, now)
     except sqlite3.OperationalError as error:
         if not is_busy(error):
             raise
-        return None  # the transaction waits
+        return None
     return None if reply is None else [reply]
 
 
@@ -347,6 +359,9 @@ def bytes_added(commands: Sequence[Command]) -> int:
     return size
 
 
+# The content counts twice: it is written to the log, and from there to the file.
+
+
 def _added_by_put(command: Put) -> int:
     items = command.items
     return PER_MESSAGE * len(items) + 2 * sum(map(size_of, items))
@@ -360,7 +375,7 @@ def _added_by_edit(command: Edit) -> int:
 
 def _added_by_failure(command: BuryCommand | RetryCommand) -> int:
     if isinstance(command, RetryCommand) and command.release:
-        return 0
+        return 0  # also on a full disk, workers can return what they do not handle
     return (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
 
 
@@ -370,3 +385,4 @@ _ADDED: dict[type[Command], Callable[[Any], int]] = {
     BuryCommand: _added_by_failure,
     RetryCommand: _added_by_failure,
 }
+"""What computes about how many bytes a command adds, for each type that adds some."""

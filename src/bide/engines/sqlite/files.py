@@ -17,6 +17,7 @@ from bide.model.errors import StoreCorrupt, StoreUnavailable
 from bide.model.forks import in_child
 
 Identity = tuple[int, int]
+"""The device of a file, and its number there."""
 
 
 def identity(path: Path) -> Identity | None:
@@ -34,6 +35,7 @@ _open: "weakref.WeakSet[Files]" = weakref.WeakSet()
 """Those that engines of this process have open."""
 
 _inherited: set[Identity] = set()
+"""Files that were open in the parent of this process when it was forked."""
 
 
 @in_child
@@ -67,6 +69,7 @@ class Files:
             self.real.with_name(f"{self.real.name}{end}") for end in ("-wal", "-shm")
         )
         self._beside: dict[Path, Identity | None] = {}
+        """The log and its index, as they were when the file was opened; `None`: not there."""
 
     def opened(self) -> None:
         """Note what is there now, after the file was opened."""
@@ -121,8 +124,8 @@ class Files:
         Raises:
             StoreUnavailable: it cannot be deleted.
         """
-        before = self._beside[self._log]
-        if before is None or identity(self._log) != before:
+        log = self._beside[self._log]
+        if log is None or identity(self._log) != log:  # it went away together with the file
             return
         if identity(self.real) == self.file:  # only a symbolic link is another one
             return
@@ -131,7 +134,7 @@ class Files:
             # Another process that does the same is done now, or waits for this one.
             patiently(connection.execute, timeout, "BEGIN IMMEDIATE")
         try:
-            if identity(self._log) == before:
+            if identity(self._log) == log:
                 self._log.unlink()
                 self._index.unlink(missing_ok=True)
         except OSError as error:

@@ -53,8 +53,8 @@ class SqliteGuest:
             try:
                 if not is_current(connection.execute, self._path):
                     migrate(connection.execute, self._path)
-                at = time.time_ns() / 1e6 if now is None else now
-                session = Session(cast("sqlite3.Connection", connection), at)
+                now_ms = time.time_ns() / 1e6 if now is None else now
+                session = Session(cast("sqlite3.Connection", connection), now_ms)
                 replies = cast("list[Reply]", session.carry_out(commands))
                 session.save()
             except BaseException:
@@ -91,13 +91,15 @@ class SqliteGuest:
     def _compare(self, connection: DbApi) -> None:
         """Raise unless the connection is to the file of the store."""
         files = connection.execute("PRAGMA database_list").fetchall()
-        theirs = next(file for _, name, file in files if name == "main")
+        users_file = next(file for _, name, file in files if name == "main")
         try:
-            same = bool(theirs) and os.path.samefile(self._path, theirs)  # `Path`'s takes longer
+            # Not by `Path`, whose method takes longer.
+            is_same_file = bool(users_file) and os.path.samefile(self._path, users_file)
         except FileNotFoundError:
-            same = False
-        if not same:
+            is_same_file = False
+        if not is_same_file:
+            place = users_file or "a database in memory"
             raise WrongConnection(
-                f"the connection given as within= is to {theirs or 'a database in memory'}, and "
-                f"the store is {self._path}; give a connection to that file, or put without within="
+                f"the connection given as within= is to {place}, and the store is {self._path}; "
+                "give a connection to that file, or put without within="
             )

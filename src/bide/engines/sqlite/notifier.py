@@ -58,7 +58,8 @@ class PipeNotifier:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pipe, self.address = _make(path)
-        self._lock = threading.Lock()
+        """The descriptor of the pipe (-1: it is closed), and its path."""
+        self._lock = threading.Lock()  # held while the pipe is replaced or closed
         self._closed = False
 
     @property
@@ -73,10 +74,10 @@ class PipeNotifier:
                 self._replace_deleted()
                 continue
             data, hints = b"", []
-            with suppress(BlockingIOError):  # somebody else has read it, such as a copying tool
+            with suppress(BlockingIOError):  # another program has read it, such as a copying tool
                 data = os.read(self._pipe, _CAPACITY)
             for line in data.splitlines():
-                # Some lines may not be bide's.
+                # Other programs may write to the pipe, too.
                 with suppress(msgspec.DecodeError, UnicodeDecodeError):
                     hints.append(_decode(line))
             if hints and not self._closed:
@@ -88,7 +89,7 @@ class PipeNotifier:
         return []
 
     def _replace_deleted(self) -> None:
-        """Make another pipe if somebody has deleted this one, which no sender finds any more."""
+        """Make another pipe if this one was deleted: no sender finds it any more."""
         if self.is_listening:
             return
         try:
@@ -113,7 +114,7 @@ class PipeNotifier:
 
 
 def _make(path: Path) -> tuple[int, str]:
-    """Return a new pipe beside the file, and its address."""
+    """Return the descriptor of a new pipe beside the file, and its path."""
     folder = folder_of(path)
     # Random, not the process id: in two containers both may be process 1.
     address = f"{folder}/{secrets.token_hex(4)}"
@@ -169,6 +170,9 @@ def wakes_of(
         commands: that were executed.
         outcomes: of them, in their order.
         ends: of messages, in their transaction.
+
+    Returns:
+        Times in Unix milliseconds, by the names of queues; 0 by the names of ends (`end_of`).
     """
     wakes: dict[str, int] = {}
     for command, reply in zip(commands, outcomes, strict=True):
@@ -183,8 +187,8 @@ def send_hints(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -
 
     Args:
         path: the file.
-        wakes: the time from which something can be claimed, by queue.
-        own: the notifier of this process, which needs no hint.
+        wakes: as `wakes_of` returns them.
+        own: the notifier of this process, which needs no hint; `None`: it has none.
 
     Raises:
         OSError: nothing listens.

@@ -31,6 +31,11 @@ def together(command: Command) -> bool | None:
 def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
     """Put one simple message with one statement: half the time of a transaction of several.
 
+    Args:
+        run: runs a statement.
+        command: the put.
+        now: in Unix milliseconds.
+
     Returns:
         `None`, with nothing done, if it is not simple: it has headers or a history, its id exists,
         or its queue is new or remembers messages.
@@ -77,20 +82,24 @@ def put_all(
         puts: to be executed.
         stores_new: their key.
     """
-    queues: dict[str, list[Put]] = defaultdict(list)
+    by_queue: dict[str, list[Put]] = defaultdict(list)
     for command in puts:
-        queues[command.queue].append(command)
+        by_queue[command.queue].append(command)
     replies = {
-        name: iter(_put_into(make(name), commands, stores_new)) for name, commands in queues.items()
+        name: iter(_put_into(make(name), commands, stores_new=stores_new))
+        for name, commands in by_queue.items()
     }
-    return [next(replies[command.queue]) for command in puts]
+    return [next(replies[command.queue]) for command in puts]  # in the order of the puts
 
 
-def _put_into(queue: SqliteQueue, commands: Sequence[Put], stores_new: bool) -> list[Reply]:
-    """Store the new messages with one statement, then the others in the order of the puts."""
+def _put_into(queue: SqliteQueue, commands: Sequence[Put], *, stores_new: bool) -> list[Reply]:
+    """Store the new messages with one statement, then the others in the order of the puts.
+
+    Each item has a sequence number, counted on from `base`, also those that are not stored.
+    """
     items = [item for command in commands for item in command.items]
     base = queue.number(SQL.last_seq)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}  # by sequence number
     if stores_new:
         outcomes = _store_new(queue, items, base)
     if len(outcomes) < len(items):
@@ -98,8 +107,8 @@ def _put_into(queue: SqliteQueue, commands: Sequence[Put], stores_new: bool) -> 
     in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]
     if len(commands) == 1:
         return [outcomes_of(in_order)]
-    rest = iter(in_order)
-    return [outcomes_of([next(rest) for _ in command.items]) for command in commands]
+    remaining = iter(in_order)
+    return [outcomes_of([next(remaining) for _ in command.items]) for command in commands]
 
 
 def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int, Outcome]:
@@ -119,14 +128,14 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
     rows = map(row_of, seqs, repeat(row.id), items, item_dues, repeat(now))
     count = queue.run_many(SQL.insert_message, rows).rowcount
     new: Iterable[tuple[int, Item, int]] = zip(seqs, items, item_dues, strict=True)
-    if count < len(items):
+    if count < len(items):  # the statement leaves out ids that exist
         stored = {seq for (seq,) in queue.run(SQL.seqs_after, (base,))}
-        new = [each for each in new if each[0] in stored]
+        new = [(seq, item, due) for seq, item, due in new if seq in stored]
     outcomes: dict[int, Outcome] = {}
     dues: list[int] = []
-    weighted = 0
+    has_priorities = False
     for seq, item, due in new:
-        weighted |= item.priority
+        has_priorities = has_priorities or item.priority > 0
         if item.died is not None:
             queue.run(SQL.insert_aside, (seq, row.id, DEAD, item.died))
             outcomes[seq] = Outcome(item.id, True, "dead", due, item.died)
@@ -135,12 +144,12 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
             outcomes[seq] = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
     queue.run(SQL.delay_after, (base,))
     queue.count_hours(dues, 1)
-    dead = len(outcomes) - len(dues)
+    dead_count = len(outcomes) - len(dues)
     row.delayed += len(dues)
-    row.dead += dead
-    row.died += dead
+    row.dead += dead_count
+    row.died += dead_count
     row.put += len(outcomes)
-    if weighted:
+    if has_priorities:
         row.weighted = 1
     return outcomes
 
@@ -149,8 +158,12 @@ def _put_others(
     queue: SqliteQueue, commands: Sequence[Put], base: int, outcomes: dict[int, Outcome]
 ) -> None:
     """Put the items that are not stored as new messages, and add their outcomes."""
-    put = [(command, item) for command in commands for item in command.items]
-    others = [(seq, *each) for seq, each in enumerate(put, base + 1) if seq not in outcomes]
+    pairs = [(command, item) for command in commands for item in command.items]
+    others = [
+        (seq, command, item)
+        for seq, (command, item) in enumerate(pairs, base + 1)
+        if seq not in outcomes
+    ]
     bodies = any(command.if_version is not None for command in commands)
     size = WHOLE_PART if bodies else PART
     for start in range(0, len(others), size):
@@ -161,7 +174,10 @@ def _put_others(
 
 
 def _put_again(queue: SqliteQueue, records: dict[str, Record], command: Put, item: Item) -> Outcome:
-    """Put an item whose id exists, or that is not stored as a new message."""
+    """Put an item whose id exists, or that is not stored as a new message.
+
+    `records` has those of the part by id; what changes here, the next item sees there.
+    """
     record = records.get(item.id)
     if record is None:
         return Outcome(item.id, False)

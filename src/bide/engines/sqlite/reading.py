@@ -45,7 +45,11 @@ from bide.model.replies import AHEAD, FLOW, Flow, Pause, Sizes
 from bide.model.times import HOUR_MS
 
 _BY_ID = "id:"
+"""The beginning of cursors of scans in the order of ids: the id of the last message follows."""
+
 _BEHIND_IDS = "\U0010ffff" * MAX_NAME
+"""A text that comes after any id."""
+
 _SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
     None: SQL.scan_group,
     "delayed": SQL.scan_pending,
@@ -54,7 +58,10 @@ _SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
     "returned": SQL.scan_returned,
     "rest": SQL.scan_rest,
 }
+"""The statement of each phase of a scan; other phases have `scan_aside`."""
+
 _NOTHING_HAPPENED = (0,) * len(FLOW)
+"""The counters of `Flow` in a row: it has only what this transaction adds."""
 
 
 class QueueReader:
@@ -85,6 +92,7 @@ class QueueReader:
             self.values_before = row.values()
             return row
         row, self.values_before = QueueRow(*values[:-1]), values[2:-1] + _NOTHING_HAPPENED
+        # `put_one` leaves the counters as they are; the last column says whether it has.
         if single_puts := self._transaction.single_puts(row.id, are_there=bool(values[-1])):
             self.changed_hours = single_puts
             row.put += sum(single_puts.values())
@@ -158,6 +166,7 @@ class QueueReader:
     def _by_id(self, scan: Scan, after: str) -> Iterable[tuple[Any, ...]]:
         """Return the rows of a scan behind an id, in the order of ids that the file has."""
         prefix = scan.prefix or ""
+        # The index of ids has the order of UTF-8, unless the file was made with another encoding.
         if self.run(SQL.encoding).fetchone() == ("UTF-8",):
             first, last = range_of_ids(prefix, after)
             return self.run(SQL.scan_all, (self.row.id, first, last or _BEHIND_IDS, scan.limit))
@@ -169,6 +178,7 @@ class QueueReader:
         return self.number(SQL.last_return)
 
     def _phase(self, phase: Phase, after: Position, scan: Scan) -> Iterable[tuple[Any, ...]]:
+        """Return the rows of one phase of a scan, behind a position."""
         bounds: dict[str, Any] = {
             "queue": self.row.id,
             "rank": after.rank,
@@ -179,7 +189,7 @@ class QueueReader:
         }
         if phase.state == "returned":
             bounds["rank"] = after.since
-        elif phase.state == "rest":
+        elif phase.state == "rest":  # only if more have returned than are remembered
             if self.last_return() <= (after.since or 0) + MAX_RETURNED:
                 return ()
         else:
@@ -210,19 +220,20 @@ class QueueReader:
         """
         if not self.row.delayed:
             return 0
-        hour = self.now // HOUR_MS + 1
-        reach, hour_end = delayed_reach(self.now), delayed_reach(hour * HOUR_MS)
+        this_hour = self.now // HOUR_MS + 1  # rounded up, as the counters are named
+        reach, hour_end = delayed_reach(self.now), delayed_reach(this_hour * HOUR_MS)
         most = COUNTED_SINGLY
         while (due := self._between(-1, reach, most)) == most:
             coming = self._between(reach, hour_end, most)
             if coming < most:
-                until = sum(count for each, count in self._hours().items() if each <= hour)
-                return until - self.row.ready - coming
+                hours = self._hours().items()
+                until_hour_end = sum(count for hour, count in hours if hour <= this_hour)
+                return until_hour_end - self.row.ready - coming
             most *= 4
         return due
 
     def _between(self, after: int, until: int, most: int = -1) -> int:
-        """Count the delayed messages between two ranks; stop at `most` of them."""
+        """Count the delayed messages between two ranks; stop at `most` of them (-1: never)."""
         return self.number(SQL.count_delayed, self.row.id, after, until, most)
 
     def _hours(self) -> Counter[int]:
@@ -232,12 +243,18 @@ class QueueReader:
         return hours
 
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
-        """Count the records that are due after now, in each of some spans and after the last."""
-        counted: Counter[int] = Counter()
+        """Count the records that are due after now, in each of some spans and after the last.
+
+        Args:
+            start: of the first span, in Unix milliseconds.
+            bucket: the length of a span, in milliseconds.
+            buckets: how many spans there are.
+        """
+        counted: Counter[int] = Counter()  # by the number of the span, from 0
         if bucket % HOUR_MS == 0:  # by the counters of hours, but for the hour that has begun
             hours, first = self._hours(), start // HOUR_MS + 1
             hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR_MS))
-            for hour, count in hours.items():
+            for hour, count in hours.items():  # hours before the first get numbers below 0
                 counted[(hour - first) * HOUR_MS // bucket] += count
             later = sum(count for number, count in counted.items() if number >= buckets)
         else:
@@ -253,39 +270,54 @@ class QueueReader:
         return [counted[number] for number in range(buckets)], later
 
     def oldest(self, due: int) -> int | None:
-        """Return the earliest due time of due records: the first of each weight is its oldest."""
+        """Return the earliest due time of due records; `None`: none is due.
+
+        Args:
+            due: how many delayed records are due.
+        """
         moments = [self.number(SQL.next_due, self.row.id)] if due else []
-        rank = 0
-        while row := self.run(SQL.oldest_ready, (self.row.id, rank)).fetchone():
-            moments.append(row[0] % STRIPE)
-            rank = (row[0] // STRIPE + 1) * STRIPE
+        # Of each priority, the ready record with the lowest rank is the oldest.
+        first_rank = 0
+        while row := self.run(SQL.oldest_ready, (self.row.id, first_rank)).fetchone():
+            (rank,) = row
+            moments.append(rank % STRIPE)
+            first_rank = (rank // STRIPE + 1) * STRIPE
         return min(moments, default=None)
 
     def recount(self, due: int) -> tuple[Sizes, int]:
-        """Count the records themselves, and those that are in no place or in two."""
-        id, row = (self.row.id,), self.row
-        pending = dict(self.run(SQL.recount_pending, id).fetchall())
+        """Count the records themselves, and those that are in no place or in two.
+
+        Args:
+            due: how many delayed records are due, and so count as ready.
+
+        Returns:
+            The records of each state; and the strays: records, counters and successors that do not
+            fit together.
+        """
+        row, bounds = self.row, (self.row.id,)
+        pending = dict(self.run(SQL.recount_pending, bounds).fetchall())
         leased = self.number(SQL.recount_leased, row.id)
-        aside = dict(self.run(SQL.recount_aside, id).fetchall())
-        total, strays = self.run(SQL.recount_messages, id).fetchone()
+        aside = dict(self.run(SQL.recount_aside, bounds).fetchall())
+        total, strays = self.run(SQL.recount_messages, bounds).fetchone()
         delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
-        if self.row.limited:
-            strays += self.lines.strays(ready, self.run(SQL.leased_by_group, id))
+        if row.limited:
+            strays += self.lines.strays(ready, self.run(SQL.leased_by_group, bounds))
         dead, kept = aside.get(DEAD, 0), aside.get(ACKED, 0) + aside.get(EXPIRED, 0)
         places = sum(pending.values()) + leased + sum(aside.values())
         strays += abs(places - total) + abs(kept - row.kept)
-        successors, lost = self.run(SQL.recount_successors, id).fetchone()
-        strays += abs(successors - row.successors) + lost
-        counted = self._hours()
-        counted.subtract(hour for (hour,) in self.run(SQL.recount_hours, id))
-        strays += sum(map(abs, counted.values()))
+        successors, without_lease = self.run(SQL.recount_successors, bounds).fetchone()
+        strays += abs(successors - row.successors) + without_lease
+        differences = self._hours()  # what the counters of hours have more than there is
+        differences.subtract(hour for (hour,) in self.run(SQL.recount_hours, bounds))
+        strays += sum(map(abs, differences.values()))
         return Sizes(delayed - due, ready + due, leased, dead), strays
 
     def stored(self) -> int:
         """Add up the bytes of the records, their successors, and the ends that are remembered."""
         items = [as_item(text) for (text,) in self.run(SQL.all_successors, (self.row.id,))]
-        parts = (self.number(part, self.row.id) for part in (SQL.stored, SQL.stored_ends))
-        return sum(parts) + sum(map(stored_size, items))
+        records_size = self.number(SQL.stored, self.row.id)
+        ends_size = self.number(SQL.stored_ends, self.row.id)
+        return records_size + ends_size + sum(map(stored_size, items))
 
     def ends_of(self, id: str) -> list[End]:
         """Return how messages with an id ended, the newest first."""

@@ -76,12 +76,15 @@ def recorded_version(run: Run, path: Path) -> int:
 
 
 def _owner(run: Run) -> int:
+    """Return the mark of the program that a file belongs to; 0 if it has none."""
     return int(run("PRAGMA application_id").fetchone()[0])
 
 
 def open_to_look(path: Path) -> sqlite3.Connection:
     """Open a file for reading, without leaving files of SQLite's behind."""
     path = path.resolve()
+    # With a log, SQLite must read it, and uses files that are there. Without one it would make some
+    # unless it is told that the file does not change.
     in_use = path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
     return sqlite3.connect(where, uri=True)

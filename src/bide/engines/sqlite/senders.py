@@ -20,7 +20,8 @@ from bide.model.command_identity import Identity
 from bide.model.replies import Reply
 
 RENEWED = 60_000
-"""After so many milliseconds the moment of a sender is written again: an index has it."""
+"""After so many milliseconds the time of a sender is written again. Not with each command: an index
+has it, and would have to be written, too."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[int, Kept]).decode
@@ -40,7 +41,8 @@ class Senders:
         self._answers: dict[str, Answers | None] = {}
         """What is remembered of each sender, its commands of this transaction included."""
         self._rows: dict[str, tuple[int, int]] = {}
-        """The row and the moment of those that were known before, by sender."""
+        """The sequence number and the time (Unix milliseconds) of the rows of senders that were
+        known before, by sender."""
         self._changed: dict[str, Identity] = {}
         """The last command of each sender of which something new is remembered."""
 
@@ -60,6 +62,7 @@ class Senders:
         return kept
 
     def _load(self, identity: Identity) -> Answers | None:
+        """Read what the store remembers of a sender; `None`: nothing."""
         row = self._run(SQL.sender, (identity.owner, identity.name)).fetchone()
         if row is None:
             return None
@@ -93,7 +96,10 @@ class Senders:
 
 
 def _bounded(answers: Answers) -> bytes:
-    """Return the answers of a batch as they are stored, the first that have room."""
+    """Return the answers of a batch as they are stored; without those that have no room.
+
+    Of these it is only remembered that their commands were executed.
+    """
     whole = _encode(answers.kept)
     if len(whole) <= MAX_KEPT:
         return whole

@@ -35,41 +35,45 @@ class Session(Transaction):
     def carry_out(
         self, commands: Sequence[Command], identities: Identities = None
     ) -> Sequence[Reply | OutcomeUnknown]:
-        """Execute commands, each with an identity once; return the outcome of each."""
+        """Execute commands, each with an identity once; return the outcome of each.
+
+        New commands are gathered, so that many puts run as one. They are executed before a
+        remembered answer is read, which may depend on them.
+        """
         if identities is None:
             return self._carry_out(commands)
         senders = self._senders = Senders(self.run, self.now)
-        outcomes: dict[int, Reply | OutcomeUnknown] = {}
-        new: dict[int, Identity | None] = {}  # to be executed, together
-        under_way: set[tuple[str, int, int]] = set()  # of these
+        outcomes: dict[int, Reply | OutcomeUnknown] = {}  # by the place of the command
+        new: dict[int, Identity | None] = {}  # those to be executed together, likewise
+        new_keys: set[tuple[str, int, int]] = set()  # sender, number and place of each of these
 
         def execute_new() -> None:
-            replies = self._carry_out_new([commands[at] for at in new])
-            for (at, identity), reply in zip(new.items(), replies, strict=True):
-                outcomes[at] = reply
+            replies = self._carry_out_new([commands[place] for place in new])
+            for (place, identity), reply in zip(new.items(), replies, strict=True):
+                outcomes[place] = reply
                 if identity is not None:
                     senders.remember(identity, reply)
             new.clear()
-            under_way.clear()
+            new_keys.clear()
 
-        for at, identity in enumerate(identities):
+        for place, identity in enumerate(identities):
             if identity is not None:
-                command = identity.sender, identity.number, identity.place
-                if command in under_way:  # it was sent twice, and both have come together
+                key = identity.sender, identity.number, identity.place
+                if key in new_keys:  # it was sent twice, and both have come together
                     execute_new()
-                under_way.add(command)
+                new_keys.add(key)
                 try:
                     kept = senders.recall(identity)
                 except OutcomeUnknown as unknown:
-                    outcomes[at] = unknown
+                    outcomes[place] = unknown
                     continue
                 if kept is not None:
                     execute_new()
-                    outcomes[at] = answer_again(self, commands[at].queue, kept)
+                    outcomes[place] = answer_again(self, commands[place].queue, kept)
                     continue
-            new[at] = identity
+            new[place] = identity
         execute_new()
-        return [outcomes[at] for at in range(len(commands))]
+        return [outcomes[place] for place in range(len(commands))]
 
     def _carry_out_new(self, commands: Sequence[Command]) -> list[Reply]:
         """Execute commands; a simple put that is alone by one statement."""
@@ -83,11 +87,11 @@ class Session(Transaction):
         if len(commands) == 1:
             return [execute(self, commands[0])]
         replies: list[Reply] = []
-        for stores_new, run in groupby(commands, together):
+        for stores_new, consecutive in groupby(commands, together):
             if stores_new is not None:
-                replies += self._put_all(cast("list[Put]", [*run]), stores_new=stores_new)
+                replies += self._put_all(cast("list[Put]", [*consecutive]), stores_new=stores_new)
             else:
-                replies += [execute(self, command) for command in run]
+                replies += [execute(self, command) for command in consecutive]
         return replies
 
     # Queues.
@@ -146,8 +150,8 @@ class Session(Transaction):
         if not rows:
             return
         self.run_many(SQL.count_hour, rows)
-        if fewer := [(queue, hour) for queue, hour, count in rows if count < 0]:
-            self.run_many(SQL.drop_hour, fewer)
+        if decreased := [(queue, hour) for queue, hour, count in rows if count < 0]:
+            self.run_many(SQL.drop_hour, decreased)  # where the counter is 0 now
 
     # Commands that have statements for many messages.
 
@@ -162,7 +166,10 @@ class Session(Transaction):
         return put_all(self.make, puts, stores_new=stores_new)
 
     def ack(self, command: Ack) -> Outcomes:
-        """Delete messages, or keep them if the queue does."""
+        """Delete messages, or keep them if the queue does.
+
+        If all are simply deleted, a few statements do it; else the rules decide one by one.
+        """
         queue = self.open(command.queue)
         seqs = _all_held(queue, command.leases)
         if not seqs:

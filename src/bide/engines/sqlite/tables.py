@@ -19,6 +19,7 @@ from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
 from bide.model.replies import FLOW
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
+"""The numbers that tables have for states: their places in `STATES`."""
 
 DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 """What reading a row raises that another program has changed."""
@@ -61,10 +62,10 @@ def changeable(row: tuple[Any, ...], *, bodies: bool) -> Record:
     except DAMAGED:
         if bodies:
             raise
-        columns: Any = Record(*row)
+        columns: Any = Record(*row)  # a struct of columns that are not decoded
         columns = msgspec.structs.replace(columns, headers=None, failures=None)
         record = _decoded(msgspec.structs.astuple(columns), ranked=True)
-        unreadable: Any = None
+        unreadable: Any = None  # `_decoded` has made an empty tuple of it, which could be written
         return msgspec.structs.replace(record, failures=unreadable)
 
 
@@ -97,7 +98,7 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         *lease,
     ) = row
     if checked:
-        id.encode()
+        id.encode()  # raises if it is no text, or not UTF-8
         if group is not None:
             group.encode()
         if {type(due), type(priority), type(attempt), type(attempts), type(expires or 0)} != _INT:
@@ -145,14 +146,14 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
 
 
 def shown(row: tuple[Any, ...], now: int) -> Record:
-    """Return the record of a row; a dead letter if it cannot be read."""
+    """Return the record of a row, for people; a dead letter since `now` if it cannot be read."""
     try:
         return record_of(row)
     except DAMAGED:
-        fields = Record(*row)
+        columns = Record(*row)
         return Record(
-            seq=fields.seq,
-            id=shown_id(fields),
+            seq=columns.seq,
+            id=shown_id(columns),
             data=stored(row),
             json=False,
             due=now,
@@ -165,7 +166,7 @@ def shown(row: tuple[Any, ...], now: int) -> Record:
             failures=(Failure(0, now, "", UNREADABLE),),
             created=None,
             state="dead",
-            rank=fields.rank,
+            rank=columns.rank,
             ended=now,
         )
 
@@ -196,7 +197,18 @@ def json_text(value: Any) -> str:
 
 
 def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) -> tuple[Any, ...]:
-    """Return an item as the statement `insert_message` takes it."""
+    """Return an item as the statement `insert_message` takes it.
+
+    What a message does not have is -1 or "", which the statement stores as NULL: Python's driver
+    takes long over each `None`.
+
+    Args:
+        seq: the sequence number of the message.
+        queue: the number of its queue.
+        item: the message.
+        due: when it is due, in Unix milliseconds.
+        created: when its id was first put, unless the item says it.
+    """
     return (
         seq,
         queue,
@@ -215,7 +227,7 @@ def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) ->
 
 
 def empty(run: Callable[..., Any], queue: int, *tables: str) -> None:
-    """Delete the rows of a queue in some tables."""
+    """Delete the rows of a queue in some tables, whose names are given without `bide_`."""
     for table in tables:
         run(f"DELETE FROM bide_{table} WHERE queue = ?", (queue,))
 

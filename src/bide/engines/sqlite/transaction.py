@@ -18,14 +18,18 @@ class Transaction:
         self.run_many = connection.executemany
         self.now = int(now)
         self.exactly = now
+        """The time with fractions of a millisecond."""
         self.ends: list[str] = []
-        """The ends of messages that other processes may wait for."""
+        """The ends of messages that other processes may wait for, by their names (`end_of`)."""
         self.has_uncounted = False
         """Whether there are messages with a higher number than the store has counted up to."""
         self._single_puts: dict[int, dict[int, int]] | None = None
+        """By queue, what `single_puts` returns; `None`: it was not read."""
 
     def single_puts(self, queue: int, *, are_there: bool) -> dict[int, int]:
         """Return the messages that no counter of a queue knows of yet: how many, by hour.
+
+        Each queue takes its own once, and counts them then.
 
         Args:
             queue: its id.
