@@ -128,7 +128,7 @@ def test_a_search_in_an_order_of_the_store_reads_only_what_matches(
 def test_a_search_over_many_queues_stops_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    monkeypatch.setattr(searching, "ASKED", 3)
+    monkeypatch.setattr(searching, "MOST_COMMANDS", 3)
     for n in range(7):
         with bide.Queue(f"q{n}", url) as queue:
             queue.put(n, id="x")

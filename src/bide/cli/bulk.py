@@ -54,7 +54,7 @@ def change_many(
         what: the noun for the messages.
         where: text after the noun.
     """
-    check_undo(undoable, True, dry_run, None)
+    check_undo(undoable, several=True, dry_run=dry_run, within=None)
     try:
         doing = "counting" if dry_run else verb.removesuffix("ed") + "ing"
         with Bar(f"{doing} in {queue}"):

@@ -33,6 +33,7 @@ from bide.queue.sync import Queue
 P = ParamSpec("P")
 T = TypeVar("T")
 Async = Coroutine[Any, Any, T]
+"""What a coroutine function returns when it is called: awaited, it returns a `T`."""
 
 
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Async[T]]:
@@ -62,6 +63,7 @@ def iterated(
         return cast("AsyncIterator[T]", method(queue, *args, **options))
 
     call.__doc__ = f"Async form of `Queue.{method.__name__}`, for `async for`."
+    # `inspect` shows a signature that says what the asynchronous method returns.
     shown = signature(method)
     returned = GenericAlias(AsyncIterator, get_args(shown.return_annotation))
     call.__signature__ = shown.replace(return_annotation=returned)  # type: ignore[attr-defined]
@@ -140,7 +142,7 @@ class AsyncQueue(BaseQueue):
         """Async form of `Queue.claim`."""
         command = self._builder.claim(count, lease, self._holder)
         reply = await self._execute(command, wait=wait_seconds(wait))
-        return [AsyncDelivery(self, m, reply.token, reply.now) for m in reply.messages]
+        return [AsyncDelivery(self, message, reply.token, reply.now) for message in reply.messages]
 
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
@@ -153,12 +155,12 @@ class AsyncQueue(BaseQueue):
         if not isinstance(lines, AsyncIterable):
             return await self._run(loading(lines, self.name, self._builder.max_body))
         stored = kept = 0
-        first = 1
+        first_line = 1  # the number of the first line of a part
         async for part in _gathered(lines):
-            steps = loading(part, self.name, self._builder.max_body, first)
+            steps = loading(part, self.name, self._builder.max_body, first_line)
             imported = await self._run(steps)
             stored, kept = stored + imported.stored, kept + imported.kept
-            first += len(part)
+            first_line += len(part)
         return Imported(stored, kept)
 
     async def undo(self, undo: str) -> Undone:
@@ -167,6 +169,7 @@ class AsyncQueue(BaseQueue):
         return await self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
     async def _undoable(self, bulk: Bulk) -> Undoable:
+        """Make a bulk change that can be taken back; return how many messages were changed."""
         await asyncio.to_thread(self._lane.open)
         return await self._run(changing(bulk, self._lane))
 
@@ -194,8 +197,8 @@ class AsyncQueue(BaseQueue):
             await lane.acall(self._unset, self)
             self._unset = None
         if type(command) is Put and spans.are_possible():
-            with spans.sending(command) as traced:
-                reply = await lane.acall(traced, self)
+            with spans.sending(command) as traced_command:
+                reply = await lane.acall(traced_command, self)
         else:
             reply = await lane.acall(command, self, wait)
         return reply if result_of is None else result_of(reply)
@@ -207,18 +210,21 @@ class AsyncQueue(BaseQueue):
         return await arun_steps(steps, partial(self._execute, wait=wait, within=within))
 
     async def _walk(
-        self, scan: Scan | None, of: Callable[[list[Message]], Iterable[Any]] = iter
+        self, scan: Scan | None, elements_of: Callable[[list[Message]], Iterable[Any]] = iter
     ) -> AsyncIterator[Any]:
-        """Yield what there is of the messages of a scan, page by page."""
+        """Yield what `elements_of` makes of the messages of a scan, page by page."""
         while scan is not None:
             page: Page = await self._execute(scan)
-            for message in of(page.messages):
-                yield message
+            for element in elements_of(page.messages):
+                yield element
             scan = following(scan, page)
 
 
 async def _gathered(lines: AsyncIterable[Any]) -> AsyncIterator[list[Any]]:
-    """Gather lines that come asynchronously: as many as one command has."""
+    """Gather lines that come asynchronously into parts: as many as one command has.
+
+    The last part may be empty.
+    """
     part, size = list[Any](), 0
     async for line in lines:
         part.append(line)

@@ -31,10 +31,11 @@ def whole_message(body: Any) -> NewMessage | None:
         return body
     if not isinstance(body, msgspec.Struct):
         return None
-    make = getattr(body, "message", None)
-    if not (callable(make) and callable(getattr(body, "due", None))):
+    # Jobs are known by these two methods: their class is in a part of bide that uses this one.
+    to_message = getattr(body, "message", None)
+    if not (callable(to_message) and callable(getattr(body, "due", None))):
         return None
-    message: NewMessage = make()
+    message: NewMessage = to_message()
     return message
 
 
@@ -84,10 +85,14 @@ def settings_of(**given: Any) -> dict[str, int]:
     """
     settings = {}
     for name, value in given.items():
-        if name.endswith("limit") and value is not None:
+        if value is None:
+            continue
+        if name.endswith("limit"):
             settings[name] = check_whole(value, name, 0, MAX_COUNT)
-        elif value is not None:
-            settings[name] = (interval if name.endswith("rate") else milliseconds)(value, name)
+        elif name.endswith("rate"):
+            settings[name] = interval(value, name)
+        else:
+            settings[name] = milliseconds(value, name)
     return settings
 
 
@@ -122,7 +127,7 @@ def check_state(state: str) -> State:
     """
     if state not in STATES:
         raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
-    return STATES[STATES.index(state)]
+    return STATES[STATES.index(state)]  # the same text, with the type `State`
 
 
 def wait_seconds(wait: Duration | None) -> float | None:
@@ -151,8 +156,14 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     return [check_name(id) for id in ids]
 
 
-def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None:
+def check_undo(undo: bool, *, several: bool, dry_run: bool, within: object) -> None:
     """Refuse `undo=True` where it has no meaning.
+
+    Args:
+        undo: as it was given.
+        several: whether the change is one of several messages.
+        dry_run: whether the change is only counted.
+        within: the user's connection, if it was given.
 
     Raises:
         InvalidArgument: it has none.
@@ -170,10 +181,10 @@ def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None
 def check_running(
     running: bool, wait: Duration | None, id: str | None, undo: bool, within: object
 ) -> None:
-    """Refuse what cannot be said of messages that workers hold.
+    """Refuse arguments of a cancel that do not go together with `running`.
 
     Raises:
-        InvalidArgument: it is said.
+        InvalidArgument: they do not.
     """
     if wait is not None and (not running or id is None or within is not None):
         raise InvalidArgument(

@@ -49,7 +49,7 @@ class BaseQueue:
         actor: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._names_store = url is not None
+        self._names_store = url is not None  # else the environment does
         self._url = url or self._default_url()
         self._holder = None if holder is None else check_name(holder, "holder")
         if actor is None and self._holder is not None:
@@ -65,10 +65,12 @@ class BaseQueue:
             group_rate=group_rate,
         )
         self._settings = None if settings == self._builder.configure() else settings
+        """The command that sets what the caller has given; `None`: nothing."""
         self._own_clock = clock
-        self._place = absolute(self._url)  # the program may go to another directory
+        self._absolute_url = absolute(self._url)  # the program may go to another directory
         self._use(open_lane(self._url, clock))
-        self._users = [name]  # one, until it is closed
+        self._users = [name]
+        """One element, and none once it is closed: to remove it is one step of the interpreter."""
         open_queues.add(self)
 
     def _default_url(self) -> str:
@@ -79,6 +81,7 @@ class BaseQueue:
         """Use a store, which may not have the settings of this queue yet."""
         self._lane = lane
         self._unset = self._settings
+        """The settings that are to be sent before the first change; `None`: they were."""
 
     @property
     def _clock(self) -> Clock:
@@ -118,7 +121,7 @@ class BaseQueue:
         check_joins(command)
         if self._lane.stands_in:
             return None
-        guest = guest_of(self._place)
+        guest = guest_of(self._absolute_url)
         if guest is None and lives_alone(self._url):
             raise Unsupported(
                 f"within= needs a store that other processes reach; {self.url} is none"
@@ -147,21 +150,23 @@ class BaseQueue:
         """Yield the commands to carry out in the user's transaction; the last is the one given."""
         commands: list[Command] = []
         if self._unset is not None and not isinstance(command, SETTLES):
-            commands.append(self._unset)  # and it is still unset: this may be rolled back
+            commands.append(self._unset)  # `_unset` stays: this transaction may be rolled back
         if type(command) is Put:
-            with spans.sending(command) as traced:
-                yield [*commands, traced]
+            with spans.sending(command) as traced_command:
+                yield [*commands, traced_command]
         else:
             yield [*commands, command]
 
     def _now(self) -> int | None:
-        """Return the time of a test's clock; `None`: the clock of the store decides."""
+        """Return the time of a test's clock in Unix milliseconds; `None`: the store's decides."""
         return None if self._clock is SYSTEM_CLOCK else self._clock.now()
 
     def _was_closed(self) -> Closed:
+        """Return the error of a call after `close`."""
         return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
     def _close(self) -> None:
+        """Close the queue, unless it is; the last user of a lane closes that, too."""
         notice_fork()
         refuse_to_wait()
         try:
@@ -179,20 +184,23 @@ def all_queues_in(lane: Lane) -> Iterator[None]:
     These are the queues that exist, often made at import, and those that are made meanwhile. A
     queue with a clock of its own keeps its store.
     """
-    homes = [
-        (queue, queue._lane)
+    moved = [
+        queue
         for queue in list(open_queues)
         if queue._own_clock is SYSTEM_CLOCK and not queue._closed
     ]
+    # They count as users of their own lanes until the end, so that these stay open.
+    own_lanes = [queue._lane for queue in moved]
     try:
         with replace_lanes(lane):
-            for queue, _ in homes:
-                queue._use(open_lane(queue._place))
+            for queue in moved:
+                queue._use(open_lane(queue._absolute_url))
             yield
     finally:
+        # Not only those that were moved: some were made meanwhile.
         for queue in [queue for queue in list(open_queues) if queue._lane is lane]:
             if not queue._closed:
-                queue._use(open_lane(queue._place))
+                queue._use(open_lane(queue._absolute_url))
                 close_lane(lane)
-        for _, home in homes:
-            close_lane(home)
+        for own_lane in own_lanes:
+            close_lane(own_lane)

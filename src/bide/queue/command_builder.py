@@ -69,37 +69,40 @@ class CommandBuilder:
             )
         listed = list(messages)
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
-            whole = [
-                arguments.whole_message(each) or msgspec.structs.replace(shared, body=each)
-                for each in listed
+            whole_messages = [
+                arguments.whole_message(element) or msgspec.structs.replace(shared, body=element)
+                for element in listed
             ]
-            return self.put(whole, on_conflict)
+            return self.put(whole_messages, on_conflict)
+        # All are bodies, whose items differ in their first three fields only.
         ids = new_ids(len(listed))
-        same = msgspec.structs.astuple(self.item(shared, ""))[3:]
-        encoded, kinds = bodies.encode_all(listed, self.max_body)
-        items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
+        shared_fields = msgspec.structs.astuple(self.item(shared, ""))[3:]
+        datas, are_json = bodies.encode_all(listed, self.max_body)
+        items = list(map(Item, ids, datas, are_json, *map(repeat, shared_fields)))
         return cmd.Put(self.queue, items, _policy_of(on_conflict))
 
     def put(self, messages: Iterable[NewMessage], on_conflict: str = "keep") -> cmd.Put:
         """Return the command that puts messages."""
         policy = _policy_of(on_conflict)
         listed = list(messages)
-        unnamed = sum([message.id is None for message in listed])
-        fresh = iter(new_ids(unnamed) if unnamed else ())
-        pairs = bodies.encode_all([message.body for message in listed], self.max_body)
+        without_id = sum([message.id is None for message in listed])
+        unused_ids = iter(new_ids(without_id) if without_id else ())
+        datas, are_json = bodies.encode_all([message.body for message in listed], self.max_body)
         items: list[Item] = []
-        before: tuple[Any, ...] | None = None
-        same: tuple[Any, ...] = ()
-        for message, data, is_json in zip(listed, *pairs, strict=True):
-            id = next(fresh) if message.id is None else check_name(message.id)
+        checked_options: tuple[Any, ...] | None = None  # of the last message
+        checked_fields: tuple[Any, ...] = ()  # what its item has of them
+        for message, data, is_json in zip(listed, datas, are_json, strict=True):
+            id = next(unused_ids) if message.id is None else check_name(message.id)
             options = _all_but_body(message)
-            if options == before and type(message.body) in _SIMPLE:  # as of most batches
-                items.append(Item(id, data, is_json, *same))
+            if options == checked_options and type(message.body) in _SIMPLE:  # as in most batches
+                items.append(Item(id, data, is_json, *checked_fields))
                 continue
             item = self.item(message, id, encoded=(data, is_json))
             items.append(item)
-            before = options if item.headers is None and item.latest is None else None
-            same = msgspec.structs.astuple(item)[3:]
+            # Items share no headers, which may change; `latest` needs an id that is checked.
+            can_repeat = item.headers is None and item.latest is None
+            checked_options = options if can_repeat else None
+            checked_fields = msgspec.structs.astuple(item)[3:]
         arguments.check_latest(items, policy)
         return cmd.Put(self.queue, items, policy)
 
@@ -143,13 +146,14 @@ class CommandBuilder:
             encoded: the encoded body, and whether it is JSON, if that is known.
         """
         body, headers = message.body, message.headers
+        # A job makes a message with a header, and itself as the body.
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             arguments.refuse_whole(body)
         data, is_json = encoded or bodies.encode(body, self.max_body, decoded=decoded)
         latest = None
         if message.latest is not None:
             latest = arguments.latest_of(message)
-        moment, ms = when(message.delay, message.at)
+        at_ms, delay_ms = when(message.delay, message.at)
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
         expires = message.expires
@@ -157,8 +161,8 @@ class CommandBuilder:
             id,
             data,
             is_json,
-            moment,
-            ms,
+            at_ms,
+            delay_ms,
             **check_options(message),
             expires=None if expires is None else arguments.lasting(expires),
             headers=None if headers is None else arguments.headers_of(headers),
@@ -226,11 +230,16 @@ class CommandBuilder:
         """Return the command that changes when messages are due."""
         if delay is None and at is None:
             raise InvalidArgument("reschedule needs the new due time: delay= or at=")
-        moment, ms = when(delay, at)
-        due = None if if_due is None else unix(if_due, "if_due")
-        version = None if if_version is None else arguments.checked_version(if_version)
-        named = arguments.ids_of(ids)
-        return cmd.Reschedule(self.queue, named, moment, ms, due, version, actor=self.actor)
+        at_ms, delay_ms = when(delay, at)
+        return cmd.Reschedule(
+            self.queue,
+            arguments.ids_of(ids),
+            at=at_ms,
+            delay=delay_ms,
+            if_due=None if if_due is None else unix(if_due, "if_due"),
+            if_version=None if if_version is None else arguments.checked_version(if_version),
+            actor=self.actor,
+        )
 
     def edit(
         self,
@@ -251,21 +260,21 @@ class CommandBuilder:
             decoded: the body was decoded from JSON, see `bodies.encode`.
             options: priority, expires, attempts, group, headers.
         """
-        named = {name: value for name, value in options.items() if value is not UNSET}
-        moves = delay is not None or at is not None
-        if body is UNSET and not named and not moves:
+        changed = {name: value for name, value in options.items() if value is not UNSET}
+        changes_due = delay is not None or at is not None
+        if body is UNSET and not changed and not changes_due:
             raise InvalidArgument(
                 "edit needs to know what to change: body=, priority=, expires=, attempts=, group=, "
                 "headers=, delay= or at="
             )
         for name, option in OPTIONS.items():
-            if name in named:
-                named[name] = option.check(named[name])
-        if named.get("expires") is not None:
-            named["expires"] = arguments.lasting(named["expires"])
-        if named.get("headers") is not None:
-            named["headers"] = arguments.headers_of(named["headers"])
-        moment, ms = when(delay, at) if moves else (None, None)
+            if name in changed:
+                changed[name] = option.check(changed[name])
+        if changed.get("expires") is not None:
+            changed["expires"] = arguments.lasting(changed["expires"])
+        if changed.get("headers") is not None:
+            changed["headers"] = arguments.headers_of(changed["headers"])
+        at_ms, delay_ms = when(delay, at) if changes_due else (None, None)
         data: bytes | UnsetType = UNSET
         is_json = True
         if body is not UNSET:
@@ -277,18 +286,18 @@ class CommandBuilder:
             arguments.ids_of(ids),
             data,
             is_json,
-            **named,
-            at=moment,
-            delay=ms if moment is None else None,
+            **changed,
+            at=at_ms,
+            delay=delay_ms if at_ms is None else None,
             if_version=None if if_version is None else arguments.checked_version(if_version),
             actor=self.actor,
         )
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
-        ms = self.lease(lease)
+        lease_ms = self.lease(lease)
         number = check_whole(count, "count", 1, MAX_COUNT)
-        return cmd.Claim(self.queue, number, ms, holder or arguments.own_name())
+        return cmd.Claim(self.queue, number, lease_ms, holder or arguments.own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""
@@ -315,8 +324,8 @@ class CommandBuilder:
     def end_lease(self, id: str, reason: str | None) -> cmd.Release:
         """Return the command that ends a lease of any worker."""
         actor = self.actor
-        why = f"released by {actor}" if reason is None else reason
-        return cmd.Release(self.queue, [check_name(id)], text_of(why), actor=actor)
+        given_reason = f"released by {actor}" if reason is None else reason
+        return cmd.Release(self.queue, [check_name(id)], text_of(given_reason), actor=actor)
 
     def configure(self, *, paused: bool | None = None) -> cmd.Configure:
         """Return the command that pauses or resumes."""
@@ -379,8 +388,8 @@ class CommandBuilder:
                 "leased messages cannot be purged, a worker holds them; wait for an ack, or until "
                 "their leases lapse"
             )
-        moment = None if before is None else unix(before, "before")
-        return cmd.Purge(self.queue, checked, moment, actor=self.actor)
+        before_ms = None if before is None else unix(before, "before")
+        return cmd.Purge(self.queue, checked, before_ms, actor=self.actor)
 
     def find(self, id: str) -> cmd.Find:
         """Return the command that looks a message up."""

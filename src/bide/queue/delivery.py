@@ -54,6 +54,7 @@ class Held(Generic[Done]):
         self.settled = False
         """Whether it was acked, retried, buried or released through this object."""
         self._reported = -REPORT_EVERY
+        """When the last report was stored, by the monotonic clock; at first long enough ago."""
 
     @property
     def id(self) -> str:
@@ -147,6 +148,7 @@ class Held(Generic[Done]):
         return reported
 
     def _reporting(self, done: float, of: float | None, text: str) -> Steps[None]:
+        """Store a report, unless the last one was stored just before."""
         command = self._queue._builder.report([self.lease], done, of, text)
         now = self._queue._lane.clock.monotonic()
         if now - self._reported < REPORT_EVERY and done != of:
@@ -158,12 +160,21 @@ class Held(Generic[Done]):
     def _settle(
         self, command: Command, verb: str, *, settles: bool = True, within: object = None
     ) -> Done:
-        def settled(reply: Outcomes) -> None:
+        """Execute a command that needs the lease.
+
+        Args:
+            command: for this message.
+            verb: says what was to be done to it, for errors: "acked".
+            settles: whether the lease ends with it.
+            within: the user's connection, if it is to be part of a transaction.
+        """
+
+        def note_settled(reply: Outcomes) -> None:
             check_held(reply.outcomes[0], verb)
             self.settled = self.settled or settles
 
-        done: Done = self._queue._execute(command, settled, within=within)
-        return done
+        returned: Done = self._queue._execute(command, note_settled, within=within)
+        return returned
 
 
 class Delivery(Held[None]):
@@ -197,32 +208,33 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     if not isinstance(deliveries, Iterator):  # which can be read once only
         with suppress(AttributeError, TypeError):
             return [delivery.lease for delivery in deliveries]
-    wrong: object = deliveries
+    misfit: object = deliveries
     if isinstance(deliveries, (list, tuple)):
-        wrong = next((element for element in deliveries if not isinstance(element, Held)), wrong)
+        misfit = next((element for element in deliveries if not isinstance(element, Held)), misfit)
     raise InvalidArgument(  # its type alone: what it says may be the body of a message
-        f"this takes a list of deliveries, as claim returns them, not a {type(wrong).__name__}; "
+        f"this takes a list of deliveries, as claim returns them, not a {type(misfit).__name__}; "
         "one delivery has methods of its own, such as delivery.ack(), and an id is enough to get "
         "or cancel a message, not to settle it"
     )
 
 
 class _Take(Generic[HeldT]):
-    """What both forms share."""
+    """What `Take` and `AsyncTake` share."""
 
     _held: type[HeldT]
+    """The kind of delivery that the block gets."""
 
     def __init__(self, queue: Any, wait: Duration | None, lease: Duration, retry: Duration) -> None:
         self._queue = queue
         self._wait = float("inf") if wait is None else milliseconds(wait, "wait") / 1000
         self._claim = queue._builder.claim(1, lease, queue._holder)
-        self._delay = milliseconds(retry, "retry") / 1000
+        self._delay = milliseconds(retry, "retry") / 1000  # in seconds
         self._delivery: HeldT | None = None
-        self._free = threading.Lock()
+        self._in_use = threading.Lock()  # held from the beginning of a block to its end
 
     def _enter(self) -> Steps[HeldT]:
         """Claim a message. One block at a time: the end of another one would settle it."""
-        if not self._free.acquire(blocking=False):
+        if not self._in_use.acquire(blocking=False):
             raise WrongContext(
                 "this take() is in use by another block, of this thread or of another; call "
                 "queue.take() for each block"
@@ -234,7 +246,7 @@ class _Take(Generic[HeldT]):
                     f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"
                 )
         except BaseException:
-            self._free.release()
+            self._in_use.release()
             raise
         self._delivery = self._held(self._queue, reply.messages[0], reply.token, reply.now)
         return self._delivery
@@ -242,7 +254,10 @@ class _Take(Generic[HeldT]):
     def _leave(self, error: BaseException | None) -> Steps[None]:
         """Settle the message as the block ended, unless the user did.
 
-        What that raises is added to the error of the block, which is what counts.
+        If the block has raised, what settling raises is only a note of that error.
+
+        Args:
+            error: what the block has raised; `None`: it ended well.
         """
         delivery = self._delivery
         try:
@@ -250,14 +265,15 @@ class _Take(Generic[HeldT]):
                 command, verb = self._settling([delivery.lease], error)
                 check_held((yield command).outcomes[0], verb)
                 delivery.settled = True
-        except BideError as late:
+        except BideError as failure:
             if error is None or delivery is None:
                 raise
-            error.add_note(f"The message {delivery.id} was not given back: {late}")
+            error.add_note(f"The message {delivery.id} was not given back: {failure}")
         finally:
-            self._free.release()
+            self._in_use.release()
 
     def _settling(self, leases: list[Lease], error: BaseException | None) -> tuple[Command, str]:
+        """Return the command that settles the message, and the verb for errors."""
         builder = self._queue._builder
         if error is None:
             return builder.ack(leases), "acked"
@@ -294,15 +310,16 @@ class AsyncTake(_Take[AsyncDelivery]):
 
 def reason_of(error: BaseException) -> str:
     """Return an error as the reason of a failed attempt: its type and what it says."""
-    cause, around = innermost(error)
-    return "".join(format_exception_only(cause)).strip() + around
+    cause, note = innermost(error)
+    return "".join(format_exception_only(cause)).strip() + note
 
 
 def innermost(error: BaseException) -> tuple[BaseException, str]:
     """Return the error to name, the first one of a group, and a note about the others."""
     if not isinstance(error, BaseExceptionGroup):
         return error, ""
-    cause, groups = error.exceptions[0], len(error.exceptions)
+    cause, count = error.exceptions[0], len(error.exceptions)
     while isinstance(cause, BaseExceptionGroup):
-        cause, groups = cause.exceptions[0], groups + len(cause.exceptions) - 1
-    return cause, f" (in an {type(error).__name__} of {groups})"
+        count += len(cause.exceptions) - 1  # its errors are counted instead of the group
+        cause = cause.exceptions[0]
+    return cause, f" (in an {type(error).__name__} of {count})"

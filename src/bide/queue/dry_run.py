@@ -12,11 +12,11 @@ from bide.model.undoing import PART
 
 def look_at_purge(command: Purge) -> Steps[int]:
     """Return how many messages a purge by state would delete now."""
-    count, cursor = yield from purge_part(command)
+    total, cursor = yield from purge_part(command)
     while cursor is not None:
-        more, cursor = yield from purge_part(command, cursor)
-        count += more
-    return count
+        count, cursor = yield from purge_part(command, cursor)
+        total += count
+    return total
 
 
 def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, str | None]]:
@@ -33,16 +33,17 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, st
         How many messages they are, and the cursor of the next part, if there is one.
     """
     state, before = command.state, command.before
-    waiting = state in ("delayed", "ready")
-    if before is None and cursor is None and (waiting or state == "dead"):
+    is_waiting = state in ("delayed", "ready")
+    if before is None and cursor is None and (is_waiting or state == "dead"):
         counts: Counts = yield Count(command.queue)
         return getattr(counts.sizes, state), None
-    due = Where(before=before) if waiting and before is not None else None
-    page: Page = yield Scan(command.queue, state, due, cursor, max_bytes=MAX_BYTES // 2)
-    if waiting or before is None:
+    due_before = Where(before=before) if is_waiting and before is not None else None
+    # Half of what a reply may have: it is read for nothing but a number.
+    page: Page = yield Scan(command.queue, state, due_before, cursor, max_bytes=MAX_BYTES // 2)
+    if is_waiting or before is None:
         return len(page.messages), page.cursor
-    ends = [message.ended for message in page.messages if message.ended is not None]
-    return sum(end < before for end in ends), page.cursor
+    end_times = [message.ended for message in page.messages if message.ended is not None]
+    return sum(time < before for time in end_times), page.cursor
 
 
 def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:
@@ -58,5 +59,6 @@ def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:
             count += sum(
                 message is not None and message.state == "dead" for message in reply.messages
             )
+            # At least one: a reply without any message must not be asked for again and again.
             remaining = remaining[max(1, len(reply.messages)) :]
     return count

@@ -107,11 +107,11 @@ def cursor_to(place: Any) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 
-def place_of(cursor: str, kind: type[T]) -> T | None:
+def place_of(cursor: str, place_type: type[T]) -> T | None:
     """Return the place of a cursor; `None` if it is no cursor of such a place."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=place_type)
     except (ValueError, msgspec.DecodeError):
         return None
 
@@ -196,6 +196,7 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 def _problems(counts: Counts) -> Iterator[str]:
+    """Yield what does not add up in the counts of a queue, as sentences."""
     flow, sizes, recount = counts.flow, counts.sizes, counts.recount
     accounted = flow.gone + sizes.total
     if flow.put != accounted:
@@ -236,7 +237,7 @@ def result_in(id: str, reply: Ends, type: Any = Any, progress: Progress | None =
         raise NotEnded(f"{id} is {reply.state}{so_far}; it has no result yet")
     if reply.ends and reply.ends[0].how == "acked":
         result = reply.ends[0].result
-        if result == b"":
+        if result == b"":  # no JSON is empty: a server puts this in the place of a result
             raise AccessDenied(
                 f"the server withholds the result of {id!r}: the token has no right 'bodies'"
             )
@@ -244,27 +245,41 @@ def result_in(id: str, reply: Ends, type: Any = Any, progress: Progress | None =
     _refuse(id, reply)
 
 
-def _decoded(id: str, result: bytes, kind: Any) -> Any:
+def _decoded(id: str, result: bytes, result_type: Any) -> Any:
+    """Return a result as a type.
+
+    Raises:
+        InvalidArgument: it does not fit the type.
+    """
     try:
-        return decoder_of(kind)(result)
+        return decoder_of(result_type)(result)
     except Exception as error:  # validation code of the user may raise anything
-        name = getattr(kind, "__name__", None) or str(kind)
+        name = getattr(result_type, "__name__", None) or str(result_type)
         raise InvalidArgument(
             f"the result of {id!r} is no {name}; leave type= out to get it as it is: {error}"
         ) from error
 
 
 def _refuse(id: str, reply: Ends) -> NoReturn:
+    """Raise why a message has no result.
+
+    Raises:
+        NotAcked: it ended in another way.
+        NotRemembered: nothing is known of it.
+    """
     if reply.ends:
         end = reply.ends[0]
         match end.how:
             case "dead":
-                reason = end.failures[-1].reason.partition("\n")[0] if end.failures else ""
-                ending = "died" + f" at {end.by}" * bool(end.by) + f": {reason}" * bool(reason)
+                ending = "died"
+                if end.by:
+                    ending += f" at {end.by}"
+                if end.failures and (reason := end.failures[-1].reason.partition("\n")[0]):
+                    ending += f": {reason}"
             case "expired":
                 ending = "expired before a worker took it"
             case how:
-                ending = f"was {how}" + f" by {end.by}" * bool(end.by)
+                ending = f"was {how} by {end.by}" if end.by else f"was {how}"
         raise NotAcked(f"{id} {ending}; it has no result", end)
     if reply.state in ("dead", "expired"):
         raise NotAcked(f"{id} is {reply.state}; it has no result", None)

@@ -27,10 +27,10 @@ READ_BYTES = 2 << 20
 PAGE_BYTES = MAX_BYTES + READ_BYTES
 """How many bytes of messages are read for a page at most, and then one message of any size."""
 
-ASKED = 500
+MOST_COMMANDS = 500
 """How many commands a page costs at most, however many queues there are."""
 
-COUNTED = 200
+MOST_COUNTED = 200
 """In how many queues messages are counted, to say how many there are to search."""
 
 MAX_LIMIT = 10_000
@@ -78,6 +78,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not self.reads_bodies or self._in_content(seen(message))
 
     def _in_content(self, message: Message) -> bool:
+        """Return whether body and headers contain what is searched for."""
         if self.body is not None and self.body.encode() not in message.seen_data:
             return False
         if self.header is None:
@@ -114,9 +115,13 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
     """Where a search goes on: a queue, which of its orders, and a cursor of the store."""
 
     queue: str = ""
+    """Its name as the caller knows it; queues with smaller names have been searched."""
     order: int = 0
+    """Its place in what `_orders` returns."""
     cursor: str | None = None
+    """`None`: the beginning of the order."""
     searched: int = 0
+    """How many messages were read so far."""
 
 
 def query_of(**given: Any) -> Query:
@@ -142,6 +147,7 @@ def query_of(**given: Any) -> Query:
 
 
 def _text(text: str, name: str) -> str:
+    """Return a text to search for after a check; `name` is that of the argument."""
     if not isinstance(text, str) or text_of(text) != text:
         raise InvalidArgument(f"{name}={text!r} is no text; give a str")
     if text == "":
@@ -156,6 +162,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "after": unix,
     "before": unix,
 }
+"""What checks each field of a query, with its value and its name; other fields are texts."""
 
 
 def steps_in_store(
@@ -197,19 +204,21 @@ def search_steps(
     check_whole(read, "read", 1, MAX_READ)
     place = _placed(cursor)
     orders = _orders(query, ids_ordered=ids_ordered)
-    counts = counts and len(queues) <= COUNTED and any(order.reads_all for order in orders)
-    remaining = [(own, full) for own, full in sorted(queues) if own >= place.queue]
+    reads_all = any(order.reads_all for order in orders)
+    counts = counts and len(queues) <= MOST_COUNTED and reads_all
     total = (yield from _total(queues, orders)) if counts else None
     page = _Filling(query, seen, limit, read, skips=query.id if orders[0].exact else None)
-    for own, full in remaining:
-        begun = own == place.queue
-        for number in range(place.order if begun else 0, len(orders)):
-            start = place.cursor if begun and number == place.order else None
-            stopped = yield from page.fill(full, orders[number], start)
-            if stopped is not None:
+    for name, store_name in sorted(queues):
+        if name < place.queue:  # a page before has searched it
+            continue
+        is_begun = name == place.queue
+        for number in range(place.order if is_begun else 0, len(orders)):
+            start = place.cursor if is_begun and number == place.order else None
+            stopped_at = yield from page.fill(store_name, orders[number], start)
+            if stopped_at is not None:
                 searched = place.searched + page.searched
-                following = _Place(own, number, stopped or None, searched)
-                return SearchPage(page.messages, searched, total, cursor_to(following))
+                next_place = _Place(name, number, stopped_at or None, searched)
+                return SearchPage(page.messages, searched, total, cursor_to(next_place))
     return SearchPage(page.messages, place.searched + page.searched, total, None)
 
 
@@ -240,6 +249,7 @@ def _orders(query: Query, *, ids_ordered: bool) -> list[_Order]:
 
 
 def _by_state(query: Query) -> list[_Order]:
+    """Return the ways through a queue by states; a range of due times bounds the delayed ones."""
     by_due = query.after is not None or query.before is not None
     delayed = _Order("delayed", Where(after=query.after, before=query.before) if by_due else None)
     if query.state == "next":
@@ -259,36 +269,49 @@ class _Filling:
 
     query: Query
     seen: Callable[[Message], Message]
+    """Returns a message as the caller may see it."""
     limit: int
+    """How many messages fill it."""
     read: int
+    """How many messages are read for it at most."""
     skips: str | None
     """The id that an order before the others has looked up."""
     messages: list[Message] = field(default_factory=list)
     searched: int = 0
-    _asked: int = 0
+    """How many messages were read for it."""
+    _commands: int = 0
+    """How many commands it has cost."""
     _bytes: int = 0
+    """How many bytes of messages were read for it."""
     _known: set[tuple[str, str]] = field(default_factory=set)
+    """Queue and id of each message of the page."""
 
     @property
     def _full(self) -> bool:
         return (
             len(self.messages) >= self.limit
             or self.searched >= self.read
-            or self._asked >= ASKED
+            or self._commands >= MOST_COMMANDS
             or self._bytes >= MAX_BYTES
         )
 
     def fill(self, queue: str, order: _Order, cursor: str | None) -> Steps[str | None]:
-        """Add what is found in one order; return where it stopped, `None` at the end.
+        """Add what is found in one order; return where it stopped.
 
         Args:
             queue: its name in the store.
             order: what to read.
-            cursor: where to begin.
+            cursor: where to begin; `None`: at the beginning.
+
+        Returns:
+            The cursor at which the page was full, "" for the beginning; `None` at the end of the
+            order.
         """
         while not self._full:
             room = self.limit - len(self.messages)
-            all_match = self.searched == len(self.messages)  # until then more would be read twice
+            # While all messages match, as many are read as the page has room for: more would be
+            # read again for the next page.
+            all_match = self.searched == len(self.messages)
             size = min(READ, self.read - self.searched, room if all_match else READ)
             page = yield from self._page(queue, order, cursor, size)
             matching = self._matching(page, order)
@@ -305,7 +328,8 @@ class _Filling:
         return cursor or ""
 
     def _page(self, queue: str, order: _Order, cursor: str | None, size: int) -> Steps[Page]:
-        self._asked += 1
+        """Read up to `size` messages in an order, behind a cursor."""
+        self._commands += 1
         if order.exact:
             reply: Found = yield Find(queue, [self.query.id or ""])
             return Page([message for message in reply.messages if message is not None], None)
@@ -315,6 +339,7 @@ class _Filling:
         return page
 
     def _matching(self, page: Page, order: _Order) -> list[Message]:
+        """Return the messages that match, without the one that was looked up before."""
         return [
             message
             for message in page.messages
@@ -333,16 +358,23 @@ class _Filling:
 def _total(queues: Sequence[tuple[str, str]], orders: Sequence[_Order]) -> Steps[int]:
     """Count the messages that a search reads at most."""
     states = {order.state for order in orders if order.reads_all}
+    all_states = None in states
     total = 0
-    for _, full in queues:
-        reply: Counts = yield Count(full)
+    for _, store_name in queues:
+        reply: Counts = yield Count(store_name)
         sizes = msgspec.structs.asdict(reply.sizes)
-        total += sum(count for state, count in sizes.items() if None in states or state in states)
-        total += reply.kept if None in states or not states.isdisjoint(_ENDS) else 0
+        total += sum(count for state, count in sizes.items() if all_states or state in states)
+        if all_states or not states.isdisjoint(_ENDS):
+            total += reply.kept
     return total
 
 
 def _placed(cursor: str | None) -> _Place:
+    """Return the place of a cursor, the beginning without one.
+
+    Raises:
+        InvalidArgument: no search made it.
+    """
     if cursor is None:
         return _Place()
     place = place_of(cursor, _Place) if isinstance(cursor, str) else None

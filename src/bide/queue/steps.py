@@ -45,8 +45,11 @@ def repeated(command: Cancel | Purge) -> Steps[int]:
             return count
 
 
-def stopping(command: Cancel, waits: bool) -> Steps[Outcome]:
-    """Cancel a message, also while a worker holds it; wait for the end if that is asked for."""
+def stopping(command: Cancel, *, waits: bool) -> Steps[Outcome]:
+    """Cancel a message, also while a worker holds it.
+
+    With `waits`, the lane waits for the end of the message, as long as the caller has said.
+    """
     reply: Outcomes = yield command
     (outcome,) = reply.outcomes
     if outcome.state == "stopping" and waits:
@@ -62,34 +65,36 @@ def after_stop(stopping: Outcome, reply: Ends) -> Outcome:
         stopping: the outcome when the worker was asked.
         reply: how the message has ended, if it has.
     """
-    if reply.state == "leased":
+    if reply.state == "leased":  # it has not ended in time
         return stopping
-    if not reply.ends or reply.ends[0].how == "cancelled":
-        return Outcome(stopping.id, bool(reply.ends), None, stopping.due)
+    if not reply.ends:  # its end is forgotten already
+        return Outcome(stopping.id, False, None, stopping.due)
     end = reply.ends[0]
+    if end.how == "cancelled":
+        return Outcome(stopping.id, True, None, stopping.due)
     state = "acked" if end.how == "acked" else reply.state
     return Outcome(stopping.id, False, state, end.due, end.moment, end.by)
 
 
-def resulting(command: History, kind: Any) -> Steps[Any]:
+def resulting(command: History, result_type: Any) -> Steps[Any]:
     """Return the result of a message; while a worker holds it, the error says how far that is."""
     reply: Ends = yield command
     progress = None
     if reply.state == "leased":
         found: Found = yield Find(command.queue, [command.id])
         progress = None if found.messages[0] is None else found.messages[0].progress
-    return result_in(command.id, reply, kind, progress)
+    return result_in(command.id, reply, result_type, progress)
 
 
 def stopping_all(command: Cancel) -> Steps[Cancelled]:
     """Cancel messages by rule, also those that workers hold."""
-    count = stopping = 0
+    count = stopping_count = 0
     while True:
         reply: Affected = yield command
         count += reply.count
-        stopping += len(reply.stopping)
+        stopping_count += len(reply.stopping)
         if not reply.more:
-            return Cancelled(count, stopping)
+            return Cancelled(count, stopping_count)
 
 
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
@@ -110,13 +115,13 @@ def reviving(
 ) -> Steps[list[Outcome]]:
     """Revive dead letters, a thousand at a time; without ids, all."""
     command = builder.revive([], delay)  # checks the delay, even if none is dead
-    chosen = [] if ids is None else one_or_several(ids)
+    ids_to_revive = [] if ids is None else one_or_several(ids)
     scan = builder.scan("dead", None, None, None, 500) if ids is None else None
-    while scan is not None:
+    while scan is not None:  # all are read before the first is revived: some may die again
         page: Page = yield scan
-        chosen += [message.id for message in page.messages]
+        ids_to_revive += [message.id for message in page.messages]
         scan = following(scan, page)
-    parts = [msgspec.structs.replace(command, ids=part) for part in in_parts(chosen)]
+    parts = [msgspec.structs.replace(command, ids=part) for part in in_parts(ids_to_revive)]
     outcomes = yield from outcomes_of(*parts)
     return [command.answered(outcome) for outcome in outcomes]
 
@@ -160,6 +165,7 @@ def loading(
     stored = kept = 0
     for command in commands_of(lines, queue, max_body, first):
         reply: Outcomes = yield command
-        new = sum(map(bool, reply.outcomes))
-        stored, kept = stored + new, kept + len(reply.outcomes) - new
+        stored_now = sum(map(bool, reply.outcomes))
+        stored += stored_now
+        kept += len(reply.outcomes) - stored_now
     return Imported(stored, kept)

@@ -44,6 +44,7 @@ def lane_to(url: str | None) -> Iterator[Lane]:
 
 
 def _listing(prefix: str) -> Steps[dict[str, Counts]]:
+    """Return the queues whose names have a prefix, with their counts."""
     reply: Names = yield Queues(check_prefix(prefix))
     counts: dict[str, Counts] = {}
     for name in reply.names:
@@ -158,15 +159,14 @@ asearch = _async_form(search)
 
 
 POLL = 0.2
-"""Seconds between two polls whether a supervisor has taken a request."""
+"""Seconds between two looks whether a supervisor has taken a request."""
 
 
 def workers(url: str | None = None) -> list[WorkerProcess]:
     """List the worker processes of a store: those that report that they are alive.
 
     Over HTTP these are the ones of the token's namespace. Of each namespace, 256 KiB of reports are
-    read, and 1,000 at most. In a coroutine, call it with
-    `asyncio.to_thread`.
+    read, and 1,000 at most. In a coroutine, call it with `asyncio.to_thread`.
 
     Args:
         url: of the store, or of a server; the environment's `BIDE_URL`, or else
@@ -213,25 +213,41 @@ def read_workers(lane: Lane) -> Workers:
 
 
 def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
-    """Request that a process is replaced, and wait until its supervisor has taken the request."""
+    """Request that a process is replaced, and wait until its supervisor has taken the request.
+
+    Args:
+        lane: to the store.
+        holder: the name of the process.
+        actor: who asks for it.
+        wait: how long to wait.
+
+    Returns:
+        Whether a supervisor has taken the request; if not, it was withdrawn.
+
+    Raises:
+        InvalidArgument: there is no such process, or it has no supervisor.
+    """
+    # It may report to several registers: one in each namespace that it serves.
     workers = [worker for worker in read_workers(lane).workers if worker.holder == holder]
     if not workers:
         raise InvalidArgument(
             f"no worker {holder!r} reports that it is alive; `bide workers` lists those that do"
         )
-    stops = [worker.stops for worker in workers if worker.stops is not None]
-    if not stops:
+    stop_queues = [worker.stops for worker in workers if worker.stops is not None]
+    if not stop_queues:
         raise InvalidArgument(
             f"{holder} has no supervisor of `bide worker` that could replace it; end the process "
             "on its own machine"
         )
     deadline = time.monotonic() + milliseconds(wait, "wait") / 1000
-    for queue in stops:
+    for queue in stop_queues:
         lane.call(request_stop(queue, holder, actor))
-    asked = [find_requests([holder], queue) for queue in stops]
+    finds = [find_requests([holder], queue) for queue in stop_queues]
     while time.monotonic() < deadline:
         time.sleep(POLL)
-        if any(expect(Found, lane.call(find)).messages == [None] for find in asked):
-            break
-    replies = [expect(Outcomes, lane.call(withdraw_stop(queue, holder))) for queue in stops]
-    return not all(outcomes.outcomes[0].done for outcomes in replies)
+        if any(expect(Found, lane.call(find)).messages == [None] for find in finds):
+            break  # the supervisor has deleted the request: it has taken it
+    withdrawals = [
+        expect(Outcomes, lane.call(withdraw_stop(queue, holder))) for queue in stop_queues
+    ]
+    return not all(reply.outcomes[0].done for reply in withdrawals)

@@ -409,14 +409,14 @@ class Queue(BaseQueue):
         if id is not None:
             check_no_rule(group, after, before, dry_run)
             command = self._builder.cancel([id], if_due, if_version, running=running)
-            check_undo(undo, False, dry_run, within)
+            check_undo(undo, several=False, dry_run=dry_run, within=within)
             if wait is not None:
                 return self._run(stopping(command, waits=True), wait=wait_seconds(wait))
             return self._execute(command, partial(only_outcome, command), within=within)
         if if_due is not None or if_version is not None:
             raise InvalidArgument("if_due= and if_version= are for one message: name its id")
         command = self._builder.cancel_where(group, after, before, dry_run, running=running)
-        check_undo(undo, True, dry_run, within)
+        check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
             return self._undoable(bulk_of(command))
         if running:
@@ -498,14 +498,14 @@ class Queue(BaseQueue):
         if id is not None:
             check_no_rule(group, after, before, dry_run)
             command = self._builder.reschedule([id], delay, at, if_due, if_version)
-            check_undo(undo, False, dry_run, within)
+            check_undo(undo, several=False, dry_run=dry_run, within=within)
             return self._execute(command, partial(only_outcome, command), within=within)
         if group is None:
             raise InvalidArgument("reschedule needs to know what: an id, or group=")
         if if_due is not None or if_version is not None or within is not None:
             raise InvalidArgument("if_due=, if_version= and within= are for one message: name it")
         command = self._builder.reschedule([], delay, at, None)
-        check_undo(undo, True, dry_run, within)
+        check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
             return self._undoable(bulk_of(command, self._builder.where(group, after, before)))
         if dry_run:
@@ -607,7 +607,7 @@ class Queue(BaseQueue):
         They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
         many then. With `dry_run` it only counts them.
         """
-        check_undo(undo, True, dry_run, None)
+        check_undo(undo, several=True, dry_run=dry_run, within=None)
         if not undo and not dry_run:
             return self._run(reviving(self._builder, ids, delay))
         bulk = self._builder.revive_bulk(ids, delay)
@@ -642,7 +642,7 @@ class Queue(BaseQueue):
                 messages of the state.
         """
         command = self._builder.purge(state, before)
-        check_undo(undo, True, dry_run, None)
+        check_undo(undo, several=True, dry_run=dry_run, within=None)
         if dry_run:
             return self._run(look_at_purge(command))
         if undo:
@@ -841,8 +841,8 @@ class Queue(BaseQueue):
             lane.call(self._unset, self)
             self._unset = None
         if type(command) is Put and spans.are_possible():
-            with spans.sending(command) as traced:
-                reply = lane.call(traced, self)
+            with spans.sending(command) as traced_command:
+                reply = lane.call(traced_command, self)
         else:
             reply = lane.call(command, self, wait)
         return reply if result_of is None else result_of(reply)
@@ -854,12 +854,12 @@ class Queue(BaseQueue):
         return run_steps(steps, partial(self._execute, wait=wait, within=within))
 
     def _walk(
-        self, scan: Scan | None, of: Callable[[list[Message]], Iterable[Any]] = iter
+        self, scan: Scan | None, elements_of: Callable[[list[Message]], Iterable[Any]] = iter
     ) -> Iterator[Any]:
-        """Yield what there is of the messages of a scan, page by page."""
+        """Yield what `elements_of` makes of the messages of a scan, page by page."""
         while scan is not None:
             page: Page = self._execute(scan)
-            yield from of(page.messages)
+            yield from elements_of(page.messages)
             scan = following(scan, page)
 
 

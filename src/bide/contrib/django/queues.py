@@ -34,7 +34,7 @@ class OfSettings(BaseQueue):
         """Go to the store that the settings name now."""
         if self._names_store or self._closed or (url := store_url()) == self._url:
             return
-        self._url, self._place, before = url, absolute(url), self._lane
+        self._url, self._absolute_url, before = url, absolute(url), self._lane
         self._use(open_lane(url, self._own_clock))
         close_lane(before)
 

@@ -143,7 +143,7 @@ def close_connections() -> None:
     for url in {queue._url for queue in queues}:
         close_lanes(url)
     for queue in queues:
-        queue._use(open_lane(queue._place, queue._own_clock))
+        queue._use(open_lane(queue._absolute_url, queue._own_clock))
 
 
 class _InPlace(AsyncManualWorker):
