@@ -21,6 +21,7 @@ from bide.observing.tally import Histogram
 from bide.server.access import admission
 from bide.server.limits.open_calls import EventFanout
 from bide.server.routes import events
+from bide.server.service import FailedLook
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.test_clients import claiming
@@ -220,7 +221,7 @@ def test_a_store_that_is_away_is_told_and_waited_for(client: Client, tmp_path: A
 def test_a_stream_that_has_nothing_to_tell_says_that_it_is_alive(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "ALIVE", 0.2)
+    monkeypatch.setattr(events, "COMMENT_EVERY", 0.2)
     server = serve(auth="required")
     shop = server.with_token(make_token("shop", "read"))
     mall = server.with_token(make_token("mall", "produce"))
@@ -242,7 +243,8 @@ def test_workers_are_not_told_without_counts(client: Client) -> None:
 
 def test_all_streams_learn_at_once_that_the_store_is_away(client: Client) -> None:
     service = client.app.service
-    service.failed_look = time.monotonic() + 60, StoreUnavailable("it does not answer")
+    error = StoreUnavailable("it does not answer")
+    service.failed_look = FailedLook(error, time.monotonic() + 60)
     with listening(client, "counts=0.01") as stream:
         assert "does not answer" in stream.until("problem")["detail"]
         service.failed_look = None

@@ -56,13 +56,7 @@ async def answer(
     method: str = scope["method"]
     operation = operations.get("GET" if method == "HEAD" else method)
     if operation is None:
-        allowed = ", ".join(sorted({*operations, *(("HEAD",) if "GET" in operations else ())}))
-        problem = Problem(
-            "method-not-allowed",
-            f"{method} is not allowed here; use {allowed}",
-            headers={"allow": allowed},
-        )
-        await refuse_unrouted(service, scope, path, response, problem)
+        await refuse_unrouted(service, scope, path, response, _wrong_method(method, operations))
         return
     client, bodies = service.addresses.of(scope), service.large_bodies
     body = RequestBody(receive, bodies)
@@ -72,37 +66,20 @@ async def answer(
         scope, network_of(client), response.request, counts=operation.right is not None
     )
     call = ApiCall(service, request, visit, response)
+    # What is logged if the task is cancelled before there is an answer.
     status, result, content = 0, "ended", None
     try:
-        await _let_in(service.admission, request, visit)
-        arguments = await request.arguments()
-        returned = await operation.handle(call, **arguments)
-        if returned is not None:
-            reply = returned if isinstance(returned, Answer) else Answer(200, returned)
-            await _send(reply, visit, response)
-            status, content = reply.status, reply.content
-        else:
-            status = 200
-        result = DONE
-    except ClientGone:
-        status, result = 499, "client-gone"  # as nginx logs it
-    except Problem as problem:
-        status, result = await _refuse(response, problem)
-    except BideError as error:
-        status, result = await _refuse(response, of_bide(error, service.client_text.of(error)))
-    except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
-        _log.exception("%s %s failed", method, operation.path)
-        text = "an internal error of the server; please report it with the traceback in its log"
-        status, result = await _refuse(response, Problem("internal", text))
+        status, result, content = await _execute(call)
     finally:
         body.free()
         visit.carried(body.received)
         visit.close()
+        took = service.note(operation.name, status, began)
         log_request(
             method,
             path,
             status,
-            service.note(operation.name, status, began),
+            took,
             operation=operation.name,
             client=client,
             caller=visit.caller,
@@ -110,6 +87,48 @@ async def answer(
         )
         if service.action_log.is_on and operation.right is not None:
             _log_acts(call, result, content)
+
+
+def _wrong_method(method: str, operations: Mapping[str, Operation]) -> Problem:
+    """Return the problem of a method that a path does not have."""
+    methods = {*operations, "HEAD"} if "GET" in operations else set(operations)
+    allowed = ", ".join(sorted(methods))
+    return Problem(
+        "method-not-allowed",
+        f"{method} is not allowed here; use {allowed}",
+        headers={"allow": allowed},
+    )
+
+
+async def _execute(call: ApiCall) -> tuple[int, str, object]:
+    """Execute a call, and send its answer or its problem.
+
+    Returns:
+        The status; `DONE` or the name of the problem; and the content of the answer.
+    """
+    service, request, response = call.service, call.request, call.response
+    operation = request.operation
+    try:
+        await _let_in(service.admission, request, call.visit)
+        arguments = await request.arguments()
+        returned = await operation.handle(call, **arguments)
+        if returned is None:  # the handler has sent a stream
+            return 200, DONE, None
+        reply = returned if isinstance(returned, Answer) else Answer(200, returned)
+        await _send(reply, call.visit, response)
+        return reply.status, DONE, reply.content
+    except ClientGone:
+        return 499, "client-gone", None  # as nginx logs it
+    except Problem as problem:
+        status, name = await _refuse(response, problem)
+    except BideError as error:
+        problem_of_error = of_bide(error, service.client_text.of(error))
+        status, name = await _refuse(response, problem_of_error)
+    except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
+        _log.exception("%s %s failed", request.scope["method"], operation.path)
+        text = "an internal error of the server; please report it with the traceback in its log"
+        status, name = await _refuse(response, Problem("internal", text))
+    return status, name, None
 
 
 async def _let_in(admission: Admission, request: ApiRequest, visit: Visit) -> None:
@@ -137,7 +156,8 @@ async def _refuse(response: Response, problem: Problem) -> tuple[int, str]:
     if response.streams:  # the status was sent already: only the end can be sent
         await response.end_stream()
     else:
-        await response.send_whole(*as_json(problem))
+        status, body, headers = as_json(problem)
+        await response.send_whole(status, body, headers)
     return problem.kind.status, problem.kind.name
 
 
@@ -145,12 +165,19 @@ def _log_acts(call: ApiCall, result: str, content: object) -> None:
     """Write what a call has done to the action log."""
     request, caller = call.request, call.visit.caller
     acts = call.acts
-    if result != DONE:
+    if result != DONE:  # of a batch that was refused, no command was executed
         acts = [Act(act.act, act.queue, 0, result) for act in acts]
     if not acts:
-        names = request.names
-        queue, name = (unquote(names[part]) if part in names else None for part in _NAMES)
-        acts = [Act(request.operation.name, queue, count_of(content), result, name)]
+        names = {name: unquote(part) for name, part in request.names.items()}
+        acts = [
+            Act(
+                request.operation.name,
+                names.get("queue"),
+                count_of(content),
+                result,
+                names.get("name"),
+            )
+        ]
     call.service.action_log.write(
         acts,
         who=caller.name or caller.token or "",
@@ -196,10 +223,14 @@ class ServerApp:
     ) -> None:
         self.service = Service(settings, clock, shared)
         self._pages = None if pages is None else pages(self.service)
+        """The dashboard; `None`: it is off."""
         self._ready = ready
-        self._paths: dict[tuple[str, ...], dict[str, Operation]] = {}
+        self._operations: dict[tuple[str, ...], dict[str, Operation]] = {}
+        """The operations by path, without its names, and by method."""
         for operation in OPERATIONS:
-            self._paths.setdefault(_shape(operation.path), {})[operation.method] = operation
+            self._operations.setdefault(_path_pattern(operation.path), {})[operation.method] = (
+                operation
+            )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -213,16 +244,16 @@ class ServerApp:
         await service.begin()
         service.pushing.begin()
         self._ready()
-        keeping = [background("bide-tokens", service.keep_tokens)]
+        tasks = [background("bide-tokens", service.keep_tokens)]
         if service.lane.capabilities.shared:
-            keeping.append(background("bide-heartbeat", service.heartbeat().keep))
+            tasks.append(background("bide-heartbeat", service.heartbeat().keep))
         try:
             yield
         finally:
             service.stop()
-            for task in keeping:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._pages is not None:
                 await self._pages.close()
             await service.end()
@@ -241,14 +272,14 @@ class ServerApp:
         if root := scope.get("root_path"):  # the path at which the application is mounted
             path = path.removeprefix(quote(root))
         if len(path) + len(scope["query_string"]) > MAX_URL:
-            long = Problem("malformed", f"the URL is longer than {MAX_URL:,} bytes")
-            await refuse_unrouted(self.service, scope, path, response, long)
+            too_long = Problem("malformed", f"the URL is longer than {MAX_URL:,} bytes")
+            await refuse_unrouted(self.service, scope, path, response, too_long)
             return
         is_page = f"{path}/".startswith(f"{DASHBOARD}/")
-        if (operations := self._paths.get(_shape(path))) is not None:
+        if (operations := self._operations.get(_path_pattern(path))) is not None:
             await answer(self.service, operations, scope, path, receive, response)
         elif self._pages is not None and is_page:
-            await self._show(self._pages, scope, path, receive, response)
+            await self._show_page(self._pages, scope, path, receive, response)
         else:
             detail = "there is nothing at this path; /docs lists the operations"
             if self._pages is None and (is_page or path == "/"):
@@ -256,11 +287,12 @@ class ServerApp:
             unknown = Problem("not-found", detail)
             await refuse_unrouted(self.service, scope, path, response, unknown)
 
-    async def _show(
+    async def _show_page(
         self, pages: "Pages", scope: Scope, path: str, receive: Receive, response: Response
     ) -> None:
         """Let the dashboard answer a request, and log the request."""
-        began, status = time.perf_counter(), 499
+        began = time.perf_counter()
+        status = 499  # unless there is an answer: the client has gone
         root = scope.get("root_path", "") + DASHBOARD
         address = self.service.addresses.of(scope)
         visit = self.service.gate.visit(scope, network_of(address), response.request)
@@ -268,7 +300,7 @@ class ServerApp:
             reply = await pages.answer({**scope, "root_path": root}, receive, visit)
             if reply is not None:
                 status = reply.status
-                await response.send_whole(*reply[:3])
+                await response.send_whole(reply.status, reply.content, reply.headers)
         finally:
             visit.close()
         took = time.perf_counter() - began
@@ -311,28 +343,27 @@ async def refuse_unrouted(
         caller=OPEN,
         request=response.request,
     )
-    await response.send_whole(*as_json(problem))
+    status, body, headers = as_json(problem)
+    await response.send_whole(status, body, headers)
 
 
-_NAMES = ("queue", "name")
-"""The names in a path that are written to the action log."""
-
-_NAMED = (3, 5)
+_NAME_PLACES = (3, 5)
 """The parts of a path that are names. They are the same in all paths, so one lookup in a dictionary
 finds the operations of a request."""
 
 
-def _shape(path: str) -> tuple[str, ...]:
+def _path_pattern(path: str) -> tuple[str, ...]:
     """Return a path without its names.
 
     Example:
-        >>> _shape("/v1/queues/orders/messages/42/body")
+        >>> _path_pattern("/v1/queues/orders/messages/42/body")
         ('', 'v1', 'queues', '', 'messages', '', 'body')
     """
     parts = path.split("/")
-    for at in _NAMED:
-        if at < len(parts):
-            parts[at] = "" if parts[at] else "/"  # "/": the name is missing
+    for place in _NAME_PLACES:
+        if place < len(parts):
+            is_missing = not parts[place]
+            parts[place] = "/" if is_missing else ""  # no part of another path is "/"
     return tuple(parts)
 
 

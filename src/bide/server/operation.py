@@ -67,7 +67,7 @@ class Routes:
     """Operations, each declared by a decorator of the function that answers it: the handler.
 
     A handler takes an `ApiCall` and, if it has parameters of these names, the decoded body
-    (`asked`) and the decoded query (`query`). Their types, and that of the result, describe the
+    (`content`) and the decoded query (`query`). Their types, and that of the result, describe the
     operation. It returns an `Answer`, the content of an answer with status 200, or `None` if it has
     answered.
 
@@ -92,9 +92,9 @@ class Routes:
 
         def declare(handle: Handle) -> Handle:
             hints = get_type_hints(handle)
-            # A handler that decodes the body itself has no `asked`, and declares `takes`.
-            fields = {"takes": hints.get("asked"), "query": hints.get("query"), **more}
-            fields["decodes_body"] = "asked" in hints
+            # A handler that decodes the body itself has no `content`, and declares `takes`.
+            fields = {"takes": hints.get("content"), "query": hints.get("query"), **more}
+            fields["decodes_body"] = "content" in hints
             self.operations.append(
                 Operation(
                     name,

@@ -52,6 +52,7 @@ class ApiRequest:
         """The header fields by their names in lower case; of several with one name, the last."""
         scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         self.token = text.strip() if scheme.lower() == "bearer" else None
+        """The token of the request; `None`: it has none."""
         """The bearer token, if there is one."""
         kind = headers.get(b"content-type", b"").decode("latin-1")
         self.content_type = kind.partition(";")[0].strip().lower()
@@ -73,9 +74,13 @@ class ApiRequest:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The names in the path, not decoded."""
+        """The names in the path, not decoded, by their placeholders: "queue" for {queue}."""
         parts = zip(self.operation.path.split("/"), self.path.split("/"), strict=True)
-        return {name[1:-1]: part for name, part in parts if name.startswith("{")}
+        return {
+            placeholder.strip("{}"): part
+            for placeholder, part in parts
+            if placeholder.startswith("{")
+        }
 
     def part(self, name: str) -> str:
         """Return a name in the path, decoded.
@@ -94,7 +99,7 @@ class ApiRequest:
         return self.part("queue")
 
     async def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the handler besides the call.
+        """Return the arguments of the handler besides the call; see `Routes`.
 
         Raises:
             Problem: the request's body or query does not fit.
@@ -102,7 +107,7 @@ class ApiRequest:
         operation = self.operation
         arguments: dict[str, Any] = {}
         if operation.decodes_body:
-            arguments["asked"] = await self.read(operation.takes)
+            arguments["content"] = await self.read(operation.takes)
         if operation.query is not None:
             arguments["query"] = self.query(operation.query)
         elif self.scope["query_string"] and operation.method != "GET":
@@ -134,7 +139,8 @@ class ApiRequest:
         Raises:
             Problem: it does not fit.
         """
-        check_json(data := await self.text())
+        data = await self.text()
+        check_json(data)
         return decode(data, kind)
 
     async def text(self) -> bytes:
@@ -145,11 +151,11 @@ class ApiRequest:
         """
         data = await self.bytes()
         await self.bodies.turn(len(data))
-        kind = self.content_type
-        if data and kind not in ("", JSON) and not kind.endswith("+json"):
+        content_type = self.content_type
+        if data and content_type not in ("", JSON) and not content_type.endswith("+json"):
             raise Problem(
                 "malformed",
-                f"content-type is {kind!r}; this takes application/json",
+                f"content-type is {content_type!r}; this takes application/json",
                 field="content-type",
             )
         return data or b"{}"

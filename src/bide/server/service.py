@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +56,23 @@ COUNTS_AGE = 0.1
 
 WRITE_USES_EVERY = 10.0
 """Seconds between two writes of the times at which tokens were last used."""
+
+
+SHARED_ERROR_SECONDS = 2.0
+"""Seconds for which all event streams share the error of a store that failed."""
+
+
+class FailedLook(NamedTuple):
+    """A look of an event stream at the store that failed."""
+
+    error: StoreError
+    failed_at: float
+    """In seconds of the monotonic clock."""
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether other streams report this error instead of looking themselves."""
+        return time.monotonic() - self.failed_at < SHARED_ERROR_SECONDS
 
 
 class Service:
@@ -117,8 +135,8 @@ class Service:
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self.looks = Turns()
         """The turns of event streams that look at all their queues."""
-        self.failed_look: tuple[float, StoreError] | None = None
-        """When the last of these failed, by the monotonic clock, and its error."""
+        self.failed_look: FailedLook | None = None
+        """The last of these that failed."""
         self.scrapes = Turns()
         """The turns of scrapes of the metrics."""
         self._deaths_before = deaths.copy()

@@ -280,7 +280,7 @@ def moment(value: str | float | None, name: str) -> Moment | None:
     if not isinstance(value, str):
         return value
     with suppress(ValueError):
-        return float(value)
+        return float(value)  # in a query, Unix seconds are text, too
     with suppress(ValueError):
         if (time := datetime.fromisoformat(value)).tzinfo is not None:
             return time
@@ -308,15 +308,15 @@ def shown(
         token: the token of its lease, in the answer to a claim.
         bodies: whether the caller may see its body and headers.
     """
-    seen = {name: getattr(message, name) for name in _COMMON}
+    fields = {name: getattr(message, name) for name in _FIELDS_IN_COMMON}
     if not bodies:
-        seen["headers"] = None
+        fields["headers"] = None
     elif message.json:
-        seen["body"] = msgspec.Raw(message.data)
+        fields["body"] = msgspec.Raw(message.data)
     else:
-        seen["raw"] = message.data
+        fields["raw"] = message.data
     return MessageOut(
-        **seen,
+        **fields,
         queue=queue,
         token=token,
         successor=None if message.successor is None else message.successor.due(0),
@@ -324,7 +324,7 @@ def shown(
     )
 
 
-_COMMON = [
+_FIELDS_IN_COMMON = [
     name
     for name in Message.__struct_fields__
     if name in MessageOut.__struct_fields__ and name not in ("queue", "failures", "successor")

@@ -65,17 +65,20 @@ async def batch(call: ApiCall) -> Answer:
     bodies = service.large_bodies
     binary = call.request.content_type == MSGPACK
     pause = bodies.pauses()
-    given = await (_unpacked(call, pause) if binary else call.request.read(RequestBatch))
+    request = await (_unpacked(call, pause) if binary else call.request.read(RequestBatch))
     if service.action_log.is_on:
-        call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
-    commands = []
-    weight = 0
-    for command in given.commands:
-        commands.append(await _own(call, command, pause))
-        weight += commands[-1].weight
-    check_count("messages", weight, MAX_BATCH_MESSAGES)
+        call.acts = [
+            Act(str(command.__struct_config__.tag), command.queue) for command in request.commands
+        ]
+    commands: list[Any] = []
+    message_count = 0
+    for sent_command in request.commands:
+        command = await _for_store(call, sent_command, pause)
+        commands.append(command)
+        message_count += command.weight
+    check_count("messages", message_count, MAX_BATCH_MESSAGES)
     with await service.quotas.admit(caller, commands) as admitted:
-        answers = await _execute(call, given, admitted.commands)
+        answers = await _execute(call, request, admitted.commands)
     replies = []
     pause = bodies.pauses()
     for command, answer in zip(commands, answers, strict=True):
@@ -91,9 +94,15 @@ async def batch(call: ApiCall) -> Answer:
     return Answer(200, content)
 
 
-async def _execute(call: ApiCall, given: RequestBatch, commands: Sequence[Any]) -> list[Any]:
-    """Execute commands in order; return a reply or an error for each."""
-    identities = _identities(call, given)
+async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]) -> list[Any]:
+    """Execute commands in order; return a reply or an error for each.
+
+    Args:
+        call: the call.
+        request: the request, for the identities of its commands.
+        commands: its commands as the store gets them.
+    """
+    identities = _identities(call, request)
     answers: list[Any] = []
     together: list[Sent] = []
     for command, identity in zip(commands, identities, strict=True):
@@ -101,7 +110,7 @@ async def _execute(call: ApiCall, given: RequestBatch, commands: Sequence[Any]) 
             if together:
                 answers += await call.service.batches.execute(together, call.visit)
                 together = []
-            answers.append(await _composed(call, command, given))
+            answers.append(await _execute_composed(call, command, request))
         else:
             together.append(Sent(command, identity))
     if together:
@@ -125,31 +134,34 @@ async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
     return reply
 
 
-def _identities(call: ApiCall, given: RequestBatch) -> list[Identity | None]:
+def _identities(call: ApiCall, request: RequestBatch) -> list[Identity | None]:
     """Return the identity of each command for the store; reads have none.
 
     Raises:
         Problem: places are missing, or the store does not remember answers.
     """
-    commands = given.commands
-    if given.client is None:
+    commands = request.commands
+    if request.client is None:
         return [None] * len(commands)
     if not call.service.lane.capabilities.remembers:
         raise invalid("client", "the store behind this server does not remember answers")
-    places = given.places or range(len(commands))
+    places = request.places or range(len(commands))
     if len(places) != len(commands):
         raise invalid(
             "places", f"places are {len(places)} and commands {len(commands)}; name one for each"
         )
-    sender = sender_of(call.visit.caller, given.client)
+    sender = sender_of(call.visit.caller, request.client)
     return [
-        None if command.only_reads else Identity(sender, given.number, place, given.repeated)
+        None if command.only_reads else Identity(sender, request.number, place, request.repeated)
         for command, place in zip(commands, places, strict=True)
     ]
 
 
-async def _composed(call: ApiCall, command: Any, given: RequestBatch) -> Part | Undone | BideError:
-    if given.repeated:  # it is made of commands of the server's own
+async def _execute_composed(
+    call: ApiCall, command: Any, request: RequestBatch
+) -> Part | Undone | BideError:
+    """Execute a command that is made of several commands of the store; return its error, if any."""
+    if request.repeated:  # the store does not know these commands again: they are the server's own
         return OutcomeUnknown(
             "the connection was lost during a bulk change, which may have been carried out or not; "
             "look at its messages"
@@ -163,6 +175,11 @@ async def _composed(call: ApiCall, command: Any, given: RequestBatch) -> Part | 
 
 
 async def _unpacked(call: ApiCall, pause: Pause) -> RequestBatch:
+    """Decode a batch in msgpack.
+
+    Raises:
+        Problem: it does not fit.
+    """
     data = await call.request.bytes()
     await call.service.large_bodies.turn(len(data))
     try:
@@ -171,7 +188,7 @@ async def _unpacked(call: ApiCall, pause: Pause) -> RequestBatch:
         raise of_decoding(error, RequestBatch) from None
 
 
-async def _own(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
+async def _for_store(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
     """Check a command and return it for the store.
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
@@ -213,18 +230,19 @@ async def _shown(reply: Any, caller: Caller, client_text: ClientText, pause: Pau
             ]
             return Ends(reply.state, ends)
         case Claimed() | Found() | Page() if hides or caller.namespace is not None:
-            hides = hides and not isinstance(reply, Claimed)
-            skip = 0 if caller.namespace is None else len(caller.namespace) + 1
-            shown = []
+            hides = hides and not isinstance(reply, Claimed)  # a worker needs the bodies
+            namespace_prefix = "" if caller.namespace is None else f"{caller.namespace}/"
+            messages = []
             for message in reply.messages:
                 if message is not None:
                     # A report of a worker contains no body of a user.
                     if hides and not InternalQueue.WORKERS.matches(message.queue):
                         message = withheld(message)
-                    message = msgspec.structs.replace(message, queue=message.queue[skip:])
-                shown.append(message)
+                    queue = message.queue.removeprefix(namespace_prefix)
+                    message = msgspec.structs.replace(message, queue=queue)
+                messages.append(message)
                 await pause()
-            return msgspec.structs.replace(reply, messages=shown)
+            return msgspec.structs.replace(reply, messages=messages)
     return reply
 
 
@@ -233,8 +251,10 @@ async def about(call: ApiCall) -> About:
     """Describe the server."""
     from importlib.metadata import version
 
-    can = call.service.lane.capabilities
-    capabilities = msgspec.structs.replace(can, caller_time=False, resends=False, takes_back=True)
+    # Those of the store, except for what the server does not pass on or does itself.
+    capabilities = msgspec.structs.replace(
+        call.service.lane.capabilities, caller_time=False, resends=False, takes_back=True
+    )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
     return About(

@@ -88,15 +88,15 @@ async def edit(call: ApiCall) -> Answer:
     Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
     The due time of a dead letter cannot be changed.
     """
-    asked = await given.one_of(call, given.Changed)
-    check_fields(bytes(asked.headers).count(b":"))
-    options: dict[str, Any] = {name: getattr(asked, name) for name in EDITED}
-    options["headers"] = given.headers_of(asked.headers) if bytes(asked.headers) else UNSET
+    content = await given.one_of(call, given.Changed)
+    check_fields(given.most_header_fields(content.headers))
+    options: dict[str, Any] = {name: getattr(content, name) for name in EDITED}
+    options["headers"] = given.headers_of(content.headers) if bytes(content.headers) else UNSET
     command = call.arguments.edit(
         [check_name(call.request.part("id"))],
-        await given.body_of(call, asked),
-        asked.delay,
-        wire.moment(asked.at, "at"),
+        await given.body_of(call, content),
+        content.delay,
+        wire.moment(content.at, "at"),
         None,
         decoded=True,
         **options,
@@ -106,18 +106,19 @@ async def edit(call: ApiCall) -> Answer:
     answer = given.changed(outcome, conditional=command.if_version is not None)
     if seen is None:
         return answer
-    version = _version(seen, command, outcome.due or 0)
+    version = _version_after(seen, command, outcome.due or 0)
     return answer._replace(headers={"etag": given.tag_of(version)})
 
 
-def _version(seen: Message, edit: Edit, due: int) -> str:
+def _version_after(seen: Message, edit: Edit, due: int) -> str:
     """Return the version that a message has after an edit that makes it due at `due`."""
-    plain = seen.as_edited()
+    message = seen.as_edited()
     changes = edit.options
     if edit.data is not UNSET:
         changes |= {"data": edit.data, "json": edit.json}
-    moved = edit.at is not None or edit.delay is not None
-    return version_of(msgspec.structs.replace(plain, **changes), due if moved else plain.due)
+    has_new_due = edit.at is not None or edit.delay is not None
+    edited = msgspec.structs.replace(message, **changes)
+    return version_of(edited, due if has_new_due else message.due)
 
 
 @route(
@@ -142,7 +143,7 @@ async def cancel(call: ApiCall, query: CancelOneQuery) -> Answer:
     wait = None if query.wait is None else milliseconds(wire.span(query.wait), "wait") / 1000
     check_running(query.running, wait, id, undo=False, within=None)
     command = call.arguments.cancel([id], None, running=query.running)
-    _, command = await _only_if(call, command)
+    _seen, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     if outcome.state != "stopping":
         return given.changed(outcome, conditional=command.if_version is not None)
@@ -158,27 +159,29 @@ async def cancel(call: ApiCall, query: CancelOneQuery) -> Answer:
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
 async def reschedule_where(
-    call: ApiCall, asked: given.RescheduleRequest, query: RuleQuery
+    call: ApiCall, content: given.RescheduleRequest, query: RuleQuery
 ) -> undoing.MovedOut:
     """Reschedule a group.
 
     One request moves up to 1,000 messages; repeat with the `cursor` while there is one.
     """
-    command = call.arguments.reschedule([], asked.delay, wire.moment(asked.at, "at"), None)
+    command = call.arguments.reschedule([], content.delay, wire.moment(content.at, "at"), None)
     if query.dry_run:
-        counted = call.arguments.cancel_where(*query.rule, dry_run=True)
-        return undoing.MovedOut((await call.ask(Affected, counted)).count)
+        # A dry run of a cancel counts the same messages: those that no worker holds.
+        dry_run = call.arguments.cancel_where(*query.rule, dry_run=True)
+        return undoing.MovedOut((await call.ask(Affected, dry_run)).count)
     if query.undo:
         bulk = bulk_of(command, call.arguments.where(*query.rule))
-        done = await undoing.change(call, bulk, query.cursor)
-        assert isinstance(done.undo, str)
-        return undoing.MovedOut(done.count, done.cursor or None, done.undo)
+        part = await undoing.change(call, bulk, query.cursor)
+        assert isinstance(part.undo, str)
+        return undoing.MovedOut(part.count, part.cursor or None, part.undo)
     scan = call.arguments.scan(None, *query.rule, query.limit)
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
     if ids := unheld(page.messages):
         move = msgspec.structs.replace(command, ids=ids)
-        count = sum(map(bool, (await call.ask(Outcomes, move)).outcomes))
+        outcomes = (await call.ask(Outcomes, move)).outcomes
+        count = sum(1 for outcome in outcomes if outcome)
     return undoing.MovedOut(count, page.cursor)
 
 
@@ -199,11 +202,14 @@ async def cancel_where(call: ApiCall, query: CancelQuery) -> CancelledOut:
 
 
 async def _only_if(call: ApiCall, command: Conditional) -> tuple[Message | None, Conditional]:
-    """Return the message that the caller saw, and the command with its version as the condition."""
-    match = call.request.header("if-match")
-    if match is None or match.strip() == "*":
+    """Return the message that the caller saw, and the command with its version as the condition.
+
+    Without an `if-match` that names a version: `None`, and the command unchanged.
+    """
+    if_match = call.request.header("if-match")
+    if if_match is None or if_match.strip() == "*":
         return None, command
-    message = await given.chosen(call, match)
+    message = await given.chosen(call, if_match)
     return message, msgspec.structs.replace(command, if_version=message.version)
 
 
@@ -225,18 +231,24 @@ async def list_dead(call: ApiCall, query: DeadQuery) -> wire.Messages:
 
 
 @dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(507,))
-async def revive(call: ApiCall, asked: undoing.UndoableRevive) -> undoing.RevivedOut:
+async def revive(call: ApiCall, content: undoing.UndoableRevive) -> undoing.RevivedOut:
     """Deliver dead letters again."""
-    ids = asked.ids
-    bulk = call.arguments.revive_bulk(ids, asked.delay)
-    if asked.dry_run:
+    bulk = call.arguments.revive_bulk(content.ids, content.delay)
+    if content.dry_run:
         count = await call.carry_out(look_at_dead(call.arguments.queue, bulk.ids))
         return undoing.RevivedOut(count=count)
-    if asked.undo:
-        done = await undoing.change(call, bulk, asked.cursor)
-        return undoing.RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor)
-    if ids is None:
-        page = await call.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
-        ids = [message.id for message in page.messages]
-    command = call.arguments.revive(ids, asked.delay)
-    return undoing.RevivedOut((await call.ask(Outcomes, command)).outcomes)
+    if content.undo:
+        part = await undoing.change(call, bulk, content.cursor)
+        return undoing.RevivedOut(
+            count=part.count, more=part.more, undo=part.undo, cursor=part.cursor
+        )
+    ids = await _oldest_dead(call) if content.ids is None else content.ids
+    command = call.arguments.revive(ids, content.delay)
+    reply = await call.ask(Outcomes, command)
+    return undoing.RevivedOut(outcomes=reply.outcomes)
+
+
+async def _oldest_dead(call: ApiCall) -> list[str]:
+    """Return the ids of the oldest dead letters, as many as a request may name."""
+    page = await call.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
+    return [message.id for message in page.messages]

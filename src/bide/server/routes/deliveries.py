@@ -25,23 +25,23 @@ route = Routes("deliveries")
 
 
 @route("claim", "POST", f"{QUEUE}/claim", "consume", {200: wire.ClaimedOut})
-async def claim(call: ApiCall, asked: wire.Deliver) -> Answer:
+async def claim(call: ApiCall, content: wire.Deliver) -> Answer:
     """Claim due messages.
 
     With `wait` the server answers as soon as a message is due. If the client closes the
     connection meanwhile, it has claimed nothing.
     """
     holder = check_name(
-        asked.holder or call.caller.token or call.request.client or "local", "holder"
+        content.holder or call.caller.token or call.request.client or "local", "holder"
     )
-    command = call.arguments.claim(asked.count, asked.lease, holder)
-    wait = milliseconds(asked.wait, "wait") / 1000
+    command = call.arguments.claim(content.count, content.lease, holder)
+    wait = milliseconds(content.wait, "wait") / 1000
     if not wait:
         reply = await call.ask(Claimed, command)
     else:
         try:
             reply = await call.wait(
-                lambda: call.service.claim(command, wait), partial(_give_back, call)
+                lambda: call.service.claim(command, wait), undo=partial(_give_back, call)
             )
         except Closed:  # the server stops: the client asks another one
             empty = wire.ClaimedOut([], call.service.clock.now())
@@ -58,6 +58,7 @@ async def claim(call: ApiCall, asked: wire.Deliver) -> Answer:
 
 
 async def _give_back(call: ApiCall, reply: Claimed) -> None:
+    """Release messages of a claim whose client has gone."""
     if reply.messages:
         await call.ask(Outcomes, call.arguments.release(reply.leases))
 
@@ -68,12 +69,12 @@ def _settles(name: str) -> Callable[[Handle], Handle]:
 
 
 @_settles("ack")
-async def ack(call: ApiCall, asked: wire.AckRequest) -> wire.OutcomesOut:
+async def ack(call: ApiCall, content: wire.AckRequest) -> wire.OutcomesOut:
     """Acknowledge messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
-    results = [None if lease.result is UNSET else bytes(lease.result) for lease in asked.leases]
+    results = [None if lease.result is UNSET else bytes(lease.result) for lease in content.leases]
     for result in filter(None, results):
         check_result(result)
 
@@ -81,89 +82,106 @@ async def ack(call: ApiCall, asked: wire.AckRequest) -> wire.OutcomesOut:
         command = call.arguments.ack(leases)
         return msgspec.structs.replace(command, results=results) if any(results) else command
 
-    return await _settle(call, asked, "acked", build)
+    return await _settle(call, content, "acked", build)
 
 
 @_settles("retry")
-async def retry(call: ApiCall, asked: wire.RetryRequest) -> wire.OutcomesOut:
+async def retry(call: ApiCall, content: wire.RetryRequest) -> wire.OutcomesOut:
     """Retry messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
-    return await _settle(call, asked, "retried", call.arguments.retry, asked.delay, asked.reason)
+    return await _settle(
+        call, content, "retried", call.arguments.retry, content.delay, content.reason
+    )
 
 
 @_settles("extend")
-async def extend(call: ApiCall, asked: wire.ExtendRequest) -> wire.OutcomesOut:
+async def extend(call: ApiCall, content: wire.ExtendRequest) -> wire.OutcomesOut:
     """Extend the leases of messages.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat. The state
     "stopping" says that the message was cancelled: stop working on it, and release it.
     """
-    return await _settle(call, asked, "extended", call.arguments.extend, asked.lease)
+    return await _settle(call, content, "extended", call.arguments.extend, content.lease)
 
 
 @_settles("report")
-async def report(call: ApiCall, asked: wire.ReportRequest) -> wire.OutcomesOut:
+async def report(call: ApiCall, content: wire.ReportRequest) -> wire.OutcomesOut:
     """Report the progress of messages.
 
     The last report of each message is shown to those who look at it. Once a second is often
     enough. Returns the outcome of each; 409 when no lease lasts any more. Safe to repeat. The
     state "stopping" says that the message was cancelled: stop working on it, and release it.
     """
-    reports = [progress(lease.done, lease.of, lease.text) for lease in asked.leases]
-    lease = None if asked.lease is None else call.arguments.lease(asked.lease)
+    reports = [progress(lease.done, lease.of, lease.text) for lease in content.leases]
+    lease = None if content.lease is None else call.arguments.lease(content.lease)
 
     def build(leases: list[Lease]) -> Command:
         return Extend(call.arguments.queue, leases, lease, [*reports])
 
-    return await _settle(call, asked, "reported", build)
+    return await _settle(call, content, "reported", build)
 
 
 @_settles("bury")
-async def bury(call: ApiCall, asked: wire.BuryRequest) -> wire.OutcomesOut:
+async def bury(call: ApiCall, content: wire.BuryRequest) -> wire.OutcomesOut:
     """Make messages dead letters.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
-    return await _settle(call, asked, "buried", call.arguments.bury, asked.reason)
+    return await _settle(call, content, "buried", call.arguments.bury, content.reason)
 
 
 @_settles("release")
-async def release(call: ApiCall, asked: wire.ReleaseRequest) -> wire.OutcomesOut:
+async def release(call: ApiCall, content: wire.ReleaseRequest) -> wire.OutcomesOut:
     """Return messages without counting an attempt.
 
     Returns the outcome of each; 409 when none could be settled. Safe to repeat.
     """
-    return await _settle(call, asked, "released", call.arguments.release)
+    return await _settle(call, content, "released", call.arguments.release)
 
 
 @route("endLease", "POST", f"{MESSAGE}/release", "admin", {200: Outcome}, problems=(404, 409))
-async def end_lease(call: ApiCall, asked: wire.EndLeaseRequest) -> Answer:
+async def end_lease(call: ApiCall, content: wire.EndLeaseRequest) -> Answer:
     """End the lease of a message.
 
     For example when a worker hangs. Counts as a failed attempt: the message is ready again at
     once, or dead when its attempts are used up. Its holder can no longer settle it.
     """
-    command = call.arguments.end_lease(call.request.part("id"), asked.reason)
+    command = call.arguments.end_lease(call.request.part("id"), content.reason)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     return changed(outcome, why="there was no lease to end")
 
 
 async def _settle(
-    call: ApiCall, asked: wire.SettleRequest, verb: str, build: Callable[..., Command], *given: Any
+    call: ApiCall,
+    content: wire.SettleRequest,
+    verb: str,
+    build: Callable[..., Command],
+    *arguments: Any,
 ) -> wire.OutcomesOut:
-    """Settle the messages of a request, by a command built from their leases."""
-    leases = [Lease.of(check_name(lease.id), str(lease.token)) for lease in asked.leases]
+    """Settle the messages of a request.
+
+    Args:
+        call: the call.
+        content: the request.
+        verb: what is done to the messages, for the error text.
+        build: makes the command of leases and `arguments`.
+        arguments: the other arguments of `build`.
+
+    Raises:
+        Problem: no message could be settled.
+    """
+    leases = [Lease.of(check_name(lease.id), str(lease.token)) for lease in content.leases]
     leases = await call.service.settled_by(call.caller, call.arguments.queue, leases)
-    command = build(leases, *given)
+    command = build(leases, *arguments)
     outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcomes):
-        some = "; ".join(map(str, outcomes[:3]))
+        reasons = "; ".join(map(str, outcomes[:3]))
         raise Problem(
             "lease-lost",
-            f"nothing could be {verb}, the leases are over: {some}. Take a longer lease, or extend "
-            "it while you work",
+            f"nothing could be {verb}, the leases are over: {reasons}. Take a longer lease, or "
+            "extend it while you work",
             outcomes=outcomes,
         )
     return wire.OutcomesOut(outcomes)

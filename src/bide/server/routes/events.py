@@ -17,6 +17,7 @@ from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import ClientGone, unless_gone
 from bide.server.operation import Routes
 from bide.server.problem import Problem, invalid, of_bide
+from bide.server.service import FailedLook
 from bide.server.subscriptions.subscription_wire import SubscriptionState, state_of
 from bide.targets.http.stats import Known
 
@@ -24,13 +25,10 @@ route = Routes("events")
 
 T = TypeVar("T")
 
-KIND = "text/event-stream"
+STREAM_TYPE = "text/event-stream"
 
-ALIVE = 15.0
+COMMENT_EVERY = 15.0
 """Seconds without an event after which a comment is sent: proxies close idle connections."""
-
-FAILED = 2.0
-"""Seconds for which all streams share the error of a store that failed."""
 
 
 class EventsQuery(wire.RequestModel):
@@ -54,7 +52,7 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
     """Why it is paused, or the last failure."""
 
 
-@route("events", "GET", "/v1/events", "", {200: bytes}, kind=KIND)
+@route("events", "GET", "/v1/events", "", {200: bytes}, kind=STREAM_TYPE)
 async def events(call: ApiCall, query: EventsQuery) -> None:
     """Stream events.
 
@@ -71,7 +69,7 @@ async def events(call: ApiCall, query: EventsQuery) -> None:
     if every:
         call.caller.need("read")
     with call.counted_among(call.service.streams):
-        await call.response.begin_stream(KIND)
+        await call.response.begin_stream(STREAM_TYPE)
         stream = _Stream(call, every, query)
         try:
             refused = call.service.admission.until_refused(call.request.token)
@@ -89,34 +87,38 @@ class _Stream:
     def __init__(self, call: ApiCall, every: float, query: EventsQuery) -> None:
         self._call = call
         self._every = every
+        """Seconds between two looks at the store; 0: it is not looked at."""
         self._query = query
         self._counts: dict[str, Counts] = {}
-        self._at_work: dict[str, Any] = {}
+        """The counts that were sent last, by queue."""
+        self._workers: dict[str, Any] = {}
+        """What was sent last of workers."""
+        self._subscriptions: dict[str, SubscriptionOf] = {}
+        """What was sent last of each subscription."""
         self.ended = False
         """Whether the client was sent the end of the stream."""
-        self._subscriptions: dict[str, SubscriptionOf] = {}
         self._sent = 0.0
         """When something was last sent, by the clock of the event loop."""
 
     async def run(self) -> None:
         """Send events until the server stops."""
         service, clock = self._call.service, asyncio.get_running_loop().time
-        look = clock() if self._every else float("inf")
+        next_look = clock() if self._every else float("inf")
         async with service.events.listening() as listener:
             await self._send(": bide\n\n")
             while not service.stopping.is_set():
-                if clock() >= look:
+                if clock() >= next_look:
                     await self._look_or_report()
-                    look = clock() + self._every
-                silent = self._sent + ALIVE
+                    next_look = clock() + self._every
+                next_comment = self._sent + COMMENT_EVERY
                 try:
-                    async with asyncio.timeout_at(min(silent, look)):
+                    async with asyncio.timeout_at(min(next_comment, next_look)):
                         await listener.news.wait()
                 except TimeoutError:
-                    if silent <= look:
+                    if next_comment <= next_look:
                         await self._send(": alive\n\n")
                 else:
-                    await self._hint(listener.take())
+                    await self._send_hints(listener.take())
             await self.end()
 
     async def end(self, problem: Problem | None = None) -> None:
@@ -131,19 +133,20 @@ class _Stream:
         service = self._call.service
         try:
             async with service.looks.one():
-                failed = service.failed_look
-                if failed is not None and time.monotonic() - failed[0] < FAILED:
-                    raise failed[1]
+                failed_look = service.failed_look
+                if failed_look is not None and failed_look.is_recent:
+                    raise failed_look.error
                 await self._look()
         except Closed:
             return  # the server stops, which ends this stream
         except StoreError as error:
-            if failed is None or error is not failed[1]:
-                service.failed_look = time.monotonic(), error
+            if failed_look is None or error is not failed_look.error:  # it is a new one
+                service.failed_look = FailedLook(error, time.monotonic())
             problem = of_bide(error, service.client_text.of(error))
             await self._send(_event("problem", problem.document))
 
-    async def _hint(self, hints: dict[str, int]) -> None:
+    async def _send_hints(self, hints: dict[str, int]) -> None:
+        """Send when to look into which queues; of the store, in Unix milliseconds."""
         now = self._call.service.clock.now()
         events = [
             _event("hint", {"queue": own, "wake_in": max(0, wake - now)})
@@ -160,76 +163,81 @@ class _Stream:
         events: list[str] = []
         if self._query.workers:
             sample = await self._sample([caller.full(name) for name in names], now)
-            counts_by_queue = self._mine(sample.queues)
-            at_work = self._named(sample)
-            if at_work != self._at_work:
-                self._at_work = at_work
-                events.append(_event("workers", at_work))
+            counts_by_queue = self._of_caller(sample.queues)
+            workers = self._workers_content(sample)
+            if workers != self._workers:
+                self._workers = workers
+                events.append(_event("workers", workers))
         else:
             counts_by_queue = {name: await service.counts(caller.full(name)) for name in names}
         for name, counts in counts_by_queue.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
                 events.append(_event("counts", {"queue": name, "counts": counts}))
-        events += self._subscribed(await service.pushing.known(), now)
+        events += self._subscription_events(await service.pushing.known(), now)
         events.append(_event("tick", {"now": now}))
         await self._send("".join(events))
-        self._call.visit.let_go()
+        self._call.visit.let_go()  # the replies are sent: an open stream keeps no room for them
 
-    def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
+    def _subscription_events(self, subscriptions: Mapping[str, Known], now: int) -> Iterator[str]:
         """Yield the events of subscriptions whose state has changed."""
-        known = self._subscriptions
-        for key, (subscription, circuit) in all.items():
+        for full_name, (subscription, circuit) in subscriptions.items():
             if (queue := self._own(subscription.queue)) is None:
                 continue
             state = state_of(subscription, circuit, now)
-            why = ""
+            reason = ""
             if subscription.paused:
-                why = subscription.reason
+                reason = subscription.reason
             elif state != "active":
-                why = circuit.error
-            content = SubscriptionOf(
-                self._call.caller.name_of(subscription.name), queue, state, why
-            )
-            if known.get(key) != content:
-                known[key] = content
+                reason = circuit.error
+            name = self._call.caller.name_of(subscription.name)
+            content = SubscriptionOf(name, queue, state, reason)
+            if self._subscriptions.get(full_name) != content:
+                self._subscriptions[full_name] = content
                 yield _event("subscription", content)
 
     async def _sample(self, queues: list[str], now: int) -> Sample:
+        """Count queues, and find their workers."""
         registers = await self._call.registers()
         present = self._call.service.claimers.listed()
         steps = take_sample(queues, registers, now / 1000, now, self._own, present)
         return await arun_steps(steps, self._call.visit.execute)
 
-    def _named(self, sample: Sample) -> dict[str, Any]:
+    def _workers_content(self, sample: Sample) -> dict[str, Any]:
         """Return the workers, with the caller's names of queues."""
         workers = [
             Worker(
                 worker.holder,
-                self._mine(worker.held),
+                self._of_caller(worker.held),
                 worker.until,
                 worker.silent,
-                self._mine(worker.busy),
+                self._of_caller(worker.busy),
             )
             for worker in sample.workers.values()
         ]
-        lateness, causes = self._mine(sample.lateness), self._mine(sample.causes)
+        lateness, causes = self._of_caller(sample.lateness), self._of_caller(sample.causes)
         content = {"workers": workers, "lateness": lateness, "causes": causes}
         return content | {"partly": sample.partly}
 
-    def _mine(self, by_queue: Mapping[str, T]) -> dict[str, T]:
+    def _of_caller(self, by_queue: Mapping[str, T]) -> dict[str, T]:
         """Return the values of the caller's queues, by the caller's names."""
         own = self._call.caller.own
         return {name: value for queue, value in by_queue.items() if (name := own(queue))}
 
     def _own(self, queue: str) -> str | None:
-        name, space, id = queue.partition(" ")  # with an id, a hint is the end of a message
-        own = self._call.caller.own(name)
-        if own is not None and space:
-            own = f"{own} {id}"
-        return own if own is not None and own.startswith(self._query.prefix) else None
+        """Return the caller's name of a queue, `None` if the stream is not about it.
+
+        Args:
+            queue: the full name, with a space and an id if it is the end of a message.
+        """
+        full_name, space, id = queue.partition(" ")
+        name = self._call.caller.own(full_name)
+        if name is None or not name.startswith(self._query.prefix):
+            return None
+        return f"{name}{space}{id}"
 
     async def _send(self, text: str) -> None:
+        """Send events, if there are any."""
         if text:
             data = text.encode()
             self._call.visit.carried(len(data))
@@ -238,4 +246,5 @@ class _Stream:
 
 
 def _event(kind: str, data: Any) -> str:
+    """Return a server-sent event."""
     return f"event: {kind}\ndata: {msgspec.json.encode(data).decode()}\n\n"

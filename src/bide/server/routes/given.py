@@ -63,14 +63,18 @@ class Changed(RescheduleRequest, kw_only=True):
 
 
 async def item_of(call: ApiCall, query: PutQuery, id: str | None) -> Item:
-    """Return the message of a put."""
+    """Return the message of a put: in JSON, or the bytes of a body of another content type.
+
+    Args:
+        call: the call.
+        query: the query, which may have options.
+        id: the id in the path; `None`: the path names none.
+
+    Raises:
+        Problem: the request does not fit.
+    """
     if call.request.content_type in ("", JSON):
-        given = await one_of(call, wire.Given)
-        check_fields(bytes(given.headers).count(b":"))
-        if id is not None:
-            if given.id not in (None, id):
-                raise invalid("id", "id differs from the one in the path")
-            given.id = id
+        message = await _message_in_json(call, id)
     elif call.request.content_type == FORM:
         raise Problem(
             "unsupported-type",
@@ -79,23 +83,46 @@ async def item_of(call: ApiCall, query: PutQuery, id: str | None) -> Item:
             field=HEADER_TYPE,
         )
     else:
-        kind = msgspec.json.encode({HEADER_TYPE: call.request.header("content-type")})
-        given = wire.Given(raw=await call.request.bytes(), id=id, headers=msgspec.Raw(kind))
+        headers = msgspec.json.encode({HEADER_TYPE: call.request.header("content-type")})
+        body = await call.request.bytes()
+        message = wire.Given(raw=body, id=id, headers=msgspec.Raw(headers))
     if call.request.scope["query_string"]:
-        _add(given, query)
-    return await to_item(call, given)
+        _add_query(message, query)
+    return await to_item(call, message)
 
 
-def _add(given: wire.Given, query: PutQuery) -> None:
-    """Add the options in the query to those in the body."""
-    nothing = wire.PutOptions()
-    for name in nothing.__struct_fields__:
-        value, default = getattr(query, name), getattr(nothing, name)
+async def _message_in_json(call: ApiCall, id: str | None) -> wire.Given:
+    """Return the message in a JSON body, with the id in the path if there is one."""
+    message = await one_of(call, wire.Given)
+    check_fields(most_header_fields(message.headers))
+    if id is not None:
+        if message.id not in (None, id):
+            raise invalid("id", "id differs from the one in the path")
+        message.id = id
+    return message
+
+
+def most_header_fields(headers: msgspec.Raw) -> int:
+    """Return how many header fields encoded headers have at most: each has at least one colon."""
+    return bytes(headers).count(b":")
+
+
+def _add_query(message: wire.Given, query: PutQuery) -> None:
+    """Add the options in the query to those in the body.
+
+    Raises:
+        Problem: both have an option.
+    """
+    defaults = wire.PutOptions()
+    for name in defaults.__struct_fields__:
+        value, default = getattr(query, name), getattr(defaults, name)
         if value == default:
             continue
-        if getattr(given, name) != default:
+        if getattr(message, name) != default:
             raise invalid(name, f"{name} is given in the body and in the query; give it once")
-        setattr(given, name, wire.span(value) if name in ("delay", "expires", "latest") else value)
+        if name in ("delay", "expires", "latest"):
+            value = wire.span(value)
+        setattr(message, name, value)
 
 
 async def one_of(call: ApiCall, kind: type[T]) -> T:
@@ -131,34 +158,39 @@ async def many_of(call: ApiCall) -> wire.PutMany:
     return many
 
 
-async def to_item(call: ApiCall, given: wire.Given) -> Item:
-    """Convert a message of a request for the store."""
-    body = await body_of(call, given)
+async def to_item(call: ApiCall, message: wire.Given) -> Item:
+    """Convert a message of a request for the store.
+
+    Raises:
+        Problem: it has no body, or two.
+        InvalidArgument: one of its values is not valid.
+    """
+    body = await body_of(call, message)
     if body is UNSET:
         raise _not_one_body("neither is")
-    message = NewMessage(
+    new_message = NewMessage(
         body,
-        id=given.id,
-        delay=given.delay,
-        at=wire.moment(given.at, "at"),
-        expires=given.expires,
-        headers=headers_of(given.headers),
-        latest=given.latest,
-        **options_of(given),
+        id=message.id,
+        delay=message.delay,
+        at=wire.moment(message.at, "at"),
+        expires=message.expires,
+        headers=headers_of(message.headers),
+        latest=message.latest,
+        **options_of(message),
     )
-    return call.arguments.item(message, decoded=True)
+    return call.arguments.item(new_message, decoded=True)
 
 
-async def body_of(call: ApiCall, given: wire.Given | Changed) -> Any:
-    """Return the body in a request, `UNSET` if there is none.
+async def body_of(call: ApiCall, content: wire.Given | Changed) -> Any:
+    """Return the body of a message in a request, `UNSET` if there is none.
 
     Large bodies are decoded one at a time, so that memory stays small and other requests go on.
     """
-    text = bytes(given.body)
-    if text and given.raw is not UNSET:
+    text = bytes(content.body)
+    if text and content.raw is not UNSET:
         raise _not_one_body("both are")
     if not text:
-        return given.raw
+        return content.raw
     check_body(text, call.service.settings.max_body)
     await call.service.large_bodies.turn(len(text))
     body = decode(text, Any)
@@ -166,8 +198,8 @@ async def body_of(call: ApiCall, given: wire.Given | Changed) -> Any:
     return body
 
 
-def _not_one_body(given: str) -> Problem:
-    return invalid("body", f"a message has a body (JSON) or bytes (base64), and {given} given")
+def _not_one_body(subject: str) -> Problem:
+    return invalid("body", f"a message has a body (JSON) or bytes (base64), and {subject} given")
 
 
 def headers_of(raw: msgspec.Raw) -> dict[str, str] | None:
@@ -203,8 +235,8 @@ def wants_fresh(call: ApiCall) -> bool:
 
 def is_named(header: str | None, tag: str) -> bool:
     """Tell whether an if-none-match names an etag, weak or not, or all."""
-    named = [etag.removeprefix("W/") for etag in _listed(header or "")]
-    return "*" in named or tag in named
+    tags = [etag.removeprefix("W/") for etag in _tags_in(header or "")]
+    return "*" in tags or tag in tags
 
 
 async def chosen(call: ApiCall, header: str) -> Message:
@@ -218,13 +250,13 @@ async def chosen(call: ApiCall, header: str) -> Message:
         Problem: the message has another version, or does not exist.
         AccessDenied: the caller may not see bodies, and could test a guessed body.
     """
-    named = _listed(header)
-    if named != ["*"]:
+    tags = _tags_in(header)
+    if tags != ["*"]:
         call.caller.need("bodies")
     if (message := await call.find()) is None:
         raise Problem("precondition-failed", "the message does not exist; look again")
     tag = tag_of(message.version)
-    if "*" not in named and tag not in named:
+    if "*" not in tags and tag not in tags:
         raise Problem(
             "precondition-failed",
             f"{message.id} is {message.state}, and if-match is not its etag: it was edited since "
@@ -262,5 +294,6 @@ def changed(
     raise Problem("conflict", f"{outcome}; {why}", outcomes=[outcome])
 
 
-def _listed(header: str) -> list[str]:
+def _tags_in(header: str) -> list[str]:
+    """Return the etags in a header, or "*"."""
     return [tag.strip() for tag in header.split(",") if tag.strip()]

@@ -60,13 +60,14 @@ async def put_named(call: ApiCall, query: given.PutQuery) -> Answer:
     the query.
     """
     item = await given.item_of(call, query, check_name(call.request.part("id")))
-    fresh, match = given.wants_fresh(call), call.request.header("if-match")
-    if match is not None:
-        return await _replace(call, item, query.on_conflict, match)
-    (outcome,) = await _put(call, [item], query.on_conflict)
-    if fresh and not outcome.done:
+    must_be_fresh = given.wants_fresh(call)
+    if_match = call.request.header("if-match")
+    if if_match is not None:
+        return await _replace(call, item, query.on_conflict, if_match)
+    (outcome,) = await _put_items(call, [item], query.on_conflict)
+    if must_be_fresh and not outcome.done:
         raise Problem("precondition-failed", f"{outcome}; nothing was stored", outcomes=[outcome])
-    return _stored(call, query.on_conflict, outcome, item)
+    return _put_answer(call, query.on_conflict, outcome, item)
 
 
 @route(
@@ -82,8 +83,8 @@ async def put_named(call: ApiCall, query: given.PutQuery) -> Answer:
 async def put_one(call: ApiCall, query: given.PutQuery) -> Answer:
     """Store a message."""
     item = await given.item_of(call, query, None)
-    (outcome,) = await _put(call, [item], query.on_conflict)
-    return _stored(call, query.on_conflict, outcome, item)
+    (outcome,) = await _put_items(call, [item], query.on_conflict)
+    return _put_answer(call, query.on_conflict, outcome, item)
 
 
 async def _replace(call: ApiCall, item: Item, on_conflict: str, match: str) -> Answer:
@@ -94,7 +95,7 @@ async def _replace(call: ApiCall, item: Item, on_conflict: str, match: str) -> A
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
         )
     seen = await given.chosen(call, match)
-    (outcome,) = await _put(call, [item], "replace", seen.version)
+    (outcome,) = await _put_items(call, [item], "replace", seen.version)
     answer = given.changed(outcome, conditional=True)
     return answer._replace(headers={"etag": given.tag_of(version_of(item, outcome.due or 0))})
 
@@ -106,13 +107,16 @@ async def put_many(call: ApiCall) -> wire.OutcomesOut:
     All are stored in one transaction, or none.
     """
     many = await given.many_of(call)
-    items, fields, pause = [], 0, call.service.large_bodies.pauses()
+    pause = call.service.large_bodies.pauses()
+    items: list[Item] = []
+    field_count = 0
     for number, message in enumerate(many.messages):
-        check_fields(fields := fields + bytes(message.headers).count(b":"))
+        field_count += given.most_header_fields(message.headers)
+        check_fields(field_count)
         with within(f"messages[{number}]"):
             items.append(await given.to_item(call, message))
         await pause()
-    return wire.OutcomesOut(await _put(call, items, many.on_conflict))
+    return wire.OutcomesOut(await _put_items(call, items, many.on_conflict))
 
 
 @route(
@@ -126,8 +130,8 @@ async def put_many(call: ApiCall) -> wire.OutcomesOut:
 )
 async def get(call: ApiCall) -> Answer:
     """Get a message."""
-    message, etag, known = await _look(call)
-    return Answer(304, b"", etag) if known else Answer(200, call.shown(message), etag)
+    message, headers, is_known = await _seen_message(call)
+    return Answer(304, b"", headers) if is_known else Answer(200, call.shown(message), headers)
 
 
 @route(
@@ -142,14 +146,15 @@ async def get(call: ApiCall) -> Answer:
 )
 async def get_body(call: ApiCall) -> Answer:
     """Get the body of a message."""
-    message, etag, known = await _look(call)
-    if known:
-        return Answer(304, b"", etag)
-    kind = JSON if message.json else (message.headers or {}).get(given.HEADER_TYPE, "")
-    if not (kind and kind.isascii() and kind.isprintable()):
-        kind = "application/octet-stream"
-    safe = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
-    return Answer(200, message.data, etag | safe, kind)
+    message, headers, is_known = await _seen_message(call)
+    if is_known:
+        return Answer(304, b"", headers)
+    content_type = JSON if message.json else (message.headers or {}).get(given.HEADER_TYPE, "")
+    if not (content_type and content_type.isascii() and content_type.isprintable()):
+        content_type = "application/octet-stream"
+    # A body may be a page that somebody has put: a browser must not run its scripts here.
+    headers |= {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
+    return Answer(200, message.data, headers, content_type)
 
 
 @route("listMessages", "GET", f"{QUEUE}/messages", "read")
@@ -159,9 +164,20 @@ async def list_messages(call: ApiCall, query: ListQuery) -> wire.Messages:
     return await call.page(msgspec.structs.replace(scan, cursor=query.cursor))
 
 
-async def _put(
+async def _put_items(
     call: ApiCall, items: list[Item], on_conflict: str, version: str | None = None
 ) -> list[Outcome]:
+    """Put messages, and return their outcomes.
+
+    Args:
+        call: the call.
+        items: the messages.
+        on_conflict: "keep", "replace" or "raise", see `Queue.put`.
+        version: the version that a replaced message must have; `None`: any, or none at all.
+
+    Raises:
+        AccessDenied: the caller may put, but not replace.
+    """
     check_latest(items, on_conflict, version)
     if on_conflict == "replace":
         call.caller.need("change")
@@ -170,7 +186,12 @@ async def _put(
     return (await call.ask(Outcomes, command)).outcomes
 
 
-def _stored(call: ApiCall, on_conflict: str, outcome: Outcome, item: Item) -> Answer:
+def _put_answer(call: ApiCall, on_conflict: str, outcome: Outcome, item: Item) -> Answer:
+    """Return the answer to a put of one message: where it is, and its etag if it is stored now.
+
+    Raises:
+        AlreadyExists: the id exists, and `on_conflict` is "raise".
+    """
     if on_conflict == "raise":
         must_be_new(outcome)
     root = quote(call.request.scope.get("root_path", ""))
@@ -181,8 +202,8 @@ def _stored(call: ApiCall, on_conflict: str, outcome: Outcome, item: Item) -> An
     return Answer(201 if outcome.done else 200, outcome, headers)
 
 
-async def _look(call: ApiCall) -> tuple[Message, dict[str, str], bool]:
-    """Return the message in the path, its etag, and whether the caller has it already.
+async def _seen_message(call: ApiCall) -> tuple[Message, dict[str, str], bool]:
+    """Return the message in the path, the header with its etag, and whether the caller has it.
 
     Without the right to see bodies there is no etag: a guessed body could be compared with it.
     """
@@ -214,8 +235,8 @@ class EndOut(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, end: End, *, bodies: bool) -> "EndOut":
         """Convert an end; without the right to see bodies, without its result."""
-        shown = UNSET if end.result is None or not bodies else msgspec.Raw(end.result)
-        return cls(end.how, end.moment, end.by, end.due, end.attempt, end.attempts, shown)
+        result = UNSET if end.result is None or not bodies else msgspec.Raw(end.result)
+        return cls(end.how, end.moment, end.by, end.due, end.attempt, end.attempts, result)
 
 
 class HistoryOut(msgspec.Struct):
@@ -285,26 +306,31 @@ async def result(call: ApiCall, query: ResultQuery) -> Answer:
     wait = milliseconds(wire.span(query.wait), "wait") / 1000
     command = call.arguments.history(call.request.part("id"), watch=wait > 0)
     if not wait:
-        return await _ended(call, await call.ask(Ends, command))
+        return await _result_answer(call, await call.ask(Ends, command))
     try:
         reply = await call.wait(lambda: call.service.wait(command, wait))
     except Closed:  # the server stops: the client asks another one
         return Answer(202, ResultOut(command.id, None), {"connection": "close"})
-    return await _ended(call, expect(Ends, reply))
+    return await _result_answer(call, expect(Ends, reply))
 
 
-async def _ended(call: ApiCall, reply: Ends) -> Answer:
+async def _result_answer(call: ApiCall, reply: Ends) -> Answer:
+    """Return how the message in the path ended, or that it has not.
+
+    Raises:
+        Problem: there is no such message, and none is remembered.
+    """
     id = call.request.part("id")
     if reply.state in PENDING:
         message = await call.find() if reply.state == "leased" else None
         progress = None if message is None else message.progress
-        return Answer(202, ResultOut(id, None, reply.state, progress))
+        return Answer(202, ResultOut(id, how=None, state=reply.state, progress=progress))
     if not reply.ends:
         raise _unknown(call)
-    end = reply.ends[0]
-    error = end.failures[-1].reason if end.how == "dead" and end.failures else None
-    value = None if end.result is None else msgspec.Raw(end.result)
-    return Answer(200, ResultOut(id, end.how, None, None, end.by, error, value))
+    latest, *_ = reply.ends
+    error = latest.failures[-1].reason if latest.how == "dead" and latest.failures else None
+    value = None if latest.result is None else msgspec.Raw(latest.result)
+    return Answer(200, ResultOut(id, how=latest.how, by=latest.by, error=error, result=value))
 
 
 def _unknown(call: ApiCall) -> Problem:

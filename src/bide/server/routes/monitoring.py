@@ -93,7 +93,7 @@ async def workers_of(call: ApiCall) -> Workers:
     {202: Requested},
     problems=(404, 409),
 )
-async def stop(call: ApiCall, asked: wire.EmptyRequest) -> Answer:
+async def stop(call: ApiCall, content: wire.EmptyRequest) -> Answer:
     """Replace a worker process.
 
     Its supervisor looks every five seconds, starts a new process, and asks the old one to end;
@@ -161,54 +161,53 @@ async def _exposition(call: ApiCall) -> bytes:
     failure: StoreError | None = None
     counts: dict[str, Counts] = {}
     usage: list[Metric] = []
-    known: Mapping[str, Known] = {}
+    all_subscriptions: Mapping[str, Known] = {}
     try:
         names = await call.names()
         # Read now: sums of other processes may be newer than cached counts.
         for name in names:
             reply = await call.visit.execute(Count(caller.full(name)))
             counts[name] = expect(Counts, reply)
-        usage += _of_usage(await service.quotas.usage(caller))
+        usage += _usage_metrics(await service.quotas.usage(caller))
     except StoreError as error:
         failure = error
     with suppress(StoreError):  # a process that pushes knows them without the store
-        known = await service.pushing.known()
+        all_subscriptions = await service.pushing.known()
 
-    def read() -> Mapping[str, Counts]:
-        if failure is not None:
+    def read_counts() -> Mapping[str, Counts]:
+        if failure is not None:  # then the registry says that the store is down
             raise failure
         return counts
 
     now = service.clock.now()
     stats = seen_by(caller, service.shared.stats.together(service.stats))
     subscriptions = {
-        caller.name_of(name): entry
-        for name, entry in known.items()
-        if caller.own(entry.subscription.queue) is not None
+        caller.name_of(name): known
+        for name, known in all_subscriptions.items()
+        if caller.own(known.subscription.queue) is not None
     }
-    requests = _of_requests(stats) if _sees_all(caller) else ()
     metrics = [
         *usage,
         *claim_metrics(stats.tallies),
         *push_metrics(subscriptions, stats.sent, now),
-        *requests,
+        *(_request_metrics(stats) if _sees_all(caller) else ()),
     ]
-    registry = registry_of(read, more=lambda: metrics, now=lambda: now / 1000)
+    registry = registry_of(read_counts, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
 
     # In a thread: with hundreds of queues it would delay other requests too long.
     return await asyncio.to_thread(generate_latest, registry)
 
 
-def _of_usage(usage: Usage) -> Iterator[Metric]:
+def _usage_metrics(usage: Usage) -> Iterator[Metric]:
     """Yield the figures of quotas."""
-    for field, (of_use, of_quota) in QUOTAS.items():
-        yield of_use.of({"": getattr(usage, field)})
+    for field, (used_family, quota_family) in QUOTAS.items():
+        yield used_family.of({"": getattr(usage, field)})
         if (most := getattr(usage, f"max_{field}")) is not None:
-            yield of_quota.of({"": most})
+            yield quota_family.of({"": most})
 
 
-def _of_requests(stats: ServerStats) -> Iterator[Metric]:
+def _request_metrics(stats: ServerStats) -> Iterator[Metric]:
     """Yield the figures of requests, and of the processes that answer them."""
     requests: dict[str, dict[str, int]] = {}
     for (operation, status), count in sorted(stats.requests.items()):

@@ -115,38 +115,38 @@ async def counts(call: ApiCall) -> CountsOut:
 
 
 @route("configure", "PATCH", QUEUE, "admin", problems=(507,))
-async def configure(call: ApiCall, asked: ConfigureRequest) -> SettingsOut:
+async def configure(call: ApiCall, content: ConfigureRequest) -> SettingsOut:
     """Pause or resume a queue, limit it, or set how long it remembers messages."""
-    command = call.arguments.settings(**msgspec.structs.asdict(asked))
+    command = call.arguments.settings(**msgspec.structs.asdict(content))
     return SettingsOut.of(await call.ask(QueueSettings, command))
 
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
-async def pause(call: ApiCall, asked: wire.EmptyRequest) -> SettingsOut:
+async def pause(call: ApiCall, content: wire.EmptyRequest) -> SettingsOut:
     """Stop all claims."""
     return SettingsOut.of(await call.ask(QueueSettings, call.arguments.configure(paused=True)))
 
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))
-async def resume(call: ApiCall, asked: wire.EmptyRequest) -> SettingsOut:
+async def resume(call: ApiCall, content: wire.EmptyRequest) -> SettingsOut:
     """Allow claims again."""
     return SettingsOut.of(await call.ask(QueueSettings, call.arguments.configure(paused=False)))
 
 
 @route("purge", "POST", f"{QUEUE}/purge", "admin", problems=(507,))
-async def purge(call: ApiCall, asked: UndoablePurge) -> UndoableOut:
+async def purge(call: ApiCall, content: UndoablePurge) -> UndoableOut:
     """Delete messages of a state.
 
     Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; repeat with the
     `cursor`. `dry_run` only counts: repeat with the `cursor` and add up the counts.
     """
-    command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
-    if asked.dry_run:
-        count, cursor = await call.carry_out(purge_part(command, asked.cursor))
+    command = call.arguments.purge(content.state, wire.moment(content.before, "before"))
+    if content.dry_run:
+        count, cursor = await call.carry_out(purge_part(command, content.cursor))
         following = UNSET if cursor is None else cursor
         return UndoableOut(count=count, more=cursor is not None, cursor=following)
-    if asked.undo:
-        return await change(call, bulk_of(command), asked.cursor)
+    if content.undo:
+        return await change(call, bulk_of(command), content.cursor)
     affected = await call.ask(Affected, command)
     return UndoableOut(count=affected.count, more=affected.more)
 
@@ -223,16 +223,16 @@ async def search(call: ApiCall, query: SearchQuery) -> SearchOut:
     for prefixes of ids. Any other search reads message by message, up to 10,000 per request;
     repeat with the `cursor` while there is one.
     """
-    given = {name: getattr(query, name) for name in Query.__struct_fields__}
-    given["group"], given["after"], given["before"] = query.rule
-    wanted = query_of(**given)
+    conditions = {name: getattr(query, name) for name in Query.__struct_fields__}
+    conditions["group"], conditions["after"], conditions["before"] = query.rule
+    question = query_of(**conditions)
     caller = call.caller
-    if wanted.reads_bodies:
+    if question.reads_bodies:
         caller.need("bodies")
     names = [(name, caller.full(name)) for name in await call.names(query.queue)]
     steps = search_steps(
         names,
-        wanted,
+        question,
         query.cursor,
         query.limit,
         query.read,
@@ -242,6 +242,8 @@ async def search(call: ApiCall, query: SearchQuery) -> SearchOut:
     with call.visit.slowly():
         page = await arun_steps(steps, call.visit.execute)
     bodies = caller.may("bodies")
-    own = {full: name for name, full in names}
-    messages = [wire.shown(message, own[message.queue], bodies=bodies) for message in page.messages]
+    own_names = {full: name for name, full in names}
+    messages = [
+        wire.shown(message, own_names[message.queue], bodies=bodies) for message in page.messages
+    ]
     return SearchOut(messages, page.searched, page.total, page.cursor)

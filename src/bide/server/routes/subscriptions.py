@@ -24,18 +24,18 @@ from bide.targets.http.subscription import Subscription, check_url, masked
 
 route = Routes("subscriptions")
 
-_ONE = "/v1/subscriptions/{name}"
+_SUBSCRIPTION_PATH = "/v1/subscriptions/{name}"
 _IF_MATCH = {"if-match": "The etag of a GET: fails if the subscription was changed afterwards."}
 
 T = TypeVar("T")
 
 
-def _changes(name: str, verb: str) -> Callable[[Handle], Handle]:
+def _changing_route(name: str, verb: str) -> Callable[[Handle], Handle]:
     """Declare an operation that changes a subscription."""
     return route(
         name,
         "POST",
-        f"{_ONE}/{verb}",
+        f"{_SUBSCRIPTION_PATH}/{verb}",
         "admin",
         {200: about.SubscriptionOut},
         headers=_IF_MATCH,
@@ -63,62 +63,73 @@ async def list_subscriptions(call: ApiCall) -> about.Subscriptions:
 @route(
     "putSubscription",
     "PUT",
-    _ONE,
+    _SUBSCRIPTION_PATH,
     "admin",
     {200: about.SubscriptionOut, 201: about.SubscriptionOut},
     problems=(412, 507),
     headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."},
 )
-async def put(call: ApiCall, asked: about.SubscriptionIn) -> Answer:
+async def put(call: ApiCall, content: about.SubscriptionIn) -> Answer:
     """Push a queue to a URL.
 
     Creates a subscription (201; only this answer has its `secret`), or replaces the one of
     this name (200), which keeps its secrets and its pause. Fields that are left out get their
     defaults. A repeated request changes nothing.
     """
-    name, fresh = await _name(call), wants_fresh(call)
-    with await call.service.quotas.alone(split_name(name)[0]):
-        new = Subscription(name=name, **await _checked(call, name, asked.fields()))
-        work = call.records.put(new, asked.secret, tag=_tag(call), fresh=fresh)
-        kept = await _done(call, work)
-    return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
+    name, must_be_fresh = await _name(call), wants_fresh(call)
+    namespace, _ = split_name(name)
+    with await call.service.quotas.alone(namespace):
+        subscription = Subscription(name=name, **await _checked(call, name, content.fields()))
+        tag = _expected_tag(call)
+        work = call.records.put(subscription, content.secret, tag=tag, fresh=must_be_fresh)
+        stored = await _result_of(call, work)
+    return await _answer(call, stored.subscription, stored.secret, 201 if stored.fresh else 200)
 
 
-@route("getSubscription", "GET", _ONE, "read", {200: about.SubscriptionOut}, problems=(404,))
+@route(
+    "getSubscription",
+    "GET",
+    _SUBSCRIPTION_PATH,
+    "read",
+    {200: about.SubscriptionOut},
+    problems=(404,),
+)
 async def get(call: ApiCall) -> Answer:
     """Show a subscription.
 
     Its settings, its circuit, the results of its requests, and the last error.
     """
-    return await _answer(call, await _done(call, call.records.get(await _name(call))))
+    return await _answer(call, await _result_of(call, call.records.get(await _name(call))))
 
 
 @route(
     "changeSubscription",
     "PATCH",
-    _ONE,
+    _SUBSCRIPTION_PATH,
     "admin",
     {200: about.SubscriptionOut},
     takes=about.SubscriptionChange,
     headers=_IF_MATCH,
     problems=(404, 412, 507),
 )
-async def change(call: ApiCall, asked: msgspec.Struct) -> Answer:
+async def change(call: ApiCall, content: msgspec.Struct) -> Answer:
     """Change fields of a subscription.
 
     After the answer, new requests use the new values; requests under way are finished.
     """
     name = await _name(call)
-    with await call.service.quotas.alone(split_name(name)[0]):
-        fields = await _checked(call, name, about.fields_of(asked))
-        done = await _done(call, call.records.change(name, _tag(call), **fields))
-    return await _answer(call, done)
+    namespace, _ = split_name(name)
+    with await call.service.quotas.alone(namespace):
+        fields = await _checked(call, name, about.fields_of(content))
+        work = call.records.change(name, _expected_tag(call), **fields)
+        subscription = await _result_of(call, work)
+    return await _answer(call, subscription)
 
 
 @route(
     "deleteSubscription",
     "DELETE",
-    _ONE,
+    _SUBSCRIPTION_PATH,
     "admin",
     {204: None},
     headers=_IF_MATCH,
@@ -129,54 +140,59 @@ async def delete(call: ApiCall) -> Answer:
 
     Its messages stay in the queue.
     """
-    await _changed(call, call.records.delete)
+    await _change_named(call, call.records.delete)
     call.service.pushing.pusher.look()
     return Answer(204, b"")
 
 
-@_changes("pauseSubscription", "pause")
-async def pause(call: ApiCall, asked: about.PauseRequest) -> Answer:
+@_changing_route("pauseSubscription", "pause")
+async def pause(call: ApiCall, content: about.PauseRequest) -> Answer:
     """Send nothing more.
 
     The messages wait.
     """
-    return await _answer(call, await _changed(call, call.records.pause, asked.reason))
+    return await _answer(call, await _change_named(call, call.records.pause, content.reason))
 
 
-@_changes("resumeSubscription", "resume")
-async def resume(call: ApiCall, asked: wire.EmptyRequest) -> Answer:
+@_changing_route("resumeSubscription", "resume")
+async def resume(call: ApiCall, content: wire.EmptyRequest) -> Answer:
     """Resume sending at once.
 
     Also closes an open circuit.
     """
-    return await _answer(call, await _changed(call, call.records.resume))
+    return await _answer(call, await _change_named(call, call.records.resume))
 
 
-@_changes("rotateSecret", "rotate")
-async def rotate(call: ApiCall, asked: about.RotateRequest) -> Answer:
+@_changing_route("rotateSecret", "rotate")
+async def rotate(call: ApiCall, content: about.RotateRequest) -> Answer:
     """Sign with a new secret.
 
     Only this answer shows the new `secret`. During `overlap`, each request has a signature of
     each secret.
     """
-    overlap = milliseconds(wire.span(asked.overlap), "overlap")
-    kept = await _changed(call, call.records.rotate, overlap, asked.secret)
-    return await _answer(call, kept.subscription, kept.secret)
+    overlap = milliseconds(wire.span(content.overlap), "overlap")
+    stored = await _change_named(call, call.records.rotate, overlap, content.secret)
+    return await _answer(call, stored.subscription, stored.secret)
 
 
-@route("pingReceiver", "POST", f"{_ONE}/ping", "admin", problems=(404,))
-async def ping(call: ApiCall, asked: wire.EmptyRequest) -> about.PingOut:
+@route("pingReceiver", "POST", f"{_SUBSCRIPTION_PATH}/ping", "admin", problems=(404,))
+async def ping(call: ApiCall, content: wire.EmptyRequest) -> about.PingOut:
     """Send a request without a message.
 
     It is signed as all others; returns the receiver's answer.
     """
-    known = await _done(call, call.records.get(await _name(call)))
-    work = call.service.pushing.pusher.ping(known)
+    subscription = await _result_of(call, call.records.get(await _name(call)))
+    work = call.service.pushing.pusher.ping(subscription)
     reply = await unless_gone(call.request.body.receive, work, _stopping(call))
     return about.PingOut(reply.good, reply.text)
 
 
 async def _stopping(call: ApiCall) -> None:
+    """Wait until the server stops.
+
+    Raises:
+        Problem: always, when it does.
+    """
     await call.service.stopping.wait()
     raise Problem("stopping", "the server is stopping and does not wait for receivers; ask again")
 
@@ -241,12 +257,12 @@ async def _find_room(call: ApiCall, name: str, concurrency: int) -> None:
     Raises:
         Problem: the namespace would have too many, or too many requests under way.
     """
-    namespace = split_name(name)[0]
+    namespace, _ = split_name(name)
     quota = call.service.quotas.of(namespace)
-    every = await call.records.listed()
+    all_subscriptions = await call.records.listed()
     others = [
         subscription
-        for subscription in every
+        for subscription in all_subscriptions
         if subscription.namespace == namespace and subscription.name != name
     ]
     if quota.subscriptions is not None and len(others) >= quota.subscriptions:
@@ -267,27 +283,34 @@ async def _find_room(call: ApiCall, name: str, concurrency: int) -> None:
             )
 
 
-def _tag(call: ApiCall) -> str | None:
+def _expected_tag(call: ApiCall) -> str | None:
     """Return the version in if-match, `None` for any version."""
     tag = call.request.header("if-match")
     return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
 
 
-async def _changed(
-    call: ApiCall, change: Callable[..., Coroutine[Any, Any, T | None]], *given: Any
+async def _change_named(
+    call: ApiCall, change: Callable[..., Coroutine[Any, Any, T | None]], *arguments: Any
 ) -> T:
-    """Change the subscription in the path; return the result."""
-    return await _done(call, change(await _name(call), *given, _tag(call)))
+    """Change the subscription in the path; return the result.
+
+    Args:
+        call: the call.
+        change: a method of `Records`, which takes the name, then `arguments`, and last the version
+            that the subscription must have.
+        arguments: its other arguments.
+    """
+    return await _result_of(call, change(await _name(call), *arguments, _expected_tag(call)))
 
 
-async def _done(call: ApiCall, work: Coroutine[Any, Any, T | None]) -> T:
+async def _result_of(call: ApiCall, work: Coroutine[Any, Any, T | None]) -> T:
     """Return the result of work with the subscription in the path.
 
     Raises:
         Problem: there is no such subscription, or it has another version.
     """
     try:
-        done = await work
+        result = await work
     except Overtaken as error:
         raise Problem(
             "precondition-failed",
@@ -296,18 +319,26 @@ async def _done(call: ApiCall, work: Coroutine[Any, Any, T | None]) -> T:
             else "the subscription was created or changed since you looked; look again",
             headers={} if error.now is None else {"etag": f'"{error.now.tag}"'},
         ) from None
-    if not done:
+    if not result:
         name = call.request.part("name")
         raise Problem(
             "not-found",
             f"there is no subscription {name!r}; GET /v1/subscriptions lists them",
         )
-    return done
+    return result
 
 
 async def _answer(
     call: ApiCall, subscription: Subscription, secret: str | None = None, status: int = 200
 ) -> Answer:
+    """Return the answer about one subscription, and let the pusher notice its change.
+
+    Args:
+        call: the call.
+        subscription: the subscription.
+        secret: a new secret, which only this answer shows; `None`: it has none.
+        status: the status of the answer.
+    """
     call.service.pushing.pusher.look()
     (out,) = await about.shown(call.records, [subscription], call.service.clock.now())
     out = _visible(call, out)

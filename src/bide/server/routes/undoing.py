@@ -110,16 +110,20 @@ class UndoneOut(msgspec.Struct, omit_defaults=True):
     """Send it as `part` with the next request; if it is missing, all is done."""
 
 
-class _Place(NamedTuple):
+class _ChangeProgress(NamedTuple):
     """The progress of a change, which its cursor encodes."""
 
     undo: str
+    """The token that undoes it."""
     part: int
+    """The number of the next part."""
     until: int | None
+    """See `Bulk.until`."""
     cursor: str | None
+    """Where the next part begins, as the store says it."""
 
 
-PARTS = 20
+PARTS_PER_REQUEST = 20
 """How many parts of a change one request undoes."""
 
 
@@ -141,10 +145,10 @@ async def execute(call: ApiCall, command: Bulk | Undo) -> Part | Undone:
         allow(command.verb)
     takes_back = call.service.lane.capabilities.takes_back  # true: a server, which has the records
     with await call.service.quotas.admit(call.caller, [command]):
-        done: Part | Undone = await call.carry_out(
+        reply: Part | Undone = await call.carry_out(
             steps_of(command, takes_back=takes_back, allow=allow)
         )
-    return done
+    return reply
 
 
 async def change(call: ApiCall, bulk: Bulk, cursor: str | None) -> UndoableOut:
@@ -154,24 +158,25 @@ async def change(call: ApiCall, bulk: Bulk, cursor: str | None) -> UndoableOut:
         InvalidArgument: no request returned this cursor.
     """
     if cursor is not None:
-        place = place_of(cursor, _Place) or _Place("", 0, None, None)
-        within = 0 <= place.part <= 1 << 53 and 0 <= (place.until or 0) <= 2 * LATEST
-        if not (is_token(place.undo) and within and place.cursor):
+        # Anyone may write a cursor: one that cannot be read is no token, and so refused.
+        progress = place_of(cursor, _ChangeProgress) or _ChangeProgress("", 0, None, None)
+        in_range = 0 <= progress.part <= 1 << 53 and 0 <= (progress.until or 0) <= 2 * LATEST
+        if not (is_token(progress.undo) and in_range and progress.cursor):
             raise InvalidArgument(
                 f"cursor={cursor[:100]!r} is not from a change with undo; begin without a cursor"
             )
-        bulk = msgspec.structs.replace(bulk, **place._asdict())
+        bulk = msgspec.structs.replace(bulk, **progress._asdict())
     part = await execute(call, bulk)
     assert isinstance(part, Part)
     following: str | UnsetType = UNSET
     more = part.cursor is not None
     if part.cursor is not None:  # the next request continues there
-        following = cursor_to(_Place(bulk.undo, part.part, part.until, part.cursor))
+        following = cursor_to(_ChangeProgress(bulk.undo, part.part, part.until, part.cursor))
     return UndoableOut(count=part.count, more=more, undo=bulk.undo, cursor=following)
 
 
 @route("undo", "POST", f"{QUEUE}/undo", "", problems=(404, 507))
-async def undo(call: ApiCall, asked: UndoRequest) -> UndoneOut:
+async def undo(call: ApiCall, content: UndoRequest) -> UndoneOut:
     """Undo a bulk change.
 
     One that was made with `undo`, up to ten minutes ago. Needs the right that the change
@@ -180,15 +185,15 @@ async def undo(call: ApiCall, asked: UndoRequest) -> UndoneOut:
     with `part` while there is a `following`.
     """
     queue, actor = call.arguments.queue, call.arguments.actor
-    command = Undo(queue=queue, undo=asked.undo, part=asked.part, actor=actor)
-    if not is_token(asked.undo):
+    command = Undo(queue=queue, undo=content.undo, part=content.part, actor=actor)
+    if not is_token(content.undo):
         raise nothing(command)
-    total = Undone(following=asked.part)
-    for _ in range(PARTS):
+    total = Undone(following=content.part)
+    for _ in range(PARTS_PER_REQUEST):
         if total.following is not None:
             command = msgspec.structs.replace(command, part=total.following)
-            done = await execute(call, command)
-            assert isinstance(done, Undone)
-            total = total.plus(done)
+            undone = await execute(call, command)
+            assert isinstance(undone, Undone)
+            total = total.plus(undone)
     counts = msgspec.structs.asdict(total)
     return UndoneOut(**{name: count for name, count in counts.items() if count is not None})
