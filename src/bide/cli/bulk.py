@@ -22,7 +22,7 @@ from bide.queue.sync import Queue
 STOPPING = "unless their workers still ack them, they count as cancelled"
 """What becomes of messages whose workers were asked to stop."""
 
-SHOWN = 5
+PREVIEW_COUNT = 5
 """How many messages a dry run shows."""
 
 
@@ -56,10 +56,11 @@ def change_many(
     """
     check_undo(undoable, several=True, dry_run=dry_run, within=None)
     try:
-        doing = "counting" if dry_run else verb.removesuffix("ed") + "ing"
-        with Bar(f"{doing} in {queue}"):
+        activity = "counting" if dry_run else verb.removesuffix("ed") + "ing"
+        with Bar(f"{activity} in {queue}"):
             count = change(dry_run=dry_run, undo=undoable)
     except BaseException as error:
+        # A note tells how to undo what was done before the error: here with a command.
         for note in getattr(error, "__notes__", ()):
             warn(re.sub(r"undo\('(\w+)'\)", rf"bide undo {queue} \1", note))
         raise
@@ -72,14 +73,15 @@ def change_many(
     if count and isinstance(count, Undoable):
         facts["undo"] = count.undo
     mark = DONE if (count or stopping) and not dry_run else NOTHING
-    sentence = f"{plural(count, what)}{where} {'would be ' * dry_run}{verb}"
+    predicate = f"would be {verb}" if dry_run else verb
+    sentence = f"{plural(count, what)}{where} {predicate}"
     if stopping:
         sentence += f", {stopping:,} stopping: {STOPPING}"
     out.report(facts, mark, sentence, dry_run=dry_run)
     if out.terminal and "undo" in facts:
-        within = f"to take it back, within {option.MINUTES} minutes: "
-        out.text((f"{within}bide undo {queue} {facts['undo']}", "dim"))
-    if out.terminal and dry_run and (first := list(islice(some(), SHOWN))):
+        hint = f"to take it back, within {option.MINUTES} minutes: "
+        out.text((f"{hint}bide undo {queue} {facts['undo']}", "dim"))
+    if out.terminal and dry_run and (first := list(islice(some(), PREVIEW_COUNT))):
         print_messages(out, first)
     return count > 0 or bool(stopping)
 
@@ -98,11 +100,12 @@ def purge_state(
     """Delete the messages of a state; ask first, unless it can be taken back."""
     orders = store.existing(queue)
     if not (yes or undoable or dry_run):
-        known = before is None and state not in ("acked", "expired")  # counted together only
-        total: int | None = getattr(orders.counts().sizes, state) if known else None
-        many = f"all {state} messages" if total is None else plural(total, f"{state} message")
-        span = " from before that time" if before is not None else ""
-        confirm(f"Delete {many} of {queue}{span} permanently?", total)
+        # Acked and expired messages are only counted together.
+        is_counted = before is None and state not in ("acked", "expired")
+        total: int | None = getattr(orders.counts().sizes, state) if is_counted else None
+        messages = f"all {state} messages" if total is None else plural(total, f"{state} message")
+        condition = " from before that time" if before is not None else ""
+        confirm(f"Delete {messages} of {queue}{condition} permanently?", total)
 
     def some() -> Iterable[Message]:
         return (
@@ -126,7 +129,14 @@ def purge_state(
 
 
 def confirm(question: str, count: int | None) -> None:
-    """Ask on a terminal, unless there is nothing to delete; elsewhere `--yes` is needed."""
+    """Ask on a terminal, unless there is nothing to delete; elsewhere `--yes` is needed.
+
+    A no ends the command with exit code 1.
+
+    Args:
+        question: the question.
+        count: how many messages would be deleted; `None`: that is not known.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise usage_error("purge deletes messages permanently; confirm with --yes")
     if count != 0 and not click.confirm(question, err=True):

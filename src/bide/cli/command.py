@@ -25,24 +25,26 @@ def on_store(
     Args:
         options: the first of its arguments and options; more can be decorators of the function.
         group: the command that it belongs to.
-        name: of the command, if the function has another.
+        name: the name of the command, if the function has another.
         makes: whether to make the store if it does not exist yet.
     """
 
     def decorate(function: Callable[..., bool | None]) -> click.Command:
         @functools.wraps(function)
-        def run(url: str | None, as_json: bool, **given: Any) -> None:
+        def run(url: str | None, as_json: bool, **own_options: Any) -> None:
             refuse_memory(url or "")
             with CommandStore(url, makes=makes) as store:
-                done = function(store, Output(as_json), **given)
-            if done is False:
+                result = function(store, Output(as_json), **own_options)
+            if result is False:
                 click.get_current_context().exit(NOT_DONE)
 
-        more = run.__dict__.pop("__click_params__", [])
+        # click keeps parameters in this attribute, the last of the help first: so --url and the
+        # options for output, which all commands have, come last in the help.
+        own_parameters = run.__dict__.pop("__click_params__", [])
         option.together(option.url, option.output)(run)
-        run.__dict__.setdefault("__click_params__", []).extend(more)
-        make = click.command if group is None else group.command
-        return make(name)(option.together(*options)(run))
+        run.__dict__.setdefault("__click_params__", []).extend(own_parameters)
+        make_command = click.command if group is None else group.command
+        return make_command(name)(option.together(*options)(run))
 
     return decorate
 

@@ -34,7 +34,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 """The reader of the output has ended, as `head` does. Shells give this code for SIGPIPE."""
 
-_CODES = (
+_EXIT_CODES = (
     ((InvalidArgument, errors.Unsupported), WRONG_USAGE),
     ((BrokenPipeError,), BROKEN_PIPE),
     (
@@ -56,18 +56,24 @@ def command_error(error: BideError | OSError) -> click.ClickException:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    wrong = click.ClickException(in_options(text))
-    codes = (code for kinds, code in _CODES if isinstance(error, kinds))
-    wrong.exit_code = next(codes, FAILED)  # type: ignore[misc]  # click declares it for the class
-    return wrong
+    click_error = click.ClickException(in_options(text))
+    codes = (code for classes, code in _EXIT_CODES if isinstance(error, classes))
+    # click declares the code for the class.
+    click_error.exit_code = next(codes, FAILED)  # type: ignore[misc]
+    return click_error
 
 
 def in_options(text: str) -> str:
-    """Return an error text with arguments named as options; options in a URL stay."""
+    """Return an error text with arguments named as options; options in a URL stay.
+
+    `delay='5 mins'` becomes `--delay '5 mins'`, if the command that runs has this option.
+    """
     text = text.replace("send the header 'Authorization: Bearer ...'", "set BIDE_TOKEN")
     context = click.get_current_context(silent=True)
-    command = context and context.meta.get(COMMAND)
-    options = [name for option in command.params for name in option.opts] if command else ()
+    command = None if context is None else context.meta.get(COMMAND)
+    options: list[str] = []
+    if command is not None:
+        options = [name for parameter in command.params for name in parameter.opts]
     if url := os.environ.get("BIDE_URL"):
         store = repr(mask(url))
         text = text.replace(f"url={store}", f"BIDE_URL {store}")  # which is easily forgotten
@@ -113,9 +119,9 @@ def print_error(error: click.ClickException) -> int:
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"\n       see '{error.ctx.command_path} --help'"
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    word = "error:" if plain else click.style("error:", fg="red", bold=True)
-    click.echo(f"{word} {text}{hint}", err=True)
+    without_color = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    label = "error:" if without_color else click.style("error:", fg="red", bold=True)
+    click.echo(f"{label} {text}{hint}", err=True)
     return error.exit_code
 
 
@@ -139,10 +145,10 @@ def open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_RDWR)
+            if null_device != number:
+                os.dup2(null_device, number)
+                os.close(null_device)
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115  (it stays open)
     if sys.stderr is None:
@@ -151,9 +157,9 @@ def open_closed_streams() -> None:
 
 def drop_output() -> None:
     """Discard all further output, so that a closed pipe causes no further error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)
 
 
 TERMINATION_SIGNALS = tuple(
@@ -198,7 +204,8 @@ def stop_requests() -> Iterator[list[int]]:
 
 @contextmanager
 def _handled(numbers: Iterable[signal.Signals], handler: Callable[..., None]) -> Iterator[None]:
-    before = {
+    """Handle signals while the block runs, except for those that are ignored."""
+    previous_handlers = {
         number: signal.signal(number, handler)
         for number in numbers
         if signal.getsignal(number) is not signal.SIG_IGN
@@ -206,5 +213,5 @@ def _handled(numbers: Iterable[signal.Signals], handler: Callable[..., None]) ->
     try:
         yield
     finally:
-        for number, previous in before.items():
+        for number, previous in previous_handlers.items():
             signal.signal(number, previous)

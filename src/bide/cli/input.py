@@ -13,10 +13,10 @@ from bide.model.limits import MAX_BYTES
 Form = Literal["json", "text", "bytes"]
 """What a body is given as."""
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 """The maximum number of bytes that one read takes."""
 
-ESCAPES = 6
+ESCAPE_FACTOR = 6
 """How many times as long as a body its JSON text may be: `\\u0041` is one letter."""
 
 
@@ -47,11 +47,12 @@ def check_size(size: int, form: Form, max_body: int, where: str = "the body") ->
     Raises:
         click.UsageError: it is too long.
     """
-    if size > _most(form, max_body):
-        as_json = f" of JSON text, {ESCAPES} times --max-body" if form == "json" else ""
+    most = _most_bytes(form, max_body)
+    if size > most:
+        as_json = f" of JSON text, {ESCAPE_FACTOR} times --max-body" if form == "json" else ""
         raise usage_error(
-            f"{where} has more than {_most(form, max_body):,} bytes{as_json}; the rest was not "
-            "read: store it elsewhere and put a reference, or raise --max-body"
+            f"{where} has more than {most:,} bytes{as_json}; the rest was not read: store it "
+            "elsewhere and put a reference, or raise --max-body"
         )
 
 
@@ -61,7 +62,7 @@ def export_lines(stream: IO[bytes], max_body: int) -> Iterator[bytes]:
     Raises:
         click.UsageError: a line is longer than a message can be.
     """
-    most = ESCAPES * max_body + MAX_BYTES  # with its headers and failures
+    most = ESCAPE_FACTOR * max_body + MAX_BYTES  # with its headers and failures
     number = 0
     while line := stream.readline(most + 1):
         number += 1
@@ -75,18 +76,27 @@ def export_lines(stream: IO[bytes], max_body: int) -> Iterator[bytes]:
 
 
 def _read(stream: IO[bytes], form: Form, max_body: int) -> bytes:
-    parts, size = [], 0
+    """Read a body to its end.
+
+    Raises:
+        click.UsageError: it is too long; the rest is not read.
+    """
+    parts: list[bytes] = []
+    size = 0
     while True:
-        wanted = min(CHUNK, _most(form, max_body) + 1 - size)
-        parts.append(stream.read(wanted))
-        size += len(parts[-1])
+        # One byte more than is allowed tells that it is too long.
+        wanted = min(CHUNK_BYTES, _most_bytes(form, max_body) + 1 - size)
+        part = stream.read(wanted)
+        parts.append(part)
+        size += len(part)
         check_size(size, form, max_body)
-        if len(parts[-1]) < wanted:  # the end; a terminal would wait for another one
+        if len(part) < wanted:  # the end; a terminal would wait for another one
             return b"".join(parts)
 
 
-def _most(form: Form, max_body: int) -> int:
-    return max_body * (ESCAPES if form == "json" else 1)
+def _most_bytes(form: Form, max_body: int) -> int:
+    """Return how many bytes of input a body may have."""
+    return max_body * (ESCAPE_FACTOR if form == "json" else 1)
 
 
 def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
@@ -103,9 +113,9 @@ def decode_body(data: bytes, form: Form, where: str = "the body") -> Any:
         return data.decode() if form == "text" else parse(data)
     except (ValueError, RecursionError) as error:
         shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
-        foreign = isinstance(error, UnicodeDecodeError)
-        wanted, fix = ("UTF-8 text", "--bytes") if foreign else ("JSON", "--text")
-        why = why_unreadable(data, error)
+        is_no_text = isinstance(error, UnicodeDecodeError)
+        expected, fix = ("UTF-8 text", "--bytes") if is_no_text else ("JSON", "--text")
+        reason = why_unreadable(data, error)
         raise usage_error(
-            f"{where} is not {wanted} ({why}): {shown!r}; put it with {fix}"
+            f"{where} is not {expected} ({reason}): {shown!r}; put it with {fix}"
         ) from error

@@ -15,7 +15,7 @@ from bide.model.options import options_of
 from bide.model.progress import Progress
 from bide.model.replies import Outcome
 
-PIPE: dict[str, Callable[[Message], object]] = {
+PIPE_COLUMNS: dict[str, Callable[[Message], object]] = {
     "queue": lambda message: message.queue,
     "id": lambda message: message.id,
     "state": lambda message: message.state,
@@ -32,7 +32,7 @@ PIPE: dict[str, Callable[[Message], object]] = {
 
 ROW = "id state due priority attempts group body"
 
-SCREEN: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
+SCREEN_COLUMNS: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     "queue": (Column("queue", least=NAME), lambda message: (message.queue, "bold")),
     "id": (Column("id", least=ID), lambda message: message.id),
     "state": (Column("state"), lambda message: _state(message)),
@@ -90,7 +90,7 @@ def body_bytes(message: Message) -> bytes:
 
 def row(message: Message, names: str = ROW) -> list[object]:
     """Return a message as the columns of a line in a pipe."""
-    return [PIPE[name](message) for name in names.split()]
+    return [PIPE_COLUMNS[name](message) for name in names.split()]
 
 
 def print_messages(
@@ -108,11 +108,11 @@ def print_messages(
         out: where to print.
         messages: what to print.
         empty: what a terminal says when there is none.
-        pipe: the names of columns in `PIPE`.
-        screen: the names of columns in `SCREEN`.
+        pipe: the names of columns in `PIPE_COLUMNS`.
+        screen: the names of columns in `SCREEN_COLUMNS`.
         limit: `most` and `more` of `Output.items`.
     """
-    columns, cells = zip(*[SCREEN[name] for name in screen.split()], strict=True)
+    columns, cells = zip(*[SCREEN_COLUMNS[name] for name in screen.split()], strict=True)
     out.items(
         messages,
         columns,
@@ -127,12 +127,12 @@ def print_messages(
 def _state(message: Message) -> Cell:
     """Return the state of a message, and how far its worker has come."""
     percent = None if message.progress is None else message.progress.percent
-    share = "" if percent is None else f" {percent} %"
-    shown = message.state if message.stopping is None else "stopping"
-    return [(shown, STYLES[shown]), (share, "dim")] if share else (shown, STYLES[shown])
+    state = message.state if message.stopping is None else "stopping"
+    state_part = (state, STYLES[state])
+    return state_part if percent is None else [state_part, (f" {percent} %", "dim")]
 
 
-BAR = 20
+BAR_WIDTH = 20
 """The width of a bar, in characters."""
 
 
@@ -141,11 +141,12 @@ def _progress(progress: Progress) -> Cell:
     report: Cell = [str(progress), (f"  {relative(progress.moment)}", "dim")]
     if progress.percent is None:
         return report
-    done = BAR * progress.percent // 100
-    return [("━" * done, "green"), ("━" * (BAR - done), "dim"), " ", *report]
+    done_width = BAR_WIDTH * progress.percent // 100
+    return [("━" * done_width, "green"), ("━" * (BAR_WIDTH - done_width), "dim"), " ", *report]
 
 
 def _stopping(message: Message) -> str:
+    """Return who has asked the holder of a message to stop."""
     by = f" by {message.stopping}" if message.stopping else ""
     return f"cancelled{by}; {message.holder} was asked to stop"
 
@@ -155,8 +156,8 @@ def _attempts(message: Message, of: str) -> str:
 
     For a dead message only the number: its handler or subscription may have had a lower maximum.
     """
-    made = str(message.attempt)
-    return made if message.state == "dead" else f"{made}{of}{message.attempts}"
+    deliveries = str(message.attempt)
+    return deliveries if message.state == "dead" else f"{deliveries}{of}{message.attempts}"
 
 
 def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
@@ -187,8 +188,8 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
         *(("header", f"{name}: {text}") for name, text in (message.headers or {}).items()),
     ]
     for failure in message.failures:
-        lasted = span(failure.started, failure.moment)
-        heading = f"attempt {failure.attempt}, {lasted}, {failure.holder}: "
+        duration = span(failure.started, failure.moment)
+        heading = f"attempt {failure.attempt}, {duration}, {failure.holder}: "
         reason = "\n".join(failure.reason.splitlines())
         sheet.append(("failed", [(heading, "dim"), (reason, "red")]))
     sheet.append(("body", body_line(message)))
@@ -235,20 +236,22 @@ def print_outcomes(
             store.must_have(queue)  # only now, so that the usual case needs no extra request
         is_stopping = outcome.state == "stopping"
         all_done = all_done and (outcome.done or (is_stopping and not waited))
-        why = ""
+        reason = ""
         if is_stopping or not outcome.done:
-            why = sentence_of(out, outcome, as_seen=as_seen)
+            reason = sentence_of(out, outcome, as_seen=as_seen)
         if not out.terminal:
-            did = verb if outcome.done else "stopping" if is_stopping else "no"
+            result = "stopping" if is_stopping else "no"
+            if outcome.done:
+                result = verb
             state = "leased" if is_stopping else outcome.state or "gone"
-            out.line(outcome_json(outcome), outcome.id, did, state, why)
+            out.line(outcome_json(outcome), outcome.id, result, state, reason)
         elif is_stopping and not outcome.done:
-            out.text(output.WARNING, f"{outcome.id} is stopping: {why}")
+            out.text(output.WARNING, f"{outcome.id} is stopping: {reason}")
         elif not outcome.done:
-            out.text(output.NOT_DONE, f"{outcome.id} not {verb}: {why}")
+            out.text(output.NOT_DONE, f"{outcome.id} not {verb}: {reason}")
         else:
-            now = f": {sentence_of(out, outcome)}" if outcome.state else ""
-            out.text(output.DONE, f"{outcome.id} {verb}{now}")
+            new_state = f": {sentence_of(out, outcome)}" if outcome.state else ""
+            out.text(output.DONE, f"{outcome.id} {verb}{new_state}")
     return all_done
 
 
@@ -261,22 +264,23 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
         name: how the sentence names the message.
         as_seen: whether the change depended on the message being as the user saw it.
     """
-    shown = when if out.terminal else iso
+    time_text = when if out.terminal else iso
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
     if outcome.state == "stopping" and outcome.done:
         return f"{name} was cancelled: stop working on it, and release it"
     if outcome.state == "stopping" and outcome.until is not None:
+        lease_end = time_text(outcome.until)
         return (
-            f"{outcome.holder} was asked to stop, and holds {name} until {shown(outcome.until)}; "
+            f"{outcome.holder} was asked to stop, and holds {name} until {lease_end}; "
             "unless it still acks, the message counts as cancelled"
         )
     if outcome.state == "settling":
         return f"{outcome.holder} settles {name} in a transaction that is still open"
     if outcome.state == "leased" and outcome.until is not None:
-        return f"{outcome.holder} holds {name} until {shown(outcome.until)}"
+        return f"{outcome.holder} holds {name} until {time_text(outcome.until)}"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
         other = ", and no longer as you saw it" if as_seen else ""
-        return f"{name} is {outcome.state}, due {shown(outcome.due)}{other}"
-    since = "" if outcome.until is None else f" since {shown(outcome.until)}"
+        return f"{name} is {outcome.state}, due {time_text(outcome.due)}{other}"
+    since = "" if outcome.until is None else f" since {time_text(outcome.until)}"
     return f"{name} is {outcome.state}{since}"

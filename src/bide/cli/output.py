@@ -64,7 +64,7 @@ NAME = 20
 TEXT = 8
 """The least width of a column with text."""
 
-GAP = 2
+COLUMN_GAP = 2
 
 
 class Column(NamedTuple):
@@ -112,7 +112,8 @@ class Output:
     def body(self, data: bytes, *, is_json: bool) -> None:
         """Print the body of a message as it is; on a terminal, without what would steer it."""
         if not sys.stdout.isatty():
-            sys.stdout.buffer.write(data + b"\n" * is_json)
+            line_end = b"\n" if is_json else b""  # text and bytes stay unchanged
+            sys.stdout.buffer.write(data + line_end)
         elif is_json:
             sys.stdout.write(escape_json(data.decode()) + "\n")
         else:
@@ -155,11 +156,18 @@ class Output:
     def report_run(
         self, result: msgspec.Struct, details: Sequence[str], *sentence: Part, dry_run: bool
     ) -> None:
-        """Print what a long run has done, or in a dry run would do; only JSON has the details."""
+        """Print what a long run has done, or in a dry run would do.
+
+        Args:
+            result: its figures.
+            details: the fields of the result that only JSON has.
+            sentence: the result for people.
+            dry_run: whether it was a dry run.
+        """
         facts = msgspec.structs.asdict(result)
-        more = {name: facts.pop(name) for name in details}
+        detail_facts = {name: facts.pop(name) for name in details}
         if self.as_json:
-            facts |= more | {"dry_run": dry_run}
+            facts |= detail_facts | {"dry_run": dry_run}
         self.report(facts, *sentence, dry_run=dry_run)
 
     def items(
@@ -178,7 +186,7 @@ class Output:
 
         Args:
             items: what to print.
-            columns: of the table.
+            columns: the columns of the table.
             line: returns the columns of an item for a pipe.
             cells: returns the cells of an item, one for each column.
             empty: what a terminal says when there is no item.
@@ -190,7 +198,10 @@ class Output:
         shown = islice(remaining, None if most is None else min(most, sys.maxsize))
         if not self.terminal:
             for item in shown:
-                self.json(facts(item)) if self.as_json else self.row(*line(item))
+                if self.as_json:
+                    self.json(facts(item))
+                else:
+                    self.row(*line(item))
         elif rows := [cells(item) for item in shown]:
             self.console.print(table_of(columns, rows, self.console.width), crop=False)
         else:
@@ -211,11 +222,13 @@ def escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c
-        if c.isprintable() or unicodedata.category(c) == "Zs"  # spaces are harmless
-        else c.encode("unicode_escape").decode()
-        for c in text
+        character if _is_harmless(character) else character.encode("unicode_escape").decode()
+        for character in text
     )
+
+
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"  # a space
 
 
 def escape_json(text: str) -> str:
@@ -228,8 +241,8 @@ def escape_json(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or unicodedata.category(c) == "Zs" else json.dumps(c)[1:-1]
-        for c in text
+        character if _is_harmless(character) else json.dumps(character).strip('"')
+        for character in text
     )
 
 
@@ -243,27 +256,28 @@ def first_line(text: str | None) -> str:
     return next(iter((text or "").splitlines()), "")
 
 
-def plural(count: int, what: str) -> str:
-    """Return a count with its noun.
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, which is given in the singular.
 
     Example:
         >>> plural(1, "message"), plural(2_000, "message")
         ('1 message', '2,000 messages')
     """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class Bar:
     """A progress bar on stderr, which appears when its block has lasted for a second.
 
     Args:
-        doing: its label, such as "exporting orders".
+        label: what it says, such as "exporting orders".
         total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
     """
 
     _progress: "Progress | None" = None
+    """`None`: stderr is no terminal, and nothing is shown."""
 
-    def __init__(self, doing: str, total: int | None = None) -> None:
+    def __init__(self, label: str, total: int | None = None) -> None:
         if not sys.stderr.isatty():
             return
         from rich import progress as rich
@@ -279,7 +293,7 @@ class Bar:
             transient=True,
             redirect_stdout=False,
         )
-        self._progress.add_task(doing, total=total)
+        self._task = self._progress.add_task(label, total=total)
 
     def expect(self, total: int) -> None:
         """Set how much there is to do."""
@@ -289,11 +303,11 @@ class Bar:
         """Count what was done."""
         self._update(advance=by)
 
-    def over(self, things: Iterable[T], size: Callable[[T], int] = lambda thing: 1) -> Iterator[T]:
-        """Yield things, and count each by its size."""
-        for thing in things:
-            yield thing
-            self.advance(size(thing))
+    def over(self, items: Iterable[T], size: Callable[[T], int] = lambda item: 1) -> Iterator[T]:
+        """Yield items, and count each by its size when the next one is asked for."""
+        for item in items:
+            yield item
+            self.advance(size(item))
 
     def __enter__(self) -> Self:
         if self._progress is not None:
@@ -307,7 +321,7 @@ class Bar:
 
     def _update(self, **change: int) -> None:
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], **change)  # type: ignore[arg-type]
+            self._progress.update(self._task, **change)  # type: ignore[arg-type]
 
 
 def text_of(cell: Cell) -> "Text":
@@ -335,48 +349,66 @@ def table_of(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
     Args:
         columns: the columns, in order.
         rows: the cells of each line, one for each column.
-        width: of the terminal.
+        width: the width of the terminal.
     """
     from rich import box
-    from rich.cells import cell_len
     from rich.table import Table
 
     texts = [[text_of(cell) for cell in row] for row in rows]
-    kept = [place for place in range(len(columns)) if any(row[place] for row in texts)]
-    widths, least = [], []
-    for place, column in enumerate(columns):
-        lines = [line for row in texts for line in row[place].plain.split("\n")]
-        widths.append(max(map(cell_len, [column.name, *lines])))
-        least.append(min(widths[-1], max(column.least or widths[-1], len(column.name))))
-
-    def excess(widths: list[int]) -> int:
-        return max(0, sum(widths[place] + GAP for place in kept) - width)
-
-    omitted: list[str] = []
-    for place in kept[::-1]:
-        if columns[place].extra and excess(least):
-            kept.remove(place)
-            omitted.insert(0, columns[place].name)
-    for place in kept[::-1]:
-        widths[place] = max(least[place], widths[place] - excess(widths))
+    kept, widths, omitted = _fit(columns, texts, width)
     table = Table(
         box=box.SIMPLE_HEAD,
         header_style="bold",
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        width=sum(widths[place] + GAP for place in kept),
+        width=sum(widths[place] + COLUMN_GAP for place in kept),
         caption_justify="left",
         caption_style="dim",
     )
     if names := ", ".join(filter(None, omitted)):
         table.caption = f"no room for {names}; --json shows all"
     for place in kept:
-        name, _, right, _ = columns[place]
-        justify: JustifyMethod = "right" if right else "left"
-        table.add_column(name, justify=justify, width=widths[place], no_wrap=True)
+        column = columns[place]
+        justify: JustifyMethod = "right" if column.right else "left"
+        table.add_column(column.name, justify=justify, width=widths[place], no_wrap=True)
     for row in texts:
         table.add_row(*[row[place] for place in kept])
     return table
+
+
+def _fit(
+    columns: Sequence[Column], texts: Sequence[Sequence["Text"]], width: int
+) -> tuple[list[int], list[int], list[str]]:
+    """Return which columns a table shows, by their places; the widths of all; and those left out.
+
+    Args:
+        columns: the columns, in order.
+        texts: the cells of each line.
+        width: the width of the terminal.
+    """
+    from rich.cells import cell_len
+
+    kept = [place for place in range(len(columns)) if any(row[place] for row in texts)]
+    widths: list[int] = []
+    least_widths: list[int] = []
+    for place, column in enumerate(columns):
+        lines = [line for row in texts for line in row[place].plain.split("\n")]
+        full_width = max(map(cell_len, [column.name, *lines]))
+        widths.append(full_width)
+        least = full_width if column.least is None else column.least
+        least_widths.append(min(full_width, max(least, len(column.name))))
+
+    def excess(column_widths: list[int]) -> int:
+        return max(0, sum(column_widths[place] + COLUMN_GAP for place in kept) - width)
+
+    omitted: list[str] = []
+    for place in kept[::-1]:
+        if columns[place].extra and excess(least_widths):
+            kept.remove(place)
+            omitted.insert(0, columns[place].name)
+    for place in kept[::-1]:
+        widths[place] = max(least_widths[place], widths[place] - excess(widths))
+    return kept, widths, omitted
 
 
 def grid(rows: Iterable[Sequence[Cell]], align: str) -> "Table":
@@ -388,7 +420,7 @@ def grid(rows: Iterable[Sequence[Cell]], align: str) -> "Table":
     """
     from rich.table import Table
 
-    table = Table.grid(padding=(0, GAP))
+    table = Table.grid(padding=(0, COLUMN_GAP))
     for letter in align:
         table.add_column(justify="right" if letter == "r" else "left", overflow="fold")
     for row in rows:
@@ -405,7 +437,7 @@ def chart(rows: Sequence[tuple[str, str, int, str]]) -> "Table":
     from rich.bar import Bar
     from rich.table import Table
 
-    most = max(count for _, _, count, _ in rows)
+    most = max(count for _label, _remark, count, _color in rows)
     table = Table.grid("", "", "", "", padding=(0, 1, 0, 0), expand=True)
     table.columns[3].ratio = 1
     for column in (table.columns[0], table.columns[2]):

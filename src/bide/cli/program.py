@@ -114,21 +114,17 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command, or suggest one; some are not for Windows."""
-        given, names = args[0], self.list_commands(ctx)
-        if given in POSIX and not hasattr(os, "fork"):
-            text = f"bide {given} needs Linux or macOS; on Windows run it in WSL"
+        word, *_ = args
+        names = self.list_commands(ctx)
+        if word in POSIX and not hasattr(os, "fork"):
+            text = f"bide {word} needs Linux or macOS; on Windows run it in WSL"
             raise click.UsageError(text, ctx)
-        known = given in names or given.startswith("-")
-        if not known and not ctx.resilient_parsing:  # as where a shell completes a line
-            from difflib import get_close_matches
-
-            near = get_close_matches(given, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            hint = f"; {NAMED_ELSEWHERE[given]}" if given in NAMED_ELSEWHERE else hint
-            raise click.UsageError(f"there is no command {given!r}{hint}", ctx)
-        name, command, rest = super().resolve_command(ctx, args)
+        is_known = word in names or word.startswith("-")
+        if not is_known and not ctx.resilient_parsing:  # as where a shell completes a line
+            raise click.UsageError(f"there is no command {word!r}{_hint(word, names)}", ctx)
+        name, command, remaining = super().resolve_command(ctx, args)
         ctx.meta[errors.COMMAND] = command
-        return name, command, rest
+        return name, command, remaining
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """Return the names of the commands by the section of the help."""
@@ -145,13 +141,25 @@ class Group(click.Group):
                 formatter.write_dl(rows)
 
 
+def _hint(word: str, names: Sequence[str]) -> str:
+    """Return the end of the error about a command that does not exist: what may be meant."""
+    from difflib import get_close_matches
+
+    if word in NAMED_ELSEWHERE:
+        return f"; {NAMED_ELSEWHERE[word]}"
+    similar = get_close_matches(word, names, 1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
 class ListGroup(Group):
     """A group whose command `list` needs no name: `bide dead orders` is `bide dead list orders`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the name of the command if there is none."""
-        named = args and args[0] in (*self.commands, "-h", "--help")
-        return super().parse_args(ctx, args if named or ctx.resilient_parsing else ["list", *args])
+        has_name = args and args[0] in (*self.commands, "-h", "--help")
+        if not has_name and not ctx.resilient_parsing:  # as where a shell completes a line
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 class Program(Group):
@@ -161,16 +169,19 @@ class Program(Group):
         """Accept options of a command in front of its name: they belong behind it."""
         if ctx.resilient_parsing:  # as where a shell completes a line
             return super().parse_args(ctx, args)
-        options, rest = _leading_options(args)
-        if not options or not rest:
+        options, remaining = _leading_options(args)
+        if not options or not remaining:
             return super().parse_args(ctx, args)
-        path = [rest[0]]
-        command = self.get_command(ctx, ALIASES.get(rest[0], rest[0]))
-        while isinstance(command, click.Group) and rest[len(path) :]:
-            command = command.commands.get(rest[len(path)])
+        # The name of the command, and those of subcommands: the options belong behind them.
+        first, *_ = remaining
+        path = [first]
+        command = self.get_command(ctx, ALIASES.get(first, first))
+        while isinstance(command, click.Group) and len(path) < len(remaining):
+            word = remaining[len(path)]
+            command = command.commands.get(word)
             if command is not None:
-                path.append(rest[len(path)])
-        return super().parse_args(ctx, [*path, *options, *rest[len(path) :]])
+                path.append(word)
+        return super().parse_args(ctx, [*path, *options, *remaining[len(path) :]])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -186,11 +197,12 @@ class Program(Group):
         """Import a command."""
         if cmd_name not in FILES:
             return None
+        # Python's own words get an underscore: the file `import_`, the functions `import_`, `set_`.
         file = FILES[cmd_name]
         module = import_module(f"bide.cli.{file}_" if iskeyword(cmd_name) else f"bide.cli.{file}")
-        reserved = iskeyword(cmd_name) or cmd_name == "set"
-        name = f"{cmd_name}_" if reserved else cmd_name.replace("-", "_")
-        command: click.Command = getattr(module, name)
+        is_reserved = iskeyword(cmd_name) or cmd_name == "set"
+        function_name = f"{cmd_name}_" if is_reserved else cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, function_name)
         return command
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:

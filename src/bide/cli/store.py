@@ -25,7 +25,7 @@ from bide.queue.sync import Queue
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
 
-NAMED = 8
+MOST_NAMED_QUEUES = 8
 """How many existing queues an error names."""
 
 ELSEWHERE = "put a message first, or name another store with --url or BIDE_URL"
@@ -35,7 +35,7 @@ class CommandStore(ExitStack):
     """The store that a command names; its queues are closed with it.
 
     Args:
-        url: of the store, or `None` for the file bide.db in this folder.
+        url: the URL of the store; `None`: the file bide.db in this folder.
         makes: whether to create the file of a store that does not exist. Commands that only read
             or change messages must not create it: the user may be in the wrong folder.
     """
@@ -51,12 +51,13 @@ class CommandStore(ExitStack):
         """The name of the user in changes."""
         self._makes = makes
         self._lane: Lane | None = None
+        """The lane to the store, once it was needed."""
 
     def of_app(self, url: str) -> "CommandStore":
         """Return the store of an app, unless the command line names another one with `--url`.
 
         Args:
-            url: that of the app.
+            url: the URL that the app names; `None`: it names none.
         """
         source = click.get_current_context().get_parameter_source("url")
         if source is ParameterSource.COMMANDLINE:
@@ -95,10 +96,12 @@ class CommandStore(ExitStack):
         from difflib import get_close_matches
 
         names = self.names()
-        near = get_close_matches(name, names, NAMED)
-        listed = [*near, *(other for other in names if other not in near)]
-        more = ", ..." if len(listed) > NAMED else ""
-        others = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
+        similar = get_close_matches(name, names, MOST_NAMED_QUEUES)
+        ordered = [*similar, *(other for other in names if other not in similar)]
+        others = ", nor any other"
+        if ordered:
+            ellipsis = ", ..." if len(ordered) > MOST_NAMED_QUEUES else ""
+            others = f"; there are: {', '.join(ordered[:MOST_NAMED_QUEUES])}{ellipsis}"
         return click.ClickException(f"{text} {name!r} in {self.shown}{others}")
 
     def must_have(self, queue: str) -> None:
@@ -166,8 +169,8 @@ class CommandStore(ExitStack):
             StoreUnavailable: the store is a file, and there is none, or it has no tables of bide.
         """
         if (path := self.missing) is not None:
-            bare = " (the file has no tables of bide)" if path.exists() else ""
-            raise StoreUnavailable(f"there is no store at {path} yet{bare}; {fix}")
+            remark = " (the file has no tables of bide)" if path.exists() else ""
+            raise StoreUnavailable(f"there is no store at {path} yet{remark}; {fix}")
 
     def _may_open(self) -> None:
         if not self._makes:
@@ -180,7 +183,7 @@ def refuse_memory(
     """Refuse a store in memory, which no other process can see.
 
     Args:
-        url: of the store.
+        url: the URL of the store.
         fix: what the user can do.
 
     Raises:

@@ -12,10 +12,10 @@ from bide.model import times
 from bide.model.errors import InvalidArgument
 from bide.model.times import LATEST, format_duration, milliseconds, unix
 
-_WITH_NAME = re.compile(r"(.*\d)\s*[ \[]([A-Za-z][\w/+-]+)\]?")
+_WITH_ZONE_NAME = re.compile(r"(.*\d)\s*[ \[]([A-Za-z][\w/+-]+)\]?")
 """A time and the name of a zone: behind a space, or in brackets as RFC 9557 has it."""
 
-_IN_PYTHON = re.compile(r" \(in Python .*\)")
+_PYTHON_HINT = re.compile(r" \(in Python .*\)")
 
 
 def when(ms: int) -> str:
@@ -42,8 +42,9 @@ def read_duration(value: str | float, what: str) -> float:
     try:
         ms = milliseconds(number, what)
     except InvalidArgument as error:
-        why = str(error).removeprefix(f"{what}={number!r} ").replace(" or a timedelta", "")
-        raise click.BadParameter(f"{value!r} {in_options(why)}") from None
+        # The same text without what is only for Python.
+        reason = str(error).removeprefix(f"{what}={number!r} ").replace(" or a timedelta", "")
+        raise click.BadParameter(f"{value!r} {in_options(reason)}") from None
     if now_ms() + ms > LATEST:
         raise click.BadParameter(f"{value!r} from now is past the year 2100")
     return ms / 1000
@@ -67,15 +68,21 @@ def read_moment(value: str | float, what: str) -> float:
     try:
         return unix(moment, what) / 1000
     except InvalidArgument as error:
-        why = _IN_PYTHON.sub("", str(error).removeprefix(f"{what}={moment!r} "))
-        raise click.BadParameter(f"{value!r} {in_options(why)}") from None
+        reason = _PYTHON_HINT.sub("", str(error).removeprefix(f"{what}={moment!r} "))
+        raise click.BadParameter(f"{value!r} {in_options(reason)}") from None
 
 
 def _as_datetime(text: str) -> datetime:
-    named = _WITH_NAME.fullmatch(text)
-    plain, zone = (named[1], _zone(named[2])) if named else (text, None)
+    """Read a time with an offset or the name of a zone.
+
+    Raises:
+        click.BadParameter: it is not one, or does not name one moment.
+    """
+    time_text, zone = text, None
+    if (match := _WITH_ZONE_NAME.fullmatch(text)) is not None:
+        time_text, zone = match[1], _zone(match[2])
     try:
-        moment = datetime.fromisoformat(plain)
+        moment = datetime.fromisoformat(time_text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is not a valid time; write ISO 8601 with a zone, as "
@@ -88,8 +95,9 @@ def _as_datetime(text: str) -> datetime:
         if zone is not None and moment.astimezone(zone).utcoffset() != moment.utcoffset():
             raise click.BadParameter(f"{text!r} has another offset than its zone at that time")
         return moment
-    times = [moment.replace(tzinfo=zone, fold=fold).astimezone(zone) for fold in (0, 1)]
-    if times[0].timestamp() != times[1].timestamp():
+    # Both differ where the clocks of the zone are changed; without a zone, that of this machine.
+    first, second = (moment.replace(tzinfo=zone, fold=fold).astimezone(zone) for fold in (0, 1))
+    if first.timestamp() != second.timestamp():
         raise click.BadParameter(
             f"{text!r} is a time that the clocks of the zone skip or show twice; write an offset, "
             "as in 2026-12-01T09:00+01:00"
@@ -97,9 +105,9 @@ def _as_datetime(text: str) -> datetime:
     if zone is None:
         raise click.BadParameter(
             f"{text!r} has no time zone; for the zone of this machine write "
-            f"{times[0].isoformat()}, for UTC add a Z"
+            f"{first.isoformat()}, for UTC add a Z"
         )
-    return times[0]
+    return first
 
 
 def _zone(name: str) -> tzinfo:
@@ -112,6 +120,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _number(text: str | float) -> str | float:
+    """Return a number if a text is one, else the text."""
     with suppress(ValueError):
         return float(text)
     return text
@@ -136,8 +145,8 @@ def local(ms: int, now: int | None = None) -> str:
     """
     moment = datetime.fromtimestamp(ms / 1000).astimezone()
     today = datetime.fromtimestamp((now_ms() if now is None else now) / 1000).astimezone()
-    form = "%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
-    return moment.strftime(form)
+    time_format = "%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
+    return moment.strftime(time_format)
 
 
 def relative(ms: int, now: int | None = None) -> str:
@@ -147,10 +156,10 @@ def relative(ms: int, now: int | None = None) -> str:
         >>> relative(1_800_000, 0), relative(0, 4_200), relative(0, 0)
         ('in 30m', '4.2s ago', 'now')
     """
-    away = ms - (now_ms() if now is None else now)
-    if abs(away) < 100:
+    distance = ms - (now_ms() if now is None else now)
+    if abs(distance) < 100:
         return "now"
-    return f"in {rounded(away)}" if away > 0 else f"{rounded(-away)} ago"
+    return f"in {rounded(distance)}" if distance > 0 else f"{rounded(-distance)} ago"
 
 
 def span(start: int | None, end: int) -> str:

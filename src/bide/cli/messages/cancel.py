@@ -60,9 +60,9 @@ def cancel(
       bide cancel mail --after 2026-12-24T00:00Z --group trip:7 --dry-run
       bide cancel mail --group order:42 --undo
     """
-    ruled = any(value is not None for value in rule.values())
+    has_rule = any(value is not None for value in rule.values())
     as_seen = if_due is not None or if_version is not None
-    if ruled == bool(ids) or (ids and (dry_run or undoable)) or (ruled and as_seen):
+    if has_rule == bool(ids) or (ids and (dry_run or undoable)) or (has_rule and as_seen):
         raise usage_error(
             "cancel takes ids (with --if-due or --if-version), or a rule of --group, --after and "
             "--before (with --dry-run or --undo)"
@@ -104,7 +104,14 @@ def cancel(
 def _after_wait(
     store: CommandStore, queue: str, outcomes: Iterable[Outcome], seconds: float
 ) -> Iterator[Outcome]:
-    """Wait for the ends of messages that are stopping, so long for all together."""
+    """Yield outcomes; of a message that is stopping, how it ended.
+
+    Args:
+        store: the store.
+        queue: the name of the queue.
+        outcomes: the outcomes of the cancels.
+        seconds: how long to wait for all of them together.
+    """
     deadline = time.monotonic() + seconds
     for outcome in outcomes:
         if outcome.state == "stopping":

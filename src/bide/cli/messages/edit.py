@@ -38,7 +38,7 @@ def edit(
     file: str | None,
     max_body: int,
     if_version: str | None,
-    **given: Any,
+    **options: Any,
 ) -> bool:
     """Change fields of a message that no worker holds.
 
@@ -57,11 +57,11 @@ def edit(
     """
     changes: dict[str, Any] = {}
     for name in CLEARED:
-        if given.pop(f"no_{name}"):
-            if given[name] is not None:
+        if options.pop(f"no_{name}"):
+            if options[name] is not None:
                 raise usage_error(f"--{name} and --no-{name} cannot be used together")
             changes[name] = None
-    changes |= {name: value for name, value in given.items() if value is not None}
+    changes |= {name: value for name, value in options.items() if value is not None}
     value: Any = UNSET
     if body is not None or file is not None:
         data = read_body(body, file, form or "json", max_body, "edit")

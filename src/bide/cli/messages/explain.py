@@ -27,11 +27,11 @@ def explain(
       bide explain orders order-42 --json | jq .facts
     """
     orders = store.existing(queue)
-    all_there = True
+    all_exist = True
     for id in ids:
         explanation = orders.explain(id)
         sentence = explanation.in_language(language or "en")
-        all_there = all_there and explanation.state is not None
+        all_exist = all_exist and explanation.state is not None
         if out.terminal:
             out.text(sentence)
             continue
@@ -44,4 +44,4 @@ def explain(
             "facts": msgspec.structs.asdict(explanation.facts),
         }
         out.line(facts, id, explanation.state or "gone", ",".join(explanation.reasons), sentence)
-    return all_there
+    return all_exist

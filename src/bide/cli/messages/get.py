@@ -25,11 +25,11 @@ def get(
       bide get orders order-42 --body | jq .total
     """
     orders = store.existing(queue)
-    all_there = True
+    all_exist = True
     for id in ids:
         message = orders.get(id)
         if message is None:
-            all_there = False
+            all_exist = False
             warn(orders.explain(id).sentence)
         elif only_body:
             out.body(body_bytes(message), is_json=message.json)
@@ -40,4 +40,4 @@ def get(
                 out.text("")
         else:
             out.line(as_json(message), *row(message))
-    return all_there
+    return all_exist

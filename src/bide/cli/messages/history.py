@@ -25,12 +25,14 @@ def history(store: CommandStore, out: Output, queue: str, id: str) -> bool:
     for end in ends:
         if out.terminal:
             by = f" by {end.by}" if end.by else ""
-            times = f", delivered {end.attempt} time{'s' * (end.attempt != 1)}"
-            out.text((end.how, STYLES[end.how]), f" {local(end.moment)}{by}{times}")
+            noun = "time" if end.attempt == 1 else "times"
+            deliveries = f", delivered {end.attempt} {noun}"
+            out.text((end.how, STYLES[end.how]), f" {local(end.moment)}{by}{deliveries}")
             for attempt in end.attempts:
-                lasted = span(attempt.start, attempt.end)
-                heading = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
-                out.text((heading, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
+                duration = span(attempt.start, attempt.end)
+                heading = f"  attempt {attempt.number}, {duration}, {attempt.holder}: "
+                first_line, *_ = (attempt.error or attempt.outcome).splitlines()
+                out.text((heading, "dim"), first_line)
         else:
             facts = {
                 "id": id,

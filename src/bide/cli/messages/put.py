@@ -8,17 +8,17 @@ import click
 from bide.cli import option
 from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
-from bide.cli.input import CHUNK, Form, check_size, decode_body, read_body
+from bide.cli.input import CHUNK_BYTES, Form, check_size, decode_body, read_body
 from bide.cli.output import DONE, Bar, Output, plural, warn
 from bide.cli.putting import put_one
 from bide.cli.store import CommandStore, refuse_internal
 from bide.model.errors import StoreError
 from bide.queue.sync import Queue
 
-APART = ("id", "headers", "if_version", "latest")
+SINGLE_OPTIONS = ("id", "headers", "if_version", "latest")
 """The options that cannot be shared by many messages."""
 
-BATCH = 1_000
+BATCH_LINES = 1_000
 """The maximum number of lines that one commit puts."""
 
 
@@ -66,8 +66,8 @@ def put(
     refuse_internal(queue)
     form = form or "json"
     if lines:
-        apart = any(options[name] is not None for name in APART)
-        if apart or body not in (None, "-") or options["on_conflict"] == "raise":
+        has_single_option = any(options[name] is not None for name in SINGLE_OPTIONS)
+        if has_single_option or body not in (None, "-") or options["on_conflict"] == "raise":
             raise usage_error(
                 "--lines takes many bodies, from stdin or --file, and what they share: no --id, "
                 "--header, --if-version, --latest or --on-conflict raise"
@@ -86,17 +86,23 @@ def _put_lines(
     max_body: int,
     options: dict[str, Any],
 ) -> None:
-    shared = {name: value for name, value in options.items() if name not in APART}
-    stored, before = 0, "no line is known to be put"
+    shared = {name: value for name, value in options.items() if name not in SINGLE_OPTIONS}
+    """Put each line of a file or stdin, and print how many messages were stored.
+
+    If a batch fails, stderr says up to which line all were put.
+    """
+    stored, progress = 0, "no line is known to be put"
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
         try:
             for batch in _batches(stream, form, max_body):
                 values = [decode_body(line, form, f"line {number}") for number, line in batch]
-                stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
-                before = f"the lines up to line {batch[-1][0]} were put"
+                outcomes = queue.put_many(values, **shared)
+                stored += sum(1 for outcome in outcomes if outcome.done)
+                last_number, _line = batch[-1]
+                progress = f"the lines up to line {last_number} were put"
                 bar.advance(len(batch))
         except (click.UsageError, StoreError, KeyboardInterrupt):
-            warn(before)
+            warn(progress)
             raise
     out.report({"stored": stored}, DONE, f"put {plural(stored, 'message')} into {queue.name}")
 
@@ -106,20 +112,20 @@ def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tupl
 
     A batch does not wait to be full, so lines of a slow producer are put as they come.
     """
-    number, rest = 0, b""
-    read = getattr(stream, "read1", stream.read)
+    line_count, unfinished_line = 0, b""
+    read = getattr(stream, "read1", stream.read)  # `read1` returns what there is
     while True:
-        chunk = read(CHUNK)
-        whole = (rest + chunk).split(b"\n")
-        rest = whole.pop() if chunk else b""
-        lines = [
-            (place, line.removesuffix(b"\r"))
-            for place, line in enumerate(whole, number + 1)
+        chunk = read(CHUNK_BYTES)
+        whole_lines = (unfinished_line + chunk).split(b"\n")
+        unfinished_line = whole_lines.pop() if chunk else b""  # at the end, the last one is whole
+        numbered_lines = [
+            (number, line.removesuffix(b"\r"))
+            for number, line in enumerate(whole_lines, line_count + 1)
             if line.strip()
         ]
-        number += len(whole)
-        for start in range(0, len(lines), BATCH):
-            yield lines[start : start + BATCH]
+        line_count += len(whole_lines)
+        for start in range(0, len(numbered_lines), BATCH_LINES):
+            yield numbered_lines[start : start + BATCH_LINES]
         if not chunk:
             return
-        check_size(len(rest), form, max_body, f"line {number + 1}")
+        check_size(len(unfinished_line), form, max_body, f"line {line_count + 1}")

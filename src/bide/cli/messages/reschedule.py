@@ -45,8 +45,11 @@ def reschedule(
     """
     as_seen = if_due is not None or if_version is not None
     group = rule["group"]
-    spans = rule["after"] is not None or rule["before"] is not None or dry_run or undoable
-    if (id is None) == (group is None) or (group is None and spans) or (group and as_seen):
+    has_rule_options = (
+        rule["after"] is not None or rule["before"] is not None or dry_run or undoable
+    )
+    needs_group = has_rule_options and group is None
+    if (id is None) == (group is None) or needs_group or (group and as_seen):
         raise usage_error(
             "reschedule takes an id (with --if-due or --if-version), or --group (with --after, "
             "--before, --dry-run and --undo)"

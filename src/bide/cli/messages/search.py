@@ -27,7 +27,7 @@ def search(
     limit: int,
     read: int,
     cursor: str | None,
-    **given: Any,
+    **conditions: Any,
 ) -> bool:
     """Search the messages of all queues.
 
@@ -45,14 +45,15 @@ def search(
       bide search shop- --state dead --error Timeout
       bide search --body '"customer":42' --header trace=af12
     """
-    if not any(value is not None for value in given.values()):
+    if not any(value is not None for value in conditions.values()):
         raise usage_error(
             "search needs to know what: --id, --group, --state, --after, --before, --error, "
             "--header or --body; PREFIX only says in which queues"
         )
-    query = query_of(**given)
-    ordered = store.lane.capabilities.ids_ordered
-    page = store.run(steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ordered))
+    query = query_of(**conditions)
+    ids_ordered = store.lane.capabilities.ids_ordered
+    steps = steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ids_ordered)
+    page = store.run(steps)
     if prefix and not page.messages and not store.names(prefix):
         raise store.no_queue(prefix, "no queue begins with")
     print_messages(

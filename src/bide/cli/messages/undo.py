@@ -47,7 +47,7 @@ def undo(store: CommandStore, out: Output, queue: str, token: str) -> bool:
     mark = DONE if undone.restored else NOTHING
     out.report(facts, mark, f"{plural(undone.restored, 'message')} restored")
     if out.terminal:
-        for why, count in unchanged.items():
+        for reason, count in unchanged.items():
             if count:
-                out.text((f"left as they are: {plural(count, 'message')} {why}", "dim"))
+                out.text((f"left as they are: {plural(count, 'message')} {reason}", "dim"))
     return undone.restored > 0
