@@ -427,7 +427,7 @@ class Configure(_Command, frozen=True, tag="configure"):
     """Change the settings that are given; 0: off. Answers `Settings`. Times are milliseconds.
 
     `keep`: how long an acked message and its id are remembered. A queue with one of the last four
-    is a limited queue, in which groups take turns (docs/howto/limits.md).
+    is a limited queue, in which groups share fairly (docs/howto/limits.md).
     """
 
     paused: bool | None = None

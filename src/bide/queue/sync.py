@@ -673,7 +673,7 @@ class Queue(BaseQueue):
             group_limit: `limit` for each group; messages without a group are not bound by it.
             group_rate: `rate` for each group.
 
-        With any of the last four, groups take turns, and priority decides within a group.
+        With any of the last four, groups share fairly among messages of equal priority.
 
         Returns:
             All settings: times in milliseconds, a rate as its interval in microseconds.
