@@ -9,7 +9,7 @@ import pytest
 from bide.engines.http import address_of
 from bide.engines.http.channel import Channel
 from bide.engines.http.connection import HttpAddress
-from bide.engines.http.events import AGAIN, DENIED, EventStream, HttpNotifier
+from bide.engines.http.events import PAUSE, PAUSE_IF_DENIED, EventStream, HttpNotifier
 from bide.model.errors import StoreUnavailable
 from tests.engines.http.test_channel import Server, after, answering, breaking_off, byte_of, echo
 from tests.engines.http.test_engine import Script
@@ -29,7 +29,9 @@ def script() -> Iterator[Script]:
     script.close()
 
 
-@pytest.mark.parametrize(("status", "seconds"), [(401, DENIED), (429, AGAIN), (503, AGAIN)])
+@pytest.mark.parametrize(
+    ("status", "seconds"), [(401, PAUSE_IF_DENIED), (429, PAUSE), (503, PAUSE)]
+)
 def test_a_server_that_refuses_the_token_is_asked_less_often(
     script: Script, status: int, seconds: float
 ) -> None:
@@ -84,7 +86,7 @@ def test_events_come_in_whatever_pieces(server: Server) -> None:
 def test_a_notifier_listens_again_after_a_stream_that_ended(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.engines.http.events.AGAIN", 0.001)
+    monkeypatch.setattr("bide.engines.http.events.PAUSE", 0.001)
     head = b"HTTP/1.1 200 OK\r\nbide-request: MARK\r\n\r\n"
     hint = b'event: hint\ndata: {"queue": "q", "wake_in": 0}\n\n'
     server.respond = after(head, hint)

@@ -43,10 +43,11 @@ def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
     """
     chosen = options(parts, "timeout", *FILES)
     timeout = seconds(chosen.get("timeout", "30s"), "timeout")
-    host, place = parts.hostname or "", b""
-    with suppress(ValueError):  # also of a port that cannot be
-        port, place = parts.port, host.encode("idna") + parts.path.encode("ascii")
-    if not host or not re.fullmatch(rb"[!-~]+", place):
+    host = parts.hostname or ""
+    host_and_path = b""
+    with suppress(ValueError):  # also of a port that cannot be: then `host_and_path` stays empty
+        port, host_and_path = parts.port, host.encode("idna") + parts.path.encode("ascii")
+    if not host or not re.fullmatch(rb"[!-~]+", host_and_path):
         raise InvalidArgument(
             f"{parts.scheme}://{host}{parts.path} has a host, port or path that cannot be; write "
             "it as http://127.0.0.1:8642, with a path in ASCII, such as /%C3%BC"

@@ -11,8 +11,11 @@ from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavai
 
 
 class _Problem(msgspec.Struct):
+    """A problem document (RFC 9457), as far as it is read."""
+
     detail: str = ""
     error: str | None = None
+    """The name of the exception that bide raises."""
 
 
 _OF_STATUS: dict[int, type[BideError]] = {
@@ -25,6 +28,7 @@ _OF_STATUS: dict[int, type[BideError]] = {
     504: OutcomeUnknown,
     507: errors.StoreFull,
 }
+"""The exceptions of answers that name none, by status."""
 
 
 def error_of(status: int, name: str | None) -> type[BideError]:
@@ -51,11 +55,19 @@ def request(
 ) -> dict[str, Any] | None:
     """Return the answer of a server; `None` if nothing exists at the path.
 
+    Args:
+        connection: to the server.
+        address: of the server, for errors.
+        method: of the request.
+        path: on the server, such as "/v1/queues".
+        content: sent as JSON; `None`: nothing is sent.
+
     Raises:
         BideError: the error of the server, or a `StoreError` if it is away.
     """
     data = None if content is None else msgspec.json.encode(content)
     status, answer = connection.ask(method, path, data, "application/json")
+    # A proxy may say 404, too: only a server of bide's says that there is nothing.
     if status == HTTPStatus.NOT_FOUND and b"/docs#problem-not-found" in answer:
         return None
     if not 200 <= status < 300:

@@ -17,6 +17,8 @@ PACE = 1024 * 1024
 """So many bytes of an answer have to come within each timeout."""
 
 _PIECE = 64 * 1024
+"""How many bytes are read at once."""
+
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: .*)?", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?", re.DOTALL)
@@ -48,9 +50,13 @@ class Channel:
         self._socket = connection
         self._timeout = timeout
         self._received = bytearray()
+        """What has come and was not taken."""
         self._readable = watch(connection.fileno())
+        """Returns whether something can be read, or the connection has ended."""
         self._deadline = 0.0
-        self._paced = 0  # bytes that have come since the deadline was set
+        """When the wait ends, by the monotonic clock."""
+        self._bytes_since_deadline = 0
+        """How many bytes have come since the deadline was set."""
 
     @property
     def is_idle(self) -> bool:
@@ -81,7 +87,7 @@ class Channel:
         self.begin_wait()
         for _ in range(MAX_INTERIM + 1):
             version, status, fields = self._head()
-            if status >= 200:
+            if status >= 200:  # those below are interim answers
                 return HttpAnswer(self, status, fields, keeps=version == b"1")
         raise ChannelBroken(f"it sent more than {MAX_INTERIM} interim answers")
 
@@ -110,10 +116,13 @@ class Channel:
     def begin_wait(self) -> None:
         """Begin the timeout anew."""
         self._deadline = time.monotonic() + self._timeout
-        self._paced = 0
+        self._bytes_since_deadline = 0
 
     def take(self, most: int | None) -> bytes:
-        """Return the next bytes, at least one; `b""` at the end of the connection."""
+        """Return the next bytes, at least one; `b""` at the end of the connection.
+
+        `most`: no more than so many; `None`: all that have come.
+        """
         if not self._received and not self._receive():
             return b""
         piece = bytes(self._received[:most])
@@ -121,19 +130,27 @@ class Channel:
         return piece
 
     def line(self, most: int = MAX_HEAD, end: bytes = b"\r\n") -> bytes:
-        """Return the next line, without its end."""
-        seen = 0
-        while (at := self._received.find(end, max(0, seen - len(end)))) < 0:
-            if (seen := len(self._received)) > most:
+        """Return the next line, or what ends with another `end`, without that.
+
+        Raises:
+            ChannelBroken: it has more than `most` bytes, or does not come.
+        """
+        searched = 0  # so many bytes have no end in them, but for the beginning of one
+        while (length := self._received.find(end, max(0, searched - len(end)))) < 0:
+            searched = len(self._received)
+            if searched > most:
                 raise ChannelBroken(f"its answer has a line or a head of more than {most:,} bytes")
             if not self._receive():
                 raise ChannelBroken("it closed the connection")
-        line = bytes(self._received[:at])
-        del self._received[: at + len(end)]
+        line = bytes(self._received[:length])
+        del self._received[: length + len(end)]
         return line
 
     def _head(self) -> tuple[bytes, int, dict[bytes, bytes]]:
-        """Read the head of an answer: its version, its status, and its fields."""
+        """Read the head of an answer: its version, its status, and its fields.
+
+        The version is the digit behind "HTTP/1.", names of fields are in lower case.
+        """
         first, *lines = self.line(end=b"\r\n\r\n").split(b"\r\n")
         if (status := _STATUS.fullmatch(first)) is None:
             raise ChannelBroken(f"its answer is not HTTP/1.1: {first[:60]!r}")
@@ -156,8 +173,8 @@ class Channel:
                 raise
             raise _lost(error) from error
         self._received += data
-        self._paced += len(data)
-        if self._paced >= PACE:
+        self._bytes_since_deadline += len(data)
+        if self._bytes_since_deadline >= PACE:
             self.begin_wait()
         return bool(data)
 
@@ -183,16 +200,22 @@ class HttpAnswer:
         self.channel = channel
         self.status = status
         self.fields = fields
-        self.length = self._announced()
-        """The bytes of its body; `None`: its end is not announced."""
+        self.length = self._announced_length()
+        """The bytes of its body; `None`: it is chunked, or ends with the connection."""
         self._chunked = b"transfer-encoding" in fields
         closes = b"close" in fields.get(b"connection", b"").lower()
-        self.keeps = keeps and not closes and (self._chunked or self.length is not None)
+        announces_end = self._chunked or self.length is not None
+        self.keeps = keeps and not closes and announces_end
         """Whether the server takes another request on the connection."""
-        self._rest = b""
 
-    def _announced(self) -> int | None:
-        coding, length = map(self.fields.get, (b"transfer-encoding", b"content-length"))
+    def _announced_length(self) -> int | None:
+        """Return the length of the body that the head announces, if it does.
+
+        Raises:
+            ChannelBroken: what it announces cannot be.
+        """
+        coding = self.fields.get(b"transfer-encoding")
+        length = self.fields.get(b"content-length")
         if coding is not None and coding.lower() != b"chunked":
             raise ChannelBroken(f"its answer has the transfer-encoding {coding[:60]!r}")
         if self.status in _NO_BODY:
@@ -231,7 +254,7 @@ class HttpAnswer:
                 yield from self._exactly(size)
                 if self.channel.line():
                     raise ChannelBroken("its answer has a chunk that is longer than announced")
-            while self.channel.line():  # fields behind the body
+            while self.channel.line():  # fields behind the body, up to an empty line
                 pass
         elif self.length is not None:
             yield from self._exactly(self.length)
@@ -240,13 +263,20 @@ class HttpAnswer:
                 yield piece
 
     def _exactly(self, size: int) -> Iterator[bytes]:
-        while size:
-            if not (piece := self.channel.take(size)):
+        """Yield so many bytes as they come.
+
+        Raises:
+            ChannelBroken: fewer come.
+        """
+        remaining = size
+        while remaining:
+            if not (piece := self.channel.take(remaining)):
                 raise ChannelBroken("it closed the connection within its answer")
-            size -= len(piece)
+            remaining -= len(piece)
             yield piece
 
     def _size_of_chunk(self) -> int:
+        """Read the line before a chunk; return how many bytes the chunk has, 0 for the last one."""
         line = self.channel.line()
         if (size := _CHUNK.fullmatch(line)) is None:
             raise ChannelBroken(f"its answer has a chunk of the size {line[:60]!r}")
@@ -254,6 +284,7 @@ class HttpAnswer:
 
 
 def _lost(error: OSError) -> ChannelBroken:
+    """Return the error of a channel whose socket has failed."""
     timed_out = isinstance(error, TimeoutError)
     return Silent("no answer in time") if timed_out else ChannelBroken(words(error))
 

@@ -19,7 +19,7 @@ RUNNING = "is bide serve running there, and does it speak TLS (https://)?"
 """The fix in an error about no answer, or about one that is not from a bide server."""
 
 MARK = b"bide-request"
-"""The header field that names a request. The server repeats it in the answer."""
+"""The header field with the id of a request. The server repeats it in the answer."""
 
 CONNECTING = 10.0
 """For how many seconds at most a connection is tried, TLS included."""
@@ -72,11 +72,22 @@ class HttpConnection:
         self._in_step = False
         """Whether all answers on the channel were read; only then another request may use it."""
         self._name = os.urandom(6).hex()
+        """The random part of the ids of requests."""
         self._count = 0
+        """How many requests there were: the other part of their ids."""
         self._heads: dict[tuple[str, str, str], bytes] = {}
+        """What is the same in all heads, by method, path and content type; see `_head`."""
 
-    def ask(self, method: str, path: str, data: bytes | None, kind: str) -> tuple[int, bytes]:
+    def ask(
+        self, method: str, path: str, data: bytes | None, content_type: str
+    ) -> tuple[int, bytes]:
         """Send a request; return the status and the body of the answer.
+
+        Args:
+            method: of the request.
+            path: on the server, such as "/v1/batch".
+            data: the body of the request; `None`: it has none.
+            content_type: of request and answer.
 
         Raises:
             StoreUnavailable: nothing was sent, or nothing but a question.
@@ -84,11 +95,11 @@ class HttpConnection:
             StoreError: the answer is longer than `MAX_ANSWER`.
         """
         self._count += 1
-        mark = f"{self._name}-{self._count}".encode()
+        request_id = f"{self._name}-{self._count}".encode()
         try:
-            answer = self._send(method, path, data, kind, mark)
+            answer = self._send(method, path, data, content_type, request_id)
             body = answer.body()
-            self._check(method, answer, mark)
+            self._check(method, answer, request_id)
         except ChannelBroken as error:
             self.close()
             raise self._unanswered(method, error) from error
@@ -101,17 +112,17 @@ class HttpConnection:
         except BaseException:
             self.close()
             raise
-        self._in_step = answer.keeps and answer.fields.get(MARK) == mark
+        self._in_step = answer.keeps and answer.fields.get(MARK) == request_id
         return answer.status, body
 
-    def stream(self, path: str, kind: str) -> HttpAnswer:
+    def stream(self, path: str, content_type: str) -> HttpAnswer:
         """Send a request whose answer does not end; return it when it has begun.
 
         Raises:
             StoreUnavailable: there is no answer.
         """
         try:
-            return self._send("GET", path, None, kind, self._name.encode())
+            return self._send("GET", path, None, content_type, self._name.encode())
         except ChannelBroken as error:
             self.close()
             raise self._unanswered("GET", error) from error
@@ -132,56 +143,59 @@ class HttpConnection:
             channel.close()
 
     def _send(
-        self, method: str, path: str, data: bytes | None, kind: str, mark: bytes
+        self, method: str, path: str, data: bytes | None, content_type: str, request_id: bytes
     ) -> HttpAnswer:
         """Send a request; return its answer, which may come before the request is whole.
+
+        The arguments are those of `ask`, and the id that the answer must repeat.
 
         Raises:
             StoreUnavailable: it was not sent.
             ChannelBroken: no answer came, or what came is none.
         """
-        head = self._heads.get((method, path, kind)) or self._head(method, path, kind)
+        head = self._heads.get((method, path, content_type))
+        if head is None:
+            head = self._head(method, path, content_type)
         length = b"" if data is None else b"content-length: %d\r\n" % len(data)
-        request = b"%b%b: %b\r\n%b\r\n%b" % (head, MARK, mark, length, data or b"")
+        request = b"%b%b: %b\r\n%b\r\n%b" % (head, MARK, request_id, length, data or b"")
         while True:
             channel = self._channel
-            kept = self._in_step and channel is not None and channel.is_idle
-            if channel is None or not kept:
+            is_kept = self._in_step and channel is not None and channel.is_idle
+            if channel is None or not is_kept:
                 self.close()  # the server may have closed it meanwhile
                 channel = self._channel = self._open()
             self._in_step = False
             try:
                 channel.send(request)
             except ChannelBroken as error:
-                early = channel.early_answer()
-                # 408 is about the connection: it was kept for too long.
-                if early is not None and early.status >= 400 and early.status != 408:
-                    early.keeps = False
-                    return early
+                if (refusal := _early_refusal(channel)) is not None:
+                    return refusal
                 # The server closed it meanwhile, and executes no request of which it has a part.
-                if not (kept and isinstance(error.__cause__, ConnectionError)):
+                closed_meanwhile = is_kept and isinstance(error.__cause__, ConnectionError)
+                if not closed_meanwhile:
                     raise self._unreachable(str(error)) from error
-            else:
-                return channel.answer()
+                # Once more at most: the next channel is a new one.
+                continue
+            return channel.answer()
 
-    def _head(self, method: str, path: str, kind: str) -> bytes:
+    def _head(self, method: str, path: str, content_type: str) -> bytes:
         """Return the part of a request's head that is the same each time, and keep it."""
         address = self._address
         host = f"[{address.host}]" if ":" in address.host else address.host
-        name = host.encode("idna") if not host.isascii() else host.encode()
+        host_field = host.encode("idna") if not host.isascii() else host.encode()
         if address.port not in (None, 443 if address.tls else 80):
-            name += b":%d" % address.port
+            host_field += b":%d" % address.port
         fields = [
             f"{method} {address.path}{path} HTTP/1.1".encode("ascii"),
-            b"host: " + name,
-            f"accept: {kind}".encode(),
-            f"content-type: {kind}".encode(),
+            b"host: " + host_field,
+            f"accept: {content_type}".encode(),
+            f"content-type: {content_type}".encode(),
             b"accept-encoding: identity",
         ]
         if address.token:
             fields.append(f"authorization: Bearer {address.token}".encode())
         head = b"".join(field + b"\r\n" for field in fields)
-        self._heads[method, path, kind] = head
+        self._heads[method, path, content_type] = head
         return head
 
     def _open(self) -> Channel:
@@ -189,47 +203,49 @@ class HttpConnection:
         address, timeout = self._address, min(self._timeout, CONNECTING)
         port = address.port or (443 if address.tls else 80)
         began = time.monotonic()
-        opened: socket.socket | None = None
+        connected: socket.socket | None = None
         try:
-            opened = socket.create_connection((address.host, port), timeout)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = socket.create_connection((address.host, port), timeout)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._context is not None:
-                opened = self._context.wrap_socket(opened, server_hostname=address.host)
-            return Channel(opened, self._timeout)
+                connected = self._context.wrap_socket(connected, server_hostname=address.host)
+            return Channel(connected, self._timeout)
         except BaseException as error:
-            if opened is not None:
-                opened.close()
-            early = isinstance(error, TimeoutError) and time.monotonic() < began + timeout
-            if early or not isinstance(error, OSError):  # of a signal handler
+            if connected is not None:
+                connected.close()
+            # Signal handlers raise, too. Some raise a `TimeoutError`, before the time is over.
+            is_early = isinstance(error, TimeoutError) and time.monotonic() < began + timeout
+            if is_early or not isinstance(error, OSError):
                 raise
             fix = RUNNING
             if isinstance(error, ssl.SSLCertVerificationError):
                 fix = "name the certificate of its authority with ?ca=FILE"
             raise self._unreachable(words(error), fix) from error
 
-    def _check(self, method: str, answer: HttpAnswer, mark: bytes) -> None:
+    def _check(self, method: str, answer: HttpAnswer, request_id: bytes) -> None:
         """Check that an answer is that of the request.
 
-        What stands before a server, such as a proxy, refuses requests without their marks.
+        A proxy before the server may refuse a request, and does not repeat its id.
 
         Raises:
-            NotAStore: it has no mark, and was a question.
-            StoreUnavailable: it has another mark.
-            OutcomeUnknown: it has another mark or none, and something may have been done.
+            NotAStore: it has no id, and nothing was to be done.
+            StoreUnavailable: it has another id, and nothing was to be done.
+            OutcomeUnknown: it has another id or none, and something may have been done.
         """
-        given, shown = answer.fields.get(MARK), self._address.shown
-        if given == mark or (given is None and answer.status >= 300):
+        answered_id, shown = answer.fields.get(MARK), self._address.shown
+        if answered_id == request_id or (answered_id is None and answer.status >= 300):
             return
         self.close()
-        if given is None and method == "GET":
+        if answered_id is None and method == "GET":
             raise NotAStore(f"{shown} answers, but is no server of bide's, or an older one")
-        kind = StoreUnavailable if method == "GET" else OutcomeUnknown
-        raise kind(
+        error_type = StoreUnavailable if method == "GET" else OutcomeUnknown
+        raise error_type(
             f"{shown} gave an answer that is not that of the request; what was asked may have been "
             "done. Does a proxy before it mix up answers, or keep the header bide-request back?"
         )
 
     def _unreachable(self, why: str, fix: str = RUNNING) -> StoreUnavailable:
+        """Close the connection; return the error of a request that was not sent."""
         self.close()
         return StoreUnavailable(f"{self._address.shown} cannot be reached: {why}; {fix}")
 
@@ -242,6 +258,19 @@ class HttpConnection:
             fix = "if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
             return StoreUnavailable(f"{silence}; {fix}")
         return StoreUnavailable(f"{silence}; {RUNNING}")
+
+
+def _early_refusal(channel: Channel) -> HttpAnswer | None:
+    """Return the answer with which a server refuses a request that it has not read to its end.
+
+    `None`: there is none, or it says nothing of the request.
+    """
+    answer = channel.early_answer()
+    # 408 is about the connection: it was kept for too long.
+    if answer is None or answer.status < 400 or answer.status == 408:
+        return None
+    answer.keeps = False  # the rest of the request was not sent
+    return answer
 
 
 def _context(address: HttpAddress) -> ssl.SSLContext:

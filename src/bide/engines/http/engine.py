@@ -20,7 +20,8 @@ from bide.model.undoing import Part, Undone
 MSGPACK = "application/msgpack"
 
 SAME_TIME = 50
-"""Clocks that differ by no more than this many milliseconds count as equal."""
+"""Clocks that differ by no more than so many milliseconds count as equal: the time of a request is
+known no better."""
 
 
 class _Batch(msgspec.Struct, omit_defaults=True):
@@ -28,15 +29,21 @@ class _Batch(msgspec.Struct, omit_defaults=True):
 
     commands: list[Command]
     client: str | None = None
+    """The sender of the commands, as of `Identity`; `None`: they have no identity."""
     number: int = 1
+    """Of the batch of the sender."""
     repeated: bool = False
+    """Whether they were sent before."""
     places: list[int] = []
+    """The place of each command in the batch of the sender."""
 
     @property
     def sender(self) -> tuple[str | None, int, bool]:
+        """What is the same for all commands of a batch: see `_sender`."""
         return self.client, self.number, self.repeated
 
     def add(self, command: Command, place: int) -> None:
+        """Add a command with its place in the batch of the sender."""
         self.commands.append(command)
         if self.client is not None:
             self.places.append(place)
@@ -59,6 +66,8 @@ class Replies(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
+    """What a server says of itself, as far as it is read."""
+
     capabilities: Capabilities
 
 
@@ -90,37 +99,52 @@ class HttpEngine:
             raise
 
     def _about(self) -> Capabilities:
+        """Ask the server what its store can do, and return what this engine can.
+
+        Raises:
+            NotAStore: what answers is no server of bide's.
+        """
         data = self._ask("GET", "/v1", None, "application/json")
         try:
-            can = msgspec.json.decode(data, type=_About).capabilities
-            # What a claim of this process has leased, the server cannot know to be lost.
-            return msgspec.structs.replace(can, loses_replies=True, recovers=False)
+            of_store = msgspec.json.decode(data, type=_About).capabilities
         except msgspec.DecodeError:
-            where = self._address.shown
-            raise errors.NotAStore(f"{where} answers, but is no server of bide's") from None
+            shown = self._address.shown
+            raise errors.NotAStore(f"{shown} answers, but is no server of bide's") from None
+        # What a claim of this process has leased, the server cannot know to be lost.
+        return msgspec.structs.replace(of_store, loses_replies=True, recovers=False)
 
     def execute(
         self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
     ) -> list[Reply]:
-        """Send the commands, those of one sender in one request."""
+        """Send the commands, those of one sender in one request.
+
+        Raises:
+            PartlyDone: some commands have failed, or all for different reasons.
+            BideError: all have failed for the same reason.
+        """
         outcomes: list[Reply | BideError] = []
         for batch in _batches(commands, identities):
             try:
                 outcomes += self._outcomes(batch, now)
             except BideError as error:
-                if len(batch.commands) == len(commands):
+                if len(batch.commands) == len(commands):  # it is the only batch
                     raise
                 outcomes += [error] * len(batch.commands)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
-        if not errors:
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if not failures:
             return cast("list[Reply]", outcomes)
-        if len(errors) == len(outcomes) and len(set(map(type, errors))) == 1:
-            raise errors[0]
+        if len(failures) == len(outcomes) and len(set(map(type, failures))) == 1:
+            raise failures[0]
         raise PartlyDone(outcomes)
 
     def _outcomes(self, batch: _Batch, now: int | None) -> list[Reply | BideError]:
-        """Send commands in one request; return the reply or the error of each."""
-        began = time.time_ns()
+        """Send commands in one request; return the reply or the error of each.
+
+        Args:
+            batch: of the commands.
+            now: the time of a test's clock; `None`: times in replies become those of this machine.
+        """
+        began_ns = time.time_ns()
         data = self._ask("POST", "/v1/batch", _encode(batch), MSGPACK)
         try:
             answer = _decode(data)
@@ -133,24 +157,31 @@ class HttpEngine:
                 f"{self._address.shown} answered {len(answer.replies)} of {len(batch.commands)} "
                 "commands; is it a server of bide's?"
             )
-        middle = (began + time.time_ns()) // 2_000_000
-        ahead = middle - answer.now if now is None else 0
+        # The server has read its clock about halfway between the request and its answer.
+        middle_ms = (began_ns + time.time_ns()) // 2_000_000
+        ahead_ms = middle_ms - answer.now if now is None else 0
         outcomes: list[Any] = []
         for reply in answer.replies:
             if isinstance(reply, FailedReply):
                 outcomes.append(error_of(0, reply.error)(reply.detail))
             else:
-                outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
+                outcomes.append(reply if abs(ahead_ms) <= SAME_TIME else _shifted(reply, ahead_ms))
         # The server's answer had no room for these; for the first one it always has.
-        unanswered = [n for n, reply in enumerate(outcomes) if _put_off(batch.commands[n], reply)]
-        if unanswered:
-            again = self._again([batch.commands[n] for n in unanswered], now)
-            for n, outcome in zip(unanswered, again, strict=True):
-                outcomes[n] = outcome
+        places = [
+            place
+            for place, reply in enumerate(outcomes)
+            if _has_no_room(batch.commands[place], reply)
+        ]
+        if places:
+            read_again = self._read_again([batch.commands[place] for place in places], now)
+            for place, outcome in zip(places, read_again, strict=True):
+                outcomes[place] = outcome
         return outcomes
 
-    def _again(self, commands: Sequence[Command], now: int | None) -> Sequence[Reply | BideError]:
-        """Execute reads whose batch was executed in part; return the reply or error of each."""
+    def _read_again(
+        self, commands: Sequence[Command], now: int | None
+    ) -> Sequence[Reply | BideError]:
+        """Execute reads for which an answer had no room; return the reply or error of each."""
         try:
             return self._outcomes(_Batch([*commands]), now)
         except BideError as error:
@@ -175,10 +206,11 @@ class HttpEngine:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, method: str, path: str, data: bytes | None, kind: str) -> bytes:
+    def _ask(self, method: str, path: str, data: bytes | None, content_type: str) -> bytes:
+        """Send a request; return the body of the answer, or raise the error that it reports."""
         if self._connection is None:
             raise Closed("this engine was closed")
-        status, answer = self._connection.ask(method, path, data, kind)
+        status, answer = self._connection.ask(method, path, data, content_type)
         if status != 200:
             raise refusal(self._address, status, answer)
         return answer
@@ -193,6 +225,7 @@ def _batches(commands: Sequence[Command], identities: Identities) -> list[_Batch
     if identities is None:
         return [_Batch([*commands])]
     batches: list[_Batch] = []
+    # Reads have no identity: those before the first change go with it.
     sender = _sender(next(filter(None, identities), None))
     for command, identity in zip(commands, identities, strict=True):
         if identity is not None or not command.only_reads:
@@ -204,20 +237,24 @@ def _batches(commands: Sequence[Command], identities: Identities) -> list[_Batch
 
 
 def _sender(identity: Identity | None) -> tuple[str | None, int, bool]:
+    """Return what a batch says of its sender: name, number, and whether it is sent again."""
     if identity is None:
         return None, 1, False
     return identity.sender, identity.number, identity.repeated
 
 
-def _put_off(command: Command, reply: Reply | BideError) -> bool:
-    """Whether the server had no room for any message of a reply; see its batch endpoint."""
+def _has_no_room(command: Command, reply: Reply | BideError) -> bool:
+    """Return whether the server had no room for any message of a reply; see its batch endpoint."""
     if isinstance(command, Find):
         return isinstance(reply, Found) and bool(command.ids) and not reply.messages
     return isinstance(reply, Page) and not reply.messages and reply.cursor is not None
 
 
-def _shifted(reply: Reply | Part | Undone, ahead: int) -> Reply | Part | Undone:
-    """Return a reply whose time to wake up is by this machine's clock."""
+def _shifted(reply: Reply | Part | Undone, ahead_ms: int) -> Reply | Part | Undone:
+    """Return a reply whose time to wake up is by this machine's clock.
+
+    That clock is ahead of the server's by so many milliseconds.
+    """
     if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
-        return msgspec.structs.replace(reply, wake=reply.wake + ahead)
+        return msgspec.structs.replace(reply, wake=reply.wake + ahead_ms)
     return reply

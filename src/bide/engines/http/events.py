@@ -33,6 +33,7 @@ class EventStream:
         self._silence = silence
         self._connection = HttpConnection(address, silence)
         self._lines: Iterator[bytes] | None = None
+        """The lines that come; `None`: the stream is not open."""
         self._closed = False
 
     @property
@@ -76,6 +77,12 @@ class EventStream:
         self._connection.end()
 
     def _open(self) -> Iterator[bytes]:
+        """Ask for the events, and return their lines.
+
+        Raises:
+            StoreUnavailable: the server is away, or this was closed.
+            StoreError: the server refuses the request.
+        """
         if self._closed:
             raise StoreUnavailable("this stream was closed")
         answer = self._connection.stream(self._path, "text/event-stream")
@@ -86,7 +93,7 @@ class EventStream:
             self.drop()
             raise refusal(self._address, answer.status, content)
         self._lines = lines_of(answer)
-        if self._closed:
+        if self._closed:  # meanwhile: `close` has found no connection to end
             self._connection.end()
         return self._lines
 
@@ -99,28 +106,32 @@ def lines_of(answer: HttpAnswer) -> Iterator[bytes]:
     """
     line = bytearray()
     for piece in answer.pieces():
-        answer.channel.begin_wait()
+        answer.channel.begin_wait()  # a stream may take for ever, as long as something comes
         line += piece
         if b"\n" in piece:
-            *whole, line = line.split(b"\n")
-            yield from (bytes(text) + b"\n" for text in whole)
+            *whole_lines, line = line.split(b"\n")
+            yield from (bytes(whole_line) + b"\n" for whole_line in whole_lines)
         if len(line) > MAX_EVENT_LINE:
             yield bytes(line)
             line.clear()
 
 
-AGAIN = 1.0
+PAUSE = 1.0
 """How long to wait, in seconds, before the events are asked for again."""
 
 
-DENIED = 60.0
+PAUSE_IF_DENIED = 60.0
 """How long, if the server refuses the token: it counts wrong ones, and refuses an address for more
 than a few a minute."""
 
 
 class _Hint(msgspec.Struct):
+    """The data of an event that is a hint."""
+
     queue: str
+    """The name of a queue, or of the end of a message."""
     wake_in: int
+    """In how many milliseconds something can be claimed."""
 
 
 class HttpNotifier:
@@ -135,6 +146,7 @@ class HttpNotifier:
         self._events = EventStream(address, "counts=0", max(SILENCE, timeout))
         self._closed = threading.Event()
         self._has_failed = False
+        """Whether the events could not be read, once or more."""
 
     @property
     def is_listening(self) -> bool:
@@ -145,8 +157,8 @@ class HttpNotifier:
         """Block until a hint comes; an empty list once this is closed."""
         while not self._closed.is_set():
             try:
-                kind, data = self._events.next()
-                if kind == "hint":
+                name, data = self._events.next()
+                if name == "hint":
                     hint = msgspec.json.decode(data, type=_Hint)
                     # By the clock of this machine: the server says in how many milliseconds.
                     return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
@@ -154,7 +166,8 @@ class HttpNotifier:
                 # Claims that wait look again by themselves meanwhile.
                 self._has_failed = True
                 self._events.drop()
-                self._closed.wait(DENIED if isinstance(error, AccessDenied) else AGAIN)
+                is_denied = isinstance(error, AccessDenied)
+                self._closed.wait(PAUSE_IF_DENIED if is_denied else PAUSE)
         self._events.drop()
         return []
 
