@@ -51,8 +51,8 @@ class Backoff:
         check_range(self.factor, "factor", 1, 1e300)
         check_range(self.jitter, "jitter", 0, 1)
         on = self.on if isinstance(self.on, tuple) else (self.on,)
-        for kind in on:
-            if not isinstance(kind, type) or not issubclass(kind, BaseException):
+        for error_type in on:
+            if not isinstance(error_type, type) or not issubclass(error_type, BaseException):
                 raise InvalidArgument(f"on={self.on!r} must be a tuple of exception classes")
         object.__setattr__(self, "on", on)
 
@@ -78,7 +78,7 @@ class Backoff:
             random: 0 to 1: the place in the range of the jitter; 0.5 is its middle.
         """
         pause: float = milliseconds(self.ceiling)
-        with suppress(OverflowError):
-            grown = float(self.factor) ** max(0, attempt - 1)
-            pause = min(milliseconds(self.first) * grown, pause)
+        with suppress(OverflowError):  # of the power: then it is longer than any ceiling
+            growth = float(self.factor) ** max(0, attempt - 1)
+            pause = min(milliseconds(self.first) * growth, pause)
         return max(0, round(pause * (1 + self.jitter * (2 * random - 1))))

@@ -24,8 +24,14 @@ _HALF = re.compile(
 )
 """Half of a surrogate pair, as programs write that cut a text between two UTF-16 units."""
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
+"""All bytes that are neither brackets nor quotes."""
+
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
+"""Makes curly brackets square."""
+
 _STEPS = {ord("["): 1, ord("]"): -1}
+"""By how much a bracket changes the depth."""
+
 _STRETCH = 64
 """Brackets that are counted together; only near the limit, the depth is computed for each."""
 
@@ -42,6 +48,7 @@ _LONGEST_PATH = 1_000
 """Characters of the path of a part in an error."""
 
 _RAW = (bytes, bytearray, memoryview)
+"""Types of bodies that are stored as they are."""
 _NO_NAN = frozenset((str, int, bool, type(None)))
 """Types whose values cannot contain NaN, which msgspec would write as null."""
 
@@ -70,23 +77,27 @@ own into modules."""
 
 
 def _convert(value: Any) -> Any:
-    """Return a pydantic model (which need not be installed) as what validates to it again.
+    """Return a value that msgspec cannot encode as one that it can.
 
-    And a subclass of a type that JSON has as a value of that type.
+    Of a pydantic model (the package need not be installed), that is what validates to it again; of
+    a subclass of a type that JSON has, a value of that type.
 
     Raises:
         TypeError: it is another type that JSON cannot represent.
     """
     if hasattr(type(value), "model_dump"):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    for kind, plain in _PLAIN.items():
-        if isinstance(value, kind):
-            return plain(value)
+    for base, to_plain in _PLAIN.items():
+        if isinstance(value, base):
+            return to_plain(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
 def _look_into(value: Any) -> Any:
-    """Return what may contain NaN, before it becomes None: of pydantic models, and floats."""
+    """Return what of a value may be NaN, which `_convert` or msgspec would make null.
+
+    The hook with which `_find_nan` gets its values: of pydantic models, and of subclasses of float.
+    """
     if hasattr(type(value), "model_dump"):
         return value.model_dump(by_alias=True, round_trip=True)
     return float.__float__(value) if isinstance(value, float) else None
@@ -111,33 +122,36 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
         InvalidArgument: a part of it cannot be JSON (the error names the part), it is nested too
             deeply, or it is too large.
     """
-    kind = type(body)
-    if kind not in _NO_NAN and isinstance(body, _RAW):
-        data, is_json = bytes(body), False
-    else:
-        try:
-            data = _encode(body)
-        except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
-            raise InvalidArgument(_explain(body, error)) from error
-        except RecursionError as error:
-            raise InvalidArgument(
-                f"body is nested too deeply, or contains itself; the limit is {MAX_DEPTH} levels"
-            ) from error
-        if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
-            check_depth(data)
-        doubtful = not decoded and kind not in _NO_NAN and data.find(b"null") >= 0
-        if doubtful and (fault := _find_nan(msgspec.to_builtins(body, enc_hook=_look_into))):
-            raise InvalidArgument(
-                f"{_place(fault[0])} is {fault[1]}, which JSON cannot represent; put None or a "
-                "string instead"
-            )
-        is_json = True
+    is_raw = type(body) not in _NO_NAN and isinstance(body, _RAW)
+    data = bytes(body) if is_raw else _to_json(body, decoded=decoded)
     if len(data) > limit:
         raise InvalidArgument(
             f"body takes {len(data):,} bytes, the limit is {limit:,}; store it elsewhere and put a "
             "reference, or raise the limit with max_body="
         )
-    return data, is_json
+    return data, not is_raw
+
+
+def _to_json(body: Any, *, decoded: bool) -> bytes:
+    """Return a value as JSON; the arguments and errors are those of `encode`."""
+    try:
+        data = _encode(body)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidArgument(_explain(body, error)) from error
+    except RecursionError as error:
+        raise InvalidArgument(
+            f"body is nested too deeply, or contains itself; the limit is {MAX_DEPTH} levels"
+        ) from error
+    if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
+        check_depth(data)
+    # msgspec writes NaN as null.
+    may_have_nan = not decoded and type(body) not in _NO_NAN and data.find(b"null") >= 0
+    if may_have_nan and (fault := _find_nan(msgspec.to_builtins(body, enc_hook=_look_into))):
+        path, number = fault
+        raise InvalidArgument(
+            f"{_place(path)} is {number}, which JSON cannot represent; put None or a string instead"
+        )
+    return data
 
 
 def encode_all(
@@ -151,15 +165,15 @@ def encode_all(
     Raises:
         InvalidArgument: as `encode`.
     """
-    short = min(limit, 2 * MAX_DEPTH)
-    kinds = set(map(type, bodies))
-    raw = any(issubclass(kind, _RAW) for kind in kinds)
+    harmless_size = min(limit, 2 * MAX_DEPTH)  # neither too large nor too deep
+    types = set(map(type, bodies))
+    has_raw = any(issubclass(each_type, _RAW) for each_type in types)
     try:
-        texts = [] if raw else list(map(_encode, bodies))
+        texts = [] if has_raw else list(map(_encode, bodies))
     except Exception:  # noqa: BLE001  (`encode` finds the body and the part that is wrong)
         texts = []
-    careful = not texts or len(max(texts, key=len)) > short
-    if careful or (not kinds <= _NO_NAN and b"null" in b" ".join(texts)):
+    needs_checks = not texts or len(max(texts, key=len)) > harmless_size
+    if needs_checks or (not types <= _NO_NAN and b"null" in b" ".join(texts)):
         encoded = [encode(body, limit) for body in bodies]
         return [data for data, _ in encoded], [is_json for _, is_json in encoded]
     return texts, [True] * len(texts)
@@ -187,14 +201,14 @@ def check_depth(data: bytes) -> None:
     for begin in range(0, len(brackets), _STRETCH):
         stretch = brackets[begin : begin + _STRETCH]
         opened = stretch.count(b"[")
-        if depth + opened > MAX_DEPTH:
+        if depth + opened > MAX_DEPTH:  # it may be too deep within this stretch
             steps = map(_STEPS.__getitem__, stretch)
             if max(accumulate(steps, initial=depth)) > MAX_DEPTH:
                 deepest = max(accumulate(map(_STEPS.__getitem__, brackets)))
                 raise InvalidArgument(
                     f"body is nested too deeply: {deepest:,} levels, the limit is {MAX_DEPTH}"
                 )
-        depth += 2 * opened - len(stretch)
+        depth += 2 * opened - len(stretch)  # opened less closed
 
 
 def check_json(data: bytes, what: str) -> None:
@@ -254,6 +268,11 @@ def parse(data: bytes) -> Any:
 
 
 def _finite(text: str) -> float:
+    """Return a number of JSON, as msgspec does.
+
+    Raises:
+        ValueError: it is too large.
+    """
     value = float(text)
     if math.isinf(value):
         raise ValueError("Number out of range")  # msgspec's words
@@ -261,55 +280,57 @@ def _finite(text: str) -> float:
 
 
 _decode_plainly = msgspec.json.Decoder(float_hook=_finite).decode
+"""Decodes numbers by Python's `float`: slower, but in a time that is bounded by their length."""
 
 
-def _has_constraints(kind: Any) -> bool:
+def _has_constraints(annotation: Any) -> bool:
     """Tell whether `Annotated` in a type has constraints of pydantic, which msgspec ignores.
 
     Example:
         >>> _has_constraints(list[int])
         False
     """
-    marks = kind.__metadata__ if get_origin(kind) is Annotated else ()
-    packages = {type(mark).__module__.partition(".")[0] for mark in marks}
-    return bool(packages & {"pydantic", "annotated_types"}) or any(
-        _has_constraints(part) for part in get_args(kind)
-    )
+    metadata = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    packages = {type(element).__module__.partition(".")[0] for element in metadata}
+    if packages & {"pydantic", "annotated_types"}:
+        return True
+    return any(_has_constraints(part) for part in get_args(annotation))
 
 
-def is_of_msgspec(kind: Any) -> bool:
+def is_of_msgspec(value_type: Any) -> bool:
     """Tell whether msgspec decodes a type by itself; pydantic decodes the others.
 
     Example:
         >>> is_of_msgspec(list[int])
         True
     """
-    if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
+    if hasattr(value_type, "model_validate_json"):  # pydantic, which need not be installed
         return False
-    # A dataclass of pydantic, which msgspec only fills. A plain subclass inherits that of its base.
-    if "__pydantic_validator__" in getattr(kind, "__dict__", ()):
+    # A dataclass of pydantic: msgspec would fill it without its checks. The attribute of the class
+    # itself counts: a plain subclass of one inherits it, and has no checks.
+    if "__pydantic_validator__" in getattr(value_type, "__dict__", ()):
         return False
-    return not _has_constraints(kind)
+    return not _has_constraints(value_type)
 
 
-def decoder_of(kind: Any) -> Callable[[bytes], Any]:
+def decoder_of(value_type: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
 
     Raises:
         TypeError: neither knows it.
     """
-    if is_of_msgspec(kind):
-        return msgspec.json.Decoder(kind, dec_hook=validate).decode
-    if hasattr(kind, "model_validate_json"):
-        decode: Callable[[bytes], Any] = kind.model_validate_json
-        return decode
-    if _has_constraints(kind):
+    decode: Callable[[bytes], Any]
+    if is_of_msgspec(value_type):
+        decode = msgspec.json.Decoder(value_type, dec_hook=validate).decode
+    elif hasattr(value_type, "model_validate_json"):  # a model of pydantic
+        decode = value_type.model_validate_json
+    elif _has_constraints(value_type):
         from pydantic import TypeAdapter
 
-        checked: Callable[[bytes], Any] = TypeAdapter(kind).validate_json
-        return checked
-    validated: Callable[[bytes], Any] = kind.__pydantic_validator__.validate_json
-    return validated
+        decode = TypeAdapter(value_type).validate_json
+    else:  # a dataclass of pydantic
+        decode = value_type.__pydantic_validator__.validate_json
+    return decode
 
 
 def validate(model: Any, value: Any) -> Any:
@@ -346,8 +367,9 @@ def is_readable(data: bytes) -> bool:
 def _explain(body: Any, error: Exception) -> str:
     """Name the innermost element of lists and dictionaries that cannot be encoded."""
     path, value = "", body
-    while element := next((part for part in _parts(value) if not _encodes(part[1])), None):
-        path, value = path + f"[{element[0]!r}]", element[1]
+    while wrong := next(((key, part) for key, part in _parts(value) if not _encodes(part)), None):
+        key, value = wrong
+        path += f"[{key!r}]"
     return (
         f"{_place(path)} is of type {type(value).__name__}, which JSON cannot represent ({error}); "
         f"convert it (keys to str){OR_BYTES}"
@@ -360,6 +382,7 @@ def _place(path: str) -> str:
 
 
 def _encodes(value: Any) -> bool:
+    """Return whether a value can be JSON."""
     try:
         _encode(value)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
@@ -375,7 +398,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _find_nan(value: Any) -> tuple[str, float] | None:
-    """Return the path and the value of a number that is not finite.
+    """Return the path and the value of a number that is not finite; `None`: all are.
 
     The path is built only when a fault is found: the paths of all elements would take many times
     the memory of the body.
@@ -384,5 +407,6 @@ def _find_nan(value: Any) -> tuple[str, float] | None:
         return None if math.isfinite(value) else ("", value)
     for key, part in _parts(value):
         if type(part) not in _NO_NAN and (fault := _find_nan(part)):
-            return f"[{key!r}]{fault[0]}", fault[1]
+            path, number = fault
+            return f"[{key!r}]{path}", number
     return None

@@ -68,7 +68,7 @@ def versions_of(command: Any) -> list[str]:
         >>> versions_of(Cancel("orders", ["a"], versions=["f01d96070ef47d4b"]))
         ['f01d96070ef47d4b']
     """
-    ids = getattr(command, "ids", None) or ()  # others name leases or a rule
+    ids = getattr(command, "ids", None) or ()  # some commands name leases or a rule instead
     if versions := getattr(command, "versions", ()):
         return list(versions)
     version = getattr(command, "if_version", None)

@@ -93,7 +93,8 @@ class _Command(_OnQueue, frozen=True, kw_only=True):
     only_reads: ClassVar[bool] = False
     """Whether it changes nothing, so that it may run at the same time as writes."""
     repeatable: ClassVar[bool] = False
-    """Whether it may be executed twice although it changes something: the second answer is true."""
+    """Whether it may be executed twice although it changes something: its second answer is as true
+    as the first."""
 
     named_by: ClassVar[str | None] = None
     """The field with one element for each message that it names."""
@@ -138,7 +139,7 @@ class Put(_Command, frozen=True, tag="put"):
 
     @property
     def stores_new(self) -> bool:
-        """Whether it stores an item whose id is new."""
+        """Whether it stores an item whose id is new; else it only replaces."""
         return self.on_conflict != "revive" and not self.if_version
 
 
@@ -227,7 +228,8 @@ class Edit(_ById, frozen=True, tag="edit"):
         return now + self.delay
 
 
-EDITED = ("priority", "attempts", "expires", "group", "headers")  # besides body and due time
+EDITED = ("priority", "attempts", "expires", "group", "headers")
+"""The fields that an `Edit` can change, besides body and due time."""
 
 
 class Claim(_Command, frozen=True, tag="claim"):

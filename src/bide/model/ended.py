@@ -122,7 +122,7 @@ def encode_result(value: Any) -> bytes:
     if not is_json:
         raise InvalidArgument("result is bytes; give a JSON value, such as a str")
     if len(data) > MAX_RESULT:
-        check_result(data)
+        check_result(data)  # raises
     return data
 
 
@@ -137,15 +137,18 @@ def end_of(queue: str, id: str) -> str:
 
 
 def size_of_end(end: End) -> int:
-    """Return the size of an end in a reply, in bytes."""
-    size = 100 + len(end.by or "") + len(end.result or b"")
-    return size + len(msgspec.json.encode(end.failures)) if end.failures else size
+    """Return about the size of an end in a reply, in bytes."""
+    size = 100 + len(end.by or "") + len(end.result or b"")  # 100 for names and numbers
+    if end.failures:
+        size += len(msgspec.json.encode(end.failures))
+    return size
 
 
 def within_budget(ends: list[End], max_bytes: int) -> list[End]:
     """Return as many of the first ends as a reply of `max_bytes` holds, and at least one."""
+    remaining_bytes = max_bytes
     for number, end in enumerate(ends):
-        max_bytes -= size_of_end(end)
-        if max_bytes < 0 and number:
+        remaining_bytes -= size_of_end(end)
+        if remaining_bytes < 0 and number > 0:
             return ends[:number]
     return ends

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 
 _steps: list[Callable[[], None]] = []
+"""What a child has to do, in the order of `in_child`."""
+
 process = os.getpid()
 """The id of this process, as of the last fork that was noticed: code that runs for each command
 compares it, and calls `notice_fork` only if it is another."""
@@ -34,8 +36,9 @@ def notice_fork() -> None:
 
 
 def _after_fork() -> None:
+    """In a child of a fork that Python knows of: notice it at once."""
     global _lock
-    _lock = threading.RLock()
+    _lock = threading.RLock()  # another thread of the parent may hold the old one
     notice_fork()
 
 

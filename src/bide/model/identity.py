@@ -48,7 +48,7 @@ def check_namespace(name: str) -> str:
     Raises:
         InvalidArgument: it is not valid.
     """
-    return _match("namespace", name, "/" not in name)
+    return _match("namespace", name, is_allowed="/" not in name)
 
 
 def split_name(name: str) -> tuple[str | None, str]:
@@ -58,8 +58,8 @@ def split_name(name: str) -> tuple[str | None, str]:
         >>> split_name("shop/orders"), split_name("orders")
         (('shop', 'orders'), (None, 'orders'))
     """
-    namespace, _, own = name.rpartition("/")
-    return namespace or None, own
+    namespace, _, name_within = name.rpartition("/")
+    return namespace or None, name_within
 
 
 def check_subscription(name: str) -> str:
@@ -68,11 +68,20 @@ def check_subscription(name: str) -> str:
     Raises:
         InvalidArgument: it is not valid, or its namespace is that of servers.
     """
-    return _match("subscription", name, not name.startswith(f"{SERVER_NAMESPACE}/"), field="name")
+    is_allowed = not name.startswith(f"{SERVER_NAMESPACE}/")
+    return _match("subscription", name, is_allowed=is_allowed, field="name")
 
 
-def _match(what: str, name: str, valid: bool = True, field: str | None = None) -> str:
-    if not valid or not isinstance(name, str) or not _QUEUE.fullmatch(name):
+def _match(what: str, name: str, *, is_allowed: bool = True, field: str | None = None) -> str:
+    """Return a name after a check that it has the form of queues.
+
+    Args:
+        what: the name is of, for the error.
+        name: to be checked.
+        is_allowed: whether it also obeys the rule of its own kind.
+        field: the argument or field that has it, for the error; `what` by default.
+    """
+    if not is_allowed or not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
             f"{field or what}={_shown(name)} is not a valid name of a {what}: 1 to {MAX_QUEUE} "
             "of A-Z a-z 0-9 _ . : -, beginning with a letter or digit"
@@ -92,8 +101,8 @@ def check_name(name: str, what: str = "id") -> str:
                 f"{what} must be a str, not {type(name).__name__}; convert it with str(...)"
             )
         name = plain_text(name)
-    plain = name.isascii() and name.isprintable()
-    size = len(name) if plain else _careful_size(name, what)
+    is_plain = name.isascii() and name.isprintable()  # as most names are
+    size = len(name) if is_plain else _careful_size(name, what)
     if not 0 < size <= MAX_NAME:
         raise InvalidArgument(
             f"{what} is {size} bytes long; it may have 1 to {MAX_NAME}"
@@ -131,7 +140,8 @@ def actor_of(name: str, through: str = "") -> str:
 
     Args:
         name: who acts, as they say.
-        through: the token by which they act: who vouches for the name.
+        through: the name of the token by which they act, whose owner vouches for theirs; empty:
+            none.
 
     Example:
         >>> actor_of("ann"), actor_of("ann", "shop-api"), len(actor_of("a" * 100))
@@ -165,17 +175,22 @@ def range_of_ids(prefix: str, after: str = "") -> tuple[str, str | None]:
         (('order-', 'order.'), True)
     """
     first = max(prefix, f"{after}\x01") if after else prefix  # no id has a control character
-    while prefix:
-        last = ord(prefix[-1]) + 1
-        if last == 0xD800:  # no text has half of a surrogate pair
-            last = 0xE000
-        if last <= 0x10FFFF:
-            return first, prefix[:-1] + chr(last)
-        prefix = prefix[:-1]
+    while prefix:  # the text behind all with the prefix has its last character one higher
+        next_code = ord(prefix[-1]) + 1
+        if next_code == 0xD800:  # no text has half of a surrogate pair
+            next_code = 0xE000
+        if next_code <= 0x10FFFF:
+            return first, prefix[:-1] + chr(next_code)
+        prefix = prefix[:-1]  # there is no higher character
     return first, None
 
 
 def _careful_size(name: str, what: str) -> int:
+    """Return the size of a name in bytes.
+
+    Raises:
+        InvalidArgument: it has control characters, or is not valid Unicode.
+    """
     if _CONTROL.search(name):
         raise InvalidArgument(f"{what}={_shown(name)} has control characters in it; remove them")
     try:
@@ -192,7 +207,8 @@ def _shown(name: object) -> str:
 
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
-_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+"""The two characters of each number of 10 bits."""
 
 _lock = threading.RLock()  # which knows its thread; nothing enters it twice
 _last_ms = 0
@@ -203,7 +219,8 @@ _next = 0
 def new_id() -> str:
     """Return a new random id; see `new_ids`."""
     number = _reserve(1)
-    return _head(number >> 10) + _PAIRS[number & 1023]
+    high, low = divmod(number, 1024)
+    return _head(high) + _PAIRS[low]
 
 
 def new_ids(count: int) -> list[str]:

@@ -32,10 +32,18 @@ STOPPED = "its worker was asked to stop"
 def _by_due(
     cause: str, before: State | None, counts: tuple[str, ...] = (), due: str = "the new due"
 ) -> Iterator[Transition]:
-    """Return the changes of which the due time decides between delayed and ready."""
-    still = "" if before == "delayed" else f"{due} is still to come"
-    yield Transition(cause, before, "delayed", still, counts)
-    yield Transition(cause, before, "ready", "" if before == "ready" else f"{due} has come", counts)
+    """Return the two changes of a cause after which the due time decides: delayed, or ready.
+
+    Args:
+        cause: as in `Transition`.
+        before: as in `Transition`.
+        counts: as in `Transition`.
+        due: which due time decides, in words.
+    """
+    not_yet = "" if before == "delayed" else f"{due} is still to come"
+    yield Transition(cause, before, "delayed", not_yet, counts)
+    has_come = "" if before == "ready" else f"{due} has come"
+    yield Transition(cause, before, "ready", has_come, counts)
 
 
 TRANSITIONS: tuple[Transition, ...] = (

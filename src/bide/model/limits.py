@@ -229,7 +229,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
     """Return a whole number after a check.
 
     Raises:
-        InvalidArgument: it is none, or not within its limits.
+        InvalidArgument: it is no whole number, or not from `least` to `most`.
 
     Example:
         >>> check_whole(0, "batch", 1, 10_000)
@@ -243,7 +243,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
 
 
 def check_range(value: float, name: str, least: float, most: float) -> None:
-    """Check that a value is a number within its limits.
+    """Check that a value is a number from `least` to `most`.
 
     Raises:
         InvalidArgument: it is not.

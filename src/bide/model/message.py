@@ -147,11 +147,15 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     id: str
     data: bytes
+    """The encoded body."""
     json: bool = True
+    """Whether `data` is JSON; else the body is bytes."""
     at: UnixMs | None = None
+    """When it is due; `None`: `delay` after the put, by the store's clock."""
     delay: Ms = 0
     priority: int = 0
     expires: Ms | None = None
+    """How long after it is due it may be delivered; `None`: without limit."""
     attempts: int = ATTEMPTS
     group: str | None = None
     headers: dict[str, str] | None = None
@@ -171,22 +175,37 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         return self.attempt > 0 or bool(self.failures) or self.died is not None
 
     def due(self, now: int, first: int | None = None) -> int:
-        """Return when it is due if it is put at `now`, and its id was `first` put then."""
+        """Return when it is due if it is put now. Times are Unix milliseconds.
+
+        Args:
+            now: when it is put.
+            first: when its id was first put; `None`: now. `latest` counts from then.
+        """
         due = now + self.delay if self.at is None else self.at
         if self.latest is None:
             return due
-        return min(due, (now if first is None else first) + self.latest)
+        first_put = now if first is None else first
+        return min(due, first_put + self.latest)
 
     def follows(self, on_conflict: str, if_version: str | None) -> bool:
         """Whether it is stored as the successor of the message of its id, if that is leased.
 
-        It is there in place of an earlier successor, and becomes a message when the lease ends.
+        A successor takes the place of an earlier one, and becomes a message when the lease ends.
+
+        Args:
+            on_conflict: as in the put.
+            if_version: as in the put; a successor has no version to compare.
         """
         replaces = on_conflict == "replace" and if_version is None
         return replaces and self.latest is not None and self.died is None
 
     def follow(self, before: "Item | None", now: int) -> "Item":
-        """Return the item as the successor of a leased message, which had another one `before`."""
+        """Return the item as the successor of a leased message.
+
+        Args:
+            before: the successor that it replaces, if there is one.
+            now: when it is put, in Unix milliseconds.
+        """
         first = now if before is None or before.created is None else before.created
         return Item(
             id=self.id,
@@ -275,8 +294,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.data
 
     def as_item(self, failures: tuple[Failure, ...], died: int | None) -> Item:
-        """Return the message for a put, with other failures; a dead letter if it `died`."""
-        _ = self.seen_data
+        """Return the message for a put, with other failures.
+
+        Args:
+            failures: to be put with it.
+            died: since when it is a dead letter, in Unix milliseconds; `None`: it is none.
+
+        Raises:
+            AccessDenied: a server withheld the body.
+        """
+        _ = self.seen_data  # raises if it was withheld
         return Item(
             id=self.id,
             data=self.data,
@@ -324,6 +351,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         expires = self.expires
         if expires is not None and self.planned is not None:
             expires += self.due - self.planned  # a retry keeps the time at which it expires
+        # A revival changes the due time after retries: what it notes is older.
         due = next(time for time in (self.asked, self.planned, self.due) if time is not None)
         return msgspec.structs.replace(self, due=due, expires=expires, planned=None, asked=None)
 
@@ -335,30 +363,34 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 def withheld(message: Message) -> Message:
     """Return a message without its body and headers, for a reader who may not see them."""
-    hidden = message.successor
-    if hidden is not None:
-        hidden = msgspec.structs.replace(hidden, **_WITHHELD)
-    return msgspec.structs.replace(message, **_WITHHELD, successor=hidden)
+    successor = message.successor
+    if successor is not None:
+        successor = msgspec.structs.replace(successor, **_WITHHELD)
+    return msgspec.structs.replace(message, **_WITHHELD, successor=successor)
 
 
 _WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
 """The fields of a message whose body and headers a reader may not see; "" is not JSON."""
 
 
-def version_of(what: Item | Message, due: int) -> str:
-    """Return the version of a message that is due at `due`.
+def version_of(message: Item | Message, due: int) -> str:
+    """Return the version of a message that is due at `due` (Unix milliseconds).
+
+    All that an edit can change is a part of it. Redis computes the same in Lua.
 
     Example:
         >>> version_of(Item("order-42", b"1"), 1_700_000_000_000)
         'f01d96070ef47d4b'
     """
-    group = (what.group or "").encode()
-    headers = b"" if what.headers is None else msgspec.json.encode(what.headers)
+    group = (message.group or "").encode()
+    headers = b"" if message.headers is None else msgspec.json.encode(message.headers)
+    expires = "-" if message.expires is None else message.expires
+    # The lengths in the line say where group and headers end in the text behind it.
     line = (
-        f"{due} {what.priority} {what.attempts} {'-' if what.expires is None else what.expires} "
-        f"{'j' if what.json else 'b'} {len(group)} {len(headers)}\n"
+        f"{due} {message.priority} {message.attempts} {expires} "
+        f"{'j' if message.json else 'b'} {len(group)} {len(headers)}\n"
     )
-    text = b"".join((line.encode(), group, headers, what.data))
+    text = b"".join((line.encode(), group, headers, message.data))
     return hashlib.sha1(text, usedforsecurity=False).hexdigest()[:16]
 
 
@@ -411,30 +443,30 @@ class Stored(Protocol):
         """The attempts that failed."""
 
 
-def size_of(what: Item | Message | Stored) -> int:
+def size_of(message: Item | Message | Stored) -> int:
     """Return the size of a message in a reply, in bytes: body, id, headers and failures.
 
     Example:
         >>> size_of(Item("order-42", b"[1,2,3]"))
         15
     """
-    size = len(what.data) + len(what.id)
-    if what.headers:
-        size += len(msgspec.json.encode(what.headers))
-    if what.failures:
-        size += len(msgspec.json.encode(what.failures))
+    size = len(message.data) + len(message.id)
+    if message.headers:
+        size += len(msgspec.json.encode(message.headers))
+    if message.failures:
+        size += len(msgspec.json.encode(message.failures))
     return size
 
 
-def stored_size(what: Item | Message | Stored) -> int:
+def stored_size(message: Item | Message | Stored) -> int:
     """Return how many bytes a message takes in a store: as `size_of`, and its group.
 
     Example:
         >>> stored_size(Item("é", b"[1]", group="42"))
         7
     """
-    names = what.id + (what.group or "")
-    return size_of(what) - len(what.id) + len(names.encode())
+    names = message.id + (message.group or "")
+    return size_of(message) - len(message.id) + len(names.encode())  # `size_of` counts characters
 
 
 def remember(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:

@@ -38,19 +38,21 @@ class Option(NamedTuple):
         return check_whole(value, self.name, self.least, self.most)
 
 
-def _read() -> dict[str, Option]:
-    """Return the options of `Options` by name."""
+def _declared_options() -> dict[str, Option]:
+    """Return the options that `Options` declares, by name."""
     options = {}
     struct: Any = inspect.type_info(Options)
     for field in struct.fields:
-        kind = getattr(field.type, "types", [field.type])[0]
-        bounds = (kind.type.ge, kind.type.le) if isinstance(kind.type, inspect.IntType) else ()
-        help = kind.extra_json_schema["description"]
+        # An option that may be `None` has a union of types, of which that is the second.
+        metadata = getattr(field.type, "types", [field.type])[0]
+        value_type = metadata.type
+        bounds = (value_type.ge, value_type.le) if isinstance(value_type, inspect.IntType) else ()
+        help = metadata.extra_json_schema["description"]
         options[field.name] = Option(field.name, field.default, help, *bounds)
     return options
 
 
-OPTIONS = _read()
+OPTIONS = _declared_options()
 """All options by name."""
 
 DEFAULTS = tuple(option.default for option in OPTIONS.values())
@@ -68,7 +70,7 @@ def check_options(message: Any) -> dict[str, Any]:
         InvalidArgument: one of them is not.
     """
     values = values_of(message)
-    if all(map(is_, values, DEFAULTS)):
+    if all(map(is_, values, DEFAULTS)):  # as most are: they need no check
         return {}
     return {
         name: option.check(value)

@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 def in_bytes(items: Iterable[Item], most: int = MAX_COUNT) -> Iterator[list[Item]]:
-    """Split messages into parts that a server takes in one request: at most 8 MiB, or one."""
+    """Split messages into parts that a server takes in one request.
+
+    A part has at most `most` messages and 8 MiB, but one message if that is larger.
+    """
     part: list[Item] = []
     size = 0
     for item in items:

@@ -41,8 +41,9 @@ class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     def __str__(self) -> str:
         whole = "" if self.of is None else f" of {self.of:,.12g}"
+        text = f" {self.text}" if self.text else ""
         share = "" if self.percent is None else f" ({self.percent} %)"
-        return f"{self.done:,.12g}{whole}{self.text and ' '}{self.text}{share}"
+        return f"{self.done:,.12g}{whole}{text}{share}"
 
 
 def progress(done: float, of: float | None = None, text: str = "") -> Progress:
@@ -57,10 +58,10 @@ def progress(done: float, of: float | None = None, text: str = "") -> Progress:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidArgument(f"{name}={value!r} is no number")
         try:
-            finite = isfinite(value)
-        except OverflowError:
-            finite = False
-        if not finite:
+            is_finite = isfinite(value)
+        except OverflowError:  # an `int` that is too large for a `float`
+            is_finite = False
+        if not is_finite:
             raise InvalidArgument(f"{name} must be a finite number, as a report is JSON")
     if not isinstance(text, str):
         raise InvalidArgument(f"text takes a str, not a {type(text).__name__}")

@@ -77,6 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 )
 
     def _lease(self) -> str:
+        """Say until when it is held, and what became of its successor."""
         until = "" if self.until is None else f"until {_utc(self.until)}"
         if self.successor is None:
             return until
@@ -84,6 +85,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def _utc(moment: int) -> str:
+    """Return Unix milliseconds as text for people."""
     return f"{to_datetime(moment):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -113,6 +115,7 @@ class Answer(Outcome, frozen=True, gc=False):
         return f"{self.id} was not {self.participle}: {self._obstacle()}"
 
     def _obstacle(self) -> str:
+        """Say why the message was not changed."""
         if self.state == "leased":
             return f"worker {self.holder} holds it {self._lease()}"
         if self.state == "settling":
@@ -529,7 +532,7 @@ Reply = Outcomes | Claimed | Affected | QueueSettings | Deleted | _Read
 T = TypeVar("T")
 
 
-def expect(kind: type[T], reply: object) -> T:
-    """Return a reply, which is of the kind that its command has."""
-    assert isinstance(reply, kind), f"a store answered {reply!r}"
+def expect(reply_type: type[T], reply: object) -> T:
+    """Return a reply, which is of the type that its command has."""
+    assert isinstance(reply, reply_type), f"a store answered {reply!r}"
     return reply

@@ -143,7 +143,7 @@ def _parse(text: str) -> int | None:
 
 
 def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = "up") -> int:
-    """Return a time in Unix milliseconds.
+    """Return a time in whole Unix milliseconds.
 
     Args:
         moment: an aware `datetime`, or Unix seconds.
@@ -175,8 +175,8 @@ def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = 
         check_time(moment, what)
     ms = -(-us // 1000) if rounding == "up" else us // 1000
     if not 0 <= ms <= LATEST:
-        looks = ms > LATEST and not isinstance(moment, datetime)
-        hint = "; that looks like milliseconds, give seconds" if looks else ""
+        seems_ms = ms > LATEST and not isinstance(moment, datetime)
+        hint = "; that looks like milliseconds, give seconds" if seems_ms else ""
         raise InvalidArgument(f"{what}={moment!r} is not between 1970 and 2100{hint}")
     return ms
 
@@ -254,13 +254,14 @@ def format_duration(ms: float) -> str:
         >>> format_duration(5_400_000), format_duration(12), format_duration(90_061_000)
         ('1h30m', '12ms', '1d1h')
     """
-    sign, rest = ("-" if ms < 0 else ""), round(abs(ms))
+    sign = "-" if ms < 0 else ""
+    remaining = round(abs(ms))
     parts: list[str] = []
     for unit in ("d", "h", "m", "s", "ms"):
-        count, rest = divmod(rest, _UNITS[unit])
+        count, remaining = divmod(remaining, _UNITS[unit])
         if count:
             parts.append(f"{count}{unit}")
-        if len(parts) == 2 or (parts and unit == "s"):
+        if len(parts) == 2 or (parts and unit == "s"):  # milliseconds are shown alone only
             break
     return sign + ("".join(parts) or "0s")
 
@@ -327,7 +328,7 @@ def interval(rate: Rate, what: str = "rate") -> int:
         raise InvalidArgument(
             f"{what}={rate!r} is not from '1/d' to '{MAX_RATE}/s'; 0 means no limit"
         )
-    return math.ceil(round(unit / count, 6))
+    return math.ceil(round(unit / count, 6))  # 0.30000000000000004 is not more than 0.3
 
 
 def rate_text(us: int) -> str:
@@ -339,7 +340,7 @@ def rate_text(us: int) -> str:
     """
     for unit, length in _RATE_UNITS.items():
         count = max(1, round(length / us))
-        if math.ceil(round(length / count, 6)) == us:
+        if math.ceil(round(length / count, 6)) == us:  # as `interval` computes it
             return f"{count}/{unit}"
     return f"{_RATE_UNITS['s'] / us:.6g}/s"
 

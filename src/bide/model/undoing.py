@@ -38,6 +38,7 @@ class _Composed(
     part: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
     """Which part of the change, from 0."""
     actor: str | None = None
+    """Who changes the messages."""
 
     only_reads: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
@@ -60,7 +61,9 @@ class Bulk(_Composed, frozen=True, kw_only=True, tag="bulk"):
     until: UnixMs | None = None
     """Without ids, for "revive" and "purge" of dead letters: those that died before this time."""
     cursor: str | None = None
+    """Of the reply to the part before; `None`: it is the first."""
     at: UnixMs | None = None
+    """For "reschedule": the new due time; `None`: `delay` after the change."""
     delay: Ms = 0
 
 
@@ -72,7 +75,9 @@ class Part(msgspec.Struct, frozen=True, tag="part", omit_defaults=True):
     part: int
     """The number of the next part."""
     cursor: str | None = None
+    """For the command of the next part; `None`: there is none."""
     until: int | None = None
+    """The same: as in `Bulk`."""
     unchanged: list[str] = []
     """Of a change by ids, those that were not changed."""
 
@@ -114,8 +119,8 @@ def bulk_of(
         )
     if state == "dead":
         return Bulk(**common, verb="purge", state=state, until=before)
-    due = None if before is None else Where(before=before)
-    return Bulk(**common, verb="purge", state=state, where=due)
+    due_before = None if before is None else Where(before=before)
+    return Bulk(**common, verb="purge", state=state, where=due_before)
 
 
 class Undoable(int):

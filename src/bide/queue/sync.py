@@ -307,8 +307,8 @@ class Queue(BaseQueue):
             reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
-            ending = self._builder.end_lease(what, reason)
-            return self._execute(ending, partial(only_outcome, ending))
+            end_lease = self._builder.end_lease(what, reason)
+            return self._execute(end_lease, partial(only_outcome, end_lease))
         command = self._builder.release(leases(what))
         return self._execute(command, partial(settled, command, what))
 
@@ -508,7 +508,7 @@ class Queue(BaseQueue):
         check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
             return self._undoable(bulk_of(command, self._builder.where(group, after, before)))
-        if dry_run:
+        if dry_run:  # a cancel would change the same messages, and the store can count those
             return self._run(repeated(self._builder.cancel_where(group, after, before, dry_run)))
         scan = self._builder.scan(None, group, after, before, BULK)
         return self._run(rescheduling(command, scan))
