@@ -33,9 +33,9 @@ def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
     """
     if all(value is None for value in given.values()):
         raise usage_error("set needs what to set, such as --keep, --history or --limit")
-    known = store.has(queue)
+    existed = store.has(queue)
     configuration = store.queue(queue).configure(**given)
-    if not known:
+    if not existed:
         warn(f"{queue} is new: there was no such queue in {store.shown}")
     facts = {
         "keep": configuration.keep,

@@ -257,7 +257,8 @@ async def execute(queue: str, lane: Lane, holder: str, lease: float, **options: 
     finally:
         await consumer.close()
     if signals:
-        raise SystemExit(128 + signals[0])
+        first, *_ = signals
+        raise SystemExit(128 + first)  # as shells report a command that a signal has ended
     return consumer.results == {"acked"}
 
 

@@ -449,15 +449,15 @@ class Quotas:
         ):  # another request has made them meanwhile
             return
         names = await self._names(Caller(namespace, frozenset()))
-        known = set(names)
-        self._known_queues[namespace] = known
-        if len(known | wanted) > most and not wanted <= known:
+        queues = set(names)
+        self._known_queues[namespace] = queues
+        if len(queues | wanted) > most and not wanted <= queues:
             raise _exceeded(
-                f"the namespace may have {most:,} queues and has {len(known):,}; use these, "
+                f"the namespace may have {most:,} queues and has {len(queues):,}; use these, "
                 "delete empty ones, or ask for a larger quota (queues)",
                 "queue",
             )
-        known.update(wanted)
+        queues.update(wanted)
 
     async def alone(self, namespace: str | None) -> Admitted:
         """Return a context in which no other request makes queues or subscriptions in a namespace.

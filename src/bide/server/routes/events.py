@@ -63,17 +63,17 @@ async def events(call: ApiCall, query: EventsQuery) -> None:
     need the right `read`; `tick`, after all of these that have changed; and `problem`, a problem
     document, when the store is away or the token is no longer valid.
     """
-    every = milliseconds(wire.span(query.counts), "counts") / 1000
-    if query.workers and not every:
+    interval = milliseconds(wire.span(query.counts), "counts") / 1000
+    if query.workers and not interval:
         raise invalid("counts", "workers are sent as often as counts")
-    if every:
+    if interval:
         call.caller.need("read")
     with call.counted_among(call.service.streams):
         await call.response.begin_stream(STREAM_TYPE)
-        stream = _Stream(call, every, query)
+        stream = _Stream(call, interval, query)
         try:
-            refused = call.service.admission.until_refused(call.request.token)
-            await unless_gone(call.request.body.receive, stream.run(), refused)
+            refusal = call.service.admission.until_refused(call.request.token)
+            await unless_gone(call.request.body.receive, stream.run(), refusal)
         except Problem as problem:
             await stream.end(problem)
         except ClientGone:
@@ -84,9 +84,9 @@ async def events(call: ApiCall, query: EventsQuery) -> None:
 class _Stream:
     """An event stream of one client."""
 
-    def __init__(self, call: ApiCall, every: float, query: EventsQuery) -> None:
+    def __init__(self, call: ApiCall, interval: float, query: EventsQuery) -> None:
         self._call = call
-        self._every = every
+        self._interval = interval
         """Seconds between two looks at the store; 0: it is not looked at."""
         self._query = query
         self._counts: dict[str, Counts] = {}
@@ -103,13 +103,13 @@ class _Stream:
     async def run(self) -> None:
         """Send events until the server stops."""
         service, clock = self._call.service, asyncio.get_running_loop().time
-        next_look = clock() if self._every else float("inf")
+        next_look = clock() if self._interval else float("inf")
         async with service.events.listening() as listener:
             await self._send(": bide\n\n")
             while not service.stopping.is_set():
                 if clock() >= next_look:
                     await self._look_or_report()
-                    next_look = clock() + self._every
+                    next_look = clock() + self._interval
                 next_comment = self._sent + COMMENT_EVERY
                 try:
                     async with asyncio.timeout_at(min(next_comment, next_look)):

@@ -370,8 +370,8 @@ async def explain(call: ApiCall, query: ExplainQuery) -> ExplanationOut:
     """
     queue, id = call.arguments.queue, check_name(call.request.part("id"))
     facts = await call.ask(Explained, Explain(queue, id))
-    whole = await call.service.explained(call.visit, queue, id, facts)
-    explanation = Explanation(id, call.request.queue, whole)
+    all_facts = await call.service.explained(call.visit, queue, id, facts)
+    explanation = Explanation(id, call.request.queue, all_facts)
     if facts.state is None and explanation.facts.end is None:
         raise Problem("not-found", explanation.sentence)
     sentence = explanation.in_language(query.language)

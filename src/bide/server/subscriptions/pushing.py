@@ -52,8 +52,8 @@ class Pushing:
     def begin(self) -> None:
         """Begin to push if the settings say so, unless the server is stopping."""
         # From a store behind another server, that server pushes.
-        wanted = self._settings.push and not self._settings.behind
-        if wanted and not self._stopping and self._task is None:
+        should_push = self._settings.push and not self._settings.behind
+        if should_push and not self._stopping and self._task is None:
             run = partial(self.pusher.run, self._settings.grace)
             self._task = background("bide-push", run)
 
