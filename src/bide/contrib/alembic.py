@@ -73,13 +73,19 @@ def _create(operations: Operations, operation: CreateBideOutbox) -> None:
 
 @Operations.implementation_for(DropBideOutbox)
 def _drop(operations: Operations, operation: DropBideOutbox) -> None:
-    if not operation.discard and not operations.get_context().as_sql:
+    writes_sql_only = operations.get_context().as_sql  # there is no database to look into
+    if not operation.discard and not writes_sql_only:
         _check_empty(operations)
     for table in TABLES:
         operations.execute(f"DROP TABLE IF EXISTS {table}")
 
 
 def _check_empty(operations: Operations) -> None:
+    """Check that no command is lost when the tables are dropped.
+
+    Raises:
+        NotEmpty: a command waits for the forwarder, or was refused by the store.
+    """
     from sqlalchemy import inspect, text
 
     connection = operations.get_bind()
@@ -98,8 +104,9 @@ def include_object(
     """Tell autogenerate to leave bide's tables alone: neither drop nor create nor change them.
 
     For `context.configure(include_object=include_object)`. With a filter of your own, combine them:
-    `include_object=lambda *given: include_object(*given) and mine(*given)`.
+    `include_object=lambda *arguments: include_object(*arguments) and mine(*arguments)`.
     """
+    # Columns, indexes and constraints belong to a table.
     table = object if type_ == "table" else getattr(object, "table", None)
     return table is None or not is_own(table.name, table.schema)
 

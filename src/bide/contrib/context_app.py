@@ -19,17 +19,19 @@ class ContextApp(App):
         return MappingProxyType(
             {
                 queue: replace(
-                    known,
+                    queue_handlers,
                     handlers={
-                        job: self._in_context(handler) for job, handler in known.handlers.items()
+                        job: self._in_context(handler)
+                        for job, handler in queue_handlers.handlers.items()
                     },
                 )
-                for queue, known in self._queue_handlers.items()
+                for queue, queue_handlers in self._queue_handlers.items()
             }
         )
 
     def _in_context(self, handler: Handler) -> Handler:
-        if handler.batch > 1:  # its calls have the context
+        """Return a handler that runs in a context of the framework."""
+        if handler.batch > 1:  # each call of its function has the context, not each message
             return handler
 
         def in_thread(handling: Handling) -> Any:

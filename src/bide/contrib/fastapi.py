@@ -41,10 +41,13 @@ class _Opened:
 
     def __init__(self, url: str | None, clock: Clock) -> None:
         self.worker: InProcessWorker | None = None
+        """`None`: no handlers run in this process."""
         self.closed = False
+        """Whether the lifespan has ended: nothing may be opened again."""
         self.queues = OpenQueues(lambda: url, clock)
 
     async def close(self) -> None:
+        """Close the queues at the end of the lifespan."""
         self.closed = True
         await asyncio.to_thread(self.queues.close)  # it waits for running commands
 
@@ -75,9 +78,10 @@ def lifespan(
     """
 
     @asynccontextmanager
-    async def open_and_close(asgi: Any) -> AsyncIterator[dict[str, Any]]:
+    async def open_and_close(application: Any) -> AsyncIterator[dict[str, Any]]:
         opened = _Opened(url, SYSTEM_CLOCK) if app is None else _Opened(url or app._url, app.clock)
-        asgi.state.bide = opened
+        # Also here, for applications that drop what a lifespan yields.
+        application.state.bide = opened
         try:
             if app is not None and worker:
                 async with app.running(queues, grace=grace) as opened.worker:

@@ -44,26 +44,35 @@ class ProjectProgram(Program):
         self._options = list(options)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
+        """Import a command; `None` if there is none of this name.
+
+        One that works with an app gets that of the project, and has no argument for it.
+        """
         command = super().get_command(ctx, cmd_name)
         if cmd_name not in OF_THE_APP or command is None:
             return command
         assert command.callback is not None
         assert command.help is not None
-        ours = copy.copy(command)
-        ours.callback = partial(command.callback, target=self._target)
+        of_project = copy.copy(command)
+        of_project.callback = partial(command.callback, target=self._target)
         options = self._options if cmd_name == "worker" else []
-        replaced = {"target", *(option.name for option in options)}
-        kept = [parameter for parameter in command.params if parameter.name not in replaced]
-        ours.params = [*kept, *options]
+        replaced_names = {"target", *(option.name for option in options)}
+        kept = [parameter for parameter in command.params if parameter.name not in replaced_names]
+        of_project.params = [*kept, *options]
         if cmd_name == "worker":
-            ours.help, ours.epilog = self._usage, None
-        else:
-            ours.help = command.help.replace(" shop:app", "")
-        return ours
+            of_project.help, of_project.epilog = self._usage, None
+        else:  # its examples name no app either
+            of_project.help = command.help.replace(" shop:app", "")
+        return of_project
 
     def run(self, arguments: Sequence[str], name: str, environment: Mapping[str, str]) -> None:
-        """Run a command in an environment; exit with its code unless all is well."""
+        """Run a command in an environment; exit with its code unless all is well.
+
+        Args:
+            arguments: the command and its arguments.
+            name: of the program, in its texts.
+            environment: variables that are set meanwhile.
+        """
         before = os.environ.copy()
         os.environ.update(environment)
         try:

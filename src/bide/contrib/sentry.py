@@ -29,6 +29,8 @@ from bide.observing import spans
 from bide.observing.trace_context import stamped
 
 ORIGIN = "auto.queue.bide"
+"""What has made a span or a transaction, in Sentry's terms."""
+
 TRACE = ("sentry-trace", "baggage")
 """The headers of a message that continue the trace of its put."""
 
@@ -71,11 +73,12 @@ class BideIntegration(Integration):
         ignore_logger("bide.worker.delivery")  # its errors are the failures reported here
         INTEGRATIONS.append(_watch)
         spans.SENDERS.append(_publishing)
+        # Puts ask their senders from now on, also where they had found no tracer before.
         spans.library, spans.none_until = sentry_sdk.__name__, -1.0
 
 
 def _active() -> BideIntegration | None:
-    """Return the integration of the current client."""
+    """Return the integration of the current client; `None`: it has none."""
     integration = sentry_sdk.get_client().get_integration(BideIntegration)
     return integration if isinstance(integration, BideIntegration) else None
 
@@ -105,16 +108,16 @@ async def _watch(handling: Handling, go_on: Callable[[], Awaitable[None]]) -> No
             try:
                 await go_on()
             except BaseException as error:
-                failed = _failure(handling, error)
-                span.set_status("ok" if failed is None else "internal_error")
-                if failed is not None and _counts(integration, handling, failed):
-                    _capture(failed)
+                failure = _failure(handling, error)
+                span.set_status("ok" if failure is None else "internal_error")
+                if failure is not None and _is_reported(integration, handling, failure):
+                    _capture(failure)
                 raise
             if handling.overran:  # a plain handler, which was not interrupted
-                late = settling.overtime(handling.handler)
+                overtime = settling.overtime(handling.handler)
                 span.set_status("deadline_exceeded")
-                if _counts(integration, handling, late):
-                    _capture(late)
+                if _is_reported(integration, handling, overtime):
+                    _capture(overtime)
 
 
 def _failure(handling: Handling, error: BaseException) -> BaseException | None:
@@ -129,15 +132,18 @@ def _failure(handling: Handling, error: BaseException) -> BaseException | None:
     return error
 
 
-def _counts(integration: BideIntegration, handling: Handling, error: BaseException) -> bool:
+def _is_reported(integration: BideIntegration, handling: Handling, error: BaseException) -> bool:
     """Tell whether to report a failure: at the end, or each one if there is no end."""
-    endless = handling.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
-    dies = settling.judge(handling.message, error, handling.handler.retry, 0.5).outcome == "dead"
-    every = endless or integration.report == "failed"
-    return dies or (every and not isinstance(error, Retry))
+    is_endless = handling.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
+    reports_all = is_endless or integration.report == "failed"
+    chance = 0.5  # for the jitter of a delay, which does not matter here
+    verdict = settling.judge(handling.message, error, handling.handler.retry, chance)
+    # A `Retry` is no failure: the handler has chosen to run again.
+    return verdict.outcome == "dead" or (reports_all and not isinstance(error, Retry))
 
 
 def _capture(error: BaseException) -> None:
+    """Send an error to Sentry."""
     event, hint = event_from_exception(
         (type(error), error, error.__traceback__),
         client_options=sentry_sdk.get_client().options,
@@ -147,6 +153,7 @@ def _capture(error: BaseException) -> None:
 
 
 def _about(handling: Handling, integration: BideIntegration) -> dict[str, Any]:
+    """Return what an event says of the message."""
     message = handling.message
     about: dict[str, Any] = {
         "queue": message.queue,
@@ -157,12 +164,13 @@ def _about(handling: Handling, integration: BideIntegration) -> dict[str, Any]:
         "lateness": round(handling.lateness, 3),
     }
     if integration.send_bodies and message.json:
-        with suppress(UnreadableBody):
+        with suppress(UnreadableBody):  # the error of the handler says so
             about["body"] = message.body
     return about
 
 
 def _span_data(handling: Handling) -> dict[str, Any]:
+    """Return what a span says of the message, by the names that Sentry has for queues."""
     return {
         "messaging.system": "bide",
         "messaging.destination.name": handling.message.queue,
@@ -175,10 +183,10 @@ def _span_data(handling: Handling) -> dict[str, Any]:
 
 def _without_bodies(event: Any, hint: Mapping[str, Any]) -> Any:
     """Take from an event what may quote the body of the message."""
-    raised = hint.get("exc_info")
-    unfit = raised is not None and isinstance(raised[1], Unfit)
+    _, error, _ = hint.get("exc_info") or (None, None, None)
+    quotes_body = isinstance(error, Unfit)
     for value in (event.get("exception") or {}).get("values") or ():
-        if unfit:
+        if quotes_body:
             value["value"] = FILTERED
         for frame in (value.get("stacktrace") or {}).get("frames") or ():
             frame.pop("vars", None)
@@ -192,9 +200,9 @@ def _publishing(command: Put) -> Iterator[Put]:
     if integration is None or not integration.propagate_traces:
         yield command
         return
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         if sentry_sdk.get_current_span() is not None:
-            span = opened.enter_context(
+            span = stack.enter_context(
                 sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=command.queue, origin=ORIGIN)
             )
             span.set_data("messaging.system", "bide")

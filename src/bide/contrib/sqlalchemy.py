@@ -48,7 +48,7 @@ def outbox_table(metadata: MetaData) -> Table:
     if OUTBOX in metadata.tables:
         return metadata.tables[OUTBOX]
     number = Column("number", _NUMBER, Identity(always=True), primary_key=True)
-    table = Table(OUTBOX, metadata, number, *_what(), sqlite_autoincrement=True)
+    table = Table(OUTBOX, metadata, number, *_command_columns(), sqlite_autoincrement=True)
     event.listen(table, "after_create", VACUUM.execute_if(dialect="postgresql"))
     return table
 
@@ -70,7 +70,7 @@ def outbox_dead_table(metadata: MetaData) -> Table:
         OUTBOX_DEAD,
         metadata,
         Column("number", _NUMBER, primary_key=True, autoincrement=False),
-        *_what(),
+        *_command_columns(),
         Column("reason", Text, nullable=False),
         Column("died", DateTime(timezone=True), nullable=False, server_default=func.now()),
     )
@@ -91,7 +91,9 @@ def is_own(name: str | None, schema: str | None = None) -> bool:
 
 
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
+"""On SQLite only INTEGER can be the primary key that counts up."""
 
 
-def _what() -> list[Column[Any]]:
+def _command_columns() -> list[Column[Any]]:
+    """Return new columns for a command, which both tables have."""
     return [Column(name, Text, nullable=False) for name in ("queue", "id", "command")]

@@ -5,18 +5,30 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
-_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),  # it is a date, too
-    "date": (date, date.isoformat, date.fromisoformat),
-    "time": (time, time.isoformat, time.fromisoformat),
-    "decimal": (Decimal, str, Decimal),
-    "uuid": (uuid.UUID, lambda value: {"hex": value.hex}, lambda value: uuid.UUID(value["hex"])),
-    "base64": (bytes, lambda value: b64encode(value).decode(), b64decode),
-    "bytes": (bytes, bytes.decode, str.encode),
+
+class _Form(NamedTuple):
+    """How Celery's JSON writes and reads values of a type that JSON does not have."""
+
+    value_type: type
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+# In the order in which they are tried: a datetime is a date, too, and bytes are written as base64.
+_FORMS = {
+    "datetime": _Form(datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": _Form(date, date.isoformat, date.fromisoformat),
+    "time": _Form(time, time.isoformat, time.fromisoformat),
+    "decimal": _Form(Decimal, str, Decimal),
+    "uuid": _Form(
+        uuid.UUID, lambda value: {"hex": value.hex}, lambda value: uuid.UUID(value["hex"])
+    ),
+    "base64": _Form(bytes, lambda value: b64encode(value).decode(), b64decode),
+    "bytes": _Form(bytes, bytes.decode, str.encode),
 }
-"""How Celery's JSON writes and reads values that JSON does not have."""
+"""By the name that Celery gives a type."""
 
 
 def written(value: Any) -> Any:
@@ -30,9 +42,9 @@ def written(value: Any) -> Any:
         return {key: written(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [written(part) for part in value]
-    for name, (kind, write, _) in _TYPES.items():
-        if isinstance(value, kind):
-            return {"__type__": name, "__value__": write(value)}
+    for name, form in _FORMS.items():
+        if isinstance(value, form.value_type):
+            return {"__type__": name, "__value__": form.write(value)}
     return value
 
 
@@ -52,7 +64,6 @@ def revived(value: Any) -> Any:
         return value
     if value.keys() != {"__type__", "__value__"}:
         return {key: revived(part) for key, part in value.items()}
-    if value["__type__"] not in _TYPES:
+    if value["__type__"] not in _FORMS:
         raise ValueError(f"a value of the type {value['__type__']}")
-    _, _, read = _TYPES[value["__type__"]]
-    return read(value["__value__"])
+    return _FORMS[value["__type__"]].read(value["__value__"])

@@ -82,9 +82,10 @@ class Installation:
 
     def _reduced(self, keys: Callable[[], dict[str, Any]], control: Any) -> dict[str, Any]:
         """Return what Celery pickles of the app: as it was before, and this installation."""
-        kept = keys()
-        fixups = [fixup for fixup in kept["fixups"] if not isinstance(fixup, Installation)]
-        return {**kept, "control": control, "fixups": [*fixups, self]}
+        arguments = keys()
+        # A copy of an app has the installation that came with it in its list.
+        fixups = [fixup for fixup in arguments["fixups"] if not isinstance(fixup, Installation)]
+        return {**arguments, "control": control, "fixups": [*fixups, self]}
 
 
 class Delays:
@@ -93,19 +94,19 @@ class Delays:
     def __init__(self, app: Any, store: str | None, queue: str, max_body: int) -> None:
         self.app = app
         self._store = store
-        self._name = queue
+        self._queue_name = queue
         self._max_body = max_body
 
     @cached_property
     def queue(self) -> Queue:
         """The queue; made when it is first used, so that importing an app needs no store."""
-        return Queue(self._name, self._store, max_body=self._max_body)
+        return Queue(self._queue_name, self._store, max_body=self._max_body)
 
     def publisher(self) -> App:
         """Return the app that publishes what is due, for `bide worker --celery`."""
         publisher = CeleryPublisher(self.app)
         app = App(self._store, lifespan=publisher.lifespan)
-        app.handler(self._name, concurrency=CONCURRENCY, lease="1m")(publisher.publish)
+        app.handler(self._queue_name, concurrency=CONCURRENCY, lease="1m")(publisher.publish)
         return app
 
     def put(self, message: TaskMessage, due: dict[str, Any]) -> None:
@@ -121,8 +122,9 @@ class Delays:
         )
         if not outcome and outcome.state == "dead":
             raise InvalidArgument(
-                f"task {id} could not be published before and is a dead letter of {self._name}; "
-                f"revive it (bide revive {self._name} {id}), or send the task with another id"
+                f"task {id} could not be published before and is a dead letter of "
+                f"{self._queue_name}; revive it (bide revive {self._queue_name} {id}), or send the "
+                "task with another id"
             )
 
     def cancel(self, ids: Iterable[str]) -> list[str]:
@@ -133,6 +135,7 @@ class Delays:
         return [id for id in ids if not self._cancel(id)]
 
     def _cancel(self, id: str) -> bool:
+        """Cancel a task and its retry; return whether there was one, and no worker had it."""
         try:
             check_name(id)
         except InvalidArgument:  # Celery takes any text, and no task of this id waits here
@@ -151,13 +154,14 @@ class Delays:
         """
         from celery.app.task import Context
 
-        headers, embed = body["headers"], {}
-        if body.get("content_type", "application/json") == "application/json" and "text" in body:
-            _, _, embed = json.loads(body["text"])
-        request = Context({**headers, **embed})
-        keeps = not headers.get("ignore_result")
+        headers, embedded = body["headers"], {}
+        is_json = body.get("content_type", "application/json") == "application/json"
+        if is_json and "text" in body:  # which says what chord it is part of
+            _, _, embedded = json.loads(body["text"])
+        request = Context({**headers, **embedded})
+        keeps_result = not headers.get("ignore_result")
         self.app.backend.mark_as_revoked(
-            headers["id"], reason="revoked", request=request, store_result=keeps
+            headers["id"], reason="revoked", request=request, store_result=keeps_result
         )
 
 
@@ -174,7 +178,14 @@ def _send_task(
     connection: Any = None,
     **options: Any,
 ) -> Any:
-    """Send a task as Celery does, except that one with a due time goes to the store."""
+    """Send a task as Celery does, except that one with a due time goes to the store.
+
+    The parameters after `send` are those of `Celery.send_task`.
+
+    Args:
+        delays: what has the store.
+        send: the method of the app that this one replaces.
+    """
     if not countdown and not eta:
         return send(
             name, args, kwargs, task_id=task_id, producer=producer, connection=connection, **options
@@ -182,9 +193,10 @@ def _send_task(
     due: dict[str, Any] = (
         {"delay": max(0, countdown)} if countdown else {"at": _aware(delays.app, eta)}
     )
-    with delays.app.producer_or_acquire(producer) as real:
-        store: Any = _Storing(real, delays, due)
-        return send(name, args, kwargs, task_id=task_id, producer=store, **options)
+    # Celery makes the message, without a due time, and gives it to a producer that stores it.
+    with delays.app.producer_or_acquire(producer) as broker_producer:
+        storing: Any = _Storing(broker_producer, delays, due)
+        return send(name, args, kwargs, task_id=task_id, producer=storing, **options)
 
 
 def _aware(app: Any, eta: Any) -> datetime:
@@ -206,6 +218,7 @@ class _Storing:
         self._producer = producer
         self._delays = delays
         self._due: dict[str, Any] | None = due
+        """The `delay` or `at` of the task; `None`: it is stored, and what comes is an event."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
@@ -243,15 +256,15 @@ class _Storing:
             raise InvalidArgument(
                 "tasks of Celery's protocol 1 cannot wait in bide; set task_protocol = 2"
             )
-        kind, encoding, payload = kombu.dumps(body, serializer=serializer)
-        for unused in ("retry", "retry_policy", "timeout", "confirm_timeout"):
-            options.pop(unused, None)  # about this connection to the broker
+        content_type, encoding, payload = kombu.dumps(body, serializer=serializer)
+        for of_connection in ("retry", "retry_policy", "timeout", "confirm_timeout"):
+            options.pop(of_connection, None)  # the task is published over another connection
         is_text = isinstance(payload, str)
         message = TaskMessage(
             task=headers["task"],
             text=payload if is_text else None,
             data=None if is_text else payload,
-            content_type=kind,
+            content_type=content_type,
             content_encoding=encoding,
             compression=compression,
             headers=headers,
@@ -268,19 +281,19 @@ def _revoking(base: Any, delays: Delays) -> Any:
     from kombu.utils import imports
 
     kombu: Any = imports  # it has no annotations
-    kind: Any = kombu.symbol_by_name(base)
+    base_class: Any = kombu.symbol_by_name(base)
 
-    class Control(kind):  # type: ignore[misc]
+    class Control(base_class):  # type: ignore[misc]
         """Celery's control, for tasks that wait in bide, too."""
 
         def revoke(self, task_id: Any, *args: Any, **options: Any) -> Any:
             """Remove tasks that wait in bide; tell the workers to revoke the others."""
             ids = [task_id] if isinstance(task_id, str) else [str(id) for id in task_id]
-            others = delays.cancel(ids)
-            if not others:
-                return [] if options.get("reply") else None
+            with_workers = delays.cancel(ids)
+            if not with_workers:
+                return [] if options.get("reply") else None  # as if no worker had answered
             return super().revoke(
-                others[0] if isinstance(task_id, str) else others, *args, **options
+                with_workers[0] if isinstance(task_id, str) else with_workers, *args, **options
             )
 
     return Control
@@ -295,8 +308,11 @@ class CeleryPublisher:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._local = threading.local()
+        """Has the connection of each thread."""
         self._connections: set[Any] = set()
-        self._down = False
+        """Those of all threads, to close them."""
+        self._broker_is_down = False
+        """Whether the log says that the broker cannot be reached."""
 
     def publish(self, message: TaskMessage, delivery: Handling) -> None:
         """Publish one task. While the broker cannot be reached, wait: that costs no attempt."""
@@ -309,14 +325,14 @@ class CeleryPublisher:
                 self._publish(connection, message)
             except (OperationalError, *connection.recoverable_connection_errors) as error:
                 self._close(connection)
-                self._tell(connection, error)
+                self._log_once(connection, error)
                 delivery.lost.wait(AGAIN)
             except Exception:
                 self._close(connection)  # its channel may be closed
                 raise
             else:
-                if self._down:
-                    self._down = False
+                if self._broker_is_down:
+                    self._broker_is_down = False
                     _log.warning("the broker of Celery is back")
                 return
 
@@ -330,6 +346,7 @@ class CeleryPublisher:
                 self._close(connection)
 
     def _publish(self, connection: Any, message: TaskMessage) -> None:
+        """Publish a task over a connection, as Celery would have done when it was sent."""
         headers = message.headers
         properties = {**message.properties, **_expiration(headers)}
         if _confirms(connection):
@@ -363,14 +380,15 @@ class CeleryPublisher:
         return connection
 
     def _close(self, connection: Any) -> None:
+        """Close a connection; the next task of this thread opens another one."""
         self._local.connection = None
         self._connections.discard(connection)
         connection.collect()
 
-    def _tell(self, connection: Any, error: BaseException) -> None:
+    def _log_once(self, connection: Any, error: BaseException) -> None:
         """Log once that the broker cannot be reached."""
-        if not self._down:
-            self._down = True
+        if not self._broker_is_down:
+            self._broker_is_down = True
             where = connection.as_uri()
             _log.warning("the broker of Celery, %s, cannot be reached; waiting: %s", where, error)
 

@@ -84,11 +84,13 @@ class PendingMessages:
     @admin.display(description="pending messages")
     def pending_messages(self, instance: Any) -> str:
         """Return the messages as a table; what fails is said in their place."""
-        if instance.pk is None:
+        if instance.pk is None:  # it is about to be added
             return "-"
         try:
             messages = [
-                message for name in self.bide_queues for message in self._of(name, instance)
+                message
+                for name in self.bide_queues
+                for message in self._messages_in(name, instance)
             ]
         except StoreError as error:
             return f"the store does not answer: {error}"
@@ -96,16 +98,19 @@ class PendingMessages:
             return "none"
         return _table(messages)
 
-    def _of(self, name: str, instance: Any) -> Iterable[Message]:
+    def _messages_in(self, name: str, instance: Any) -> Iterable[Message]:
+        """Return the messages of a queue that concern an instance, by due time."""
         messages = _queue(name).scan(group=self.bide_group(instance), page=SHOWN)
         return sorted(islice(messages, SHOWN), key=lambda message: message.due)
 
 
 _queue = cache(Queue)
+"""Returns the queue of a name; each is opened once."""
 
 
 def _table(messages: Iterable[Message]) -> str:
-    lines = (
+    """Return messages as a table in HTML."""
+    rows = (
         (
             _url_of(message),
             message.id,
@@ -113,16 +118,17 @@ def _table(messages: Iterable[Message]) -> str:
             message.state,
             f"{message.due_at:%Y-%m-%d %H:%M:%S} UTC",
             f"{message.attempt}/{message.attempts}",
-            (message.error or "").partition("\n")[0],
+            (message.error or "").partition("\n")[0],  # the first line; a traceback may follow
         )
         for message in messages
     )
-    line = '<tr><td><a href="{}">{}</a></td>' + "<td>{}</td>" * 5 + "</tr>"
+    # The id with its link, and the five other fields.
+    row_format = '<tr><td><a href="{}">{}</a></td>' + "<td>{}</td>" * 5 + "</tr>"
     head = format_html_join("", "<th>{}</th>", ((title,) for title in TITLES))
     table: str = format_html(
         "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>",
         head,
-        format_html_join("", line, lines),
+        format_html_join("", row_format, rows),
     )
     return table
 

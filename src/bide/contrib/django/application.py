@@ -44,6 +44,7 @@ class App(ContextApp):
     ) -> None:
         super().__init__(url or store_url(), lifespan=lifespan, clock=clock)
         self._url_of_settings = None if url else self._url
+        """What the settings named when the app was made; `None`: it is on another store."""
         self._open_queues = OpenQueues(self._url_of_queues, clock, Queue, AsyncQueue)
 
     def handler(self, queue: str, *, atomic: bool = False, **options: Any) -> Callable[[F], F]:
@@ -56,7 +57,8 @@ class App(ContextApp):
                 the store in the database of the setting `BIDE`.
             options: of `bide.App.handler`.
         """
-        return _checked(super().handler(queue, **_joining(atomic, options)), atomic)
+        register = super().handler(queue, **_joining(options, atomic=atomic))
+        return _refusing_async(register) if atomic else register
 
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
@@ -68,10 +70,14 @@ class App(ContextApp):
         """Register a function that messages call; see `bide.App.task`. `atomic`: see `handler`."""
         if function is not None:
             return super().task(function)
-        return _checked(super().task(**_joining(atomic, options)), atomic)
+        register = super().task(**_joining(options, atomic=atomic))
+        return _refusing_async(register) if atomic else register
 
     def _url_of_queues(self) -> str | None:
-        """Return what queues are given: nothing if they are to follow the settings."""
+        """Return the URL that queues are opened with; `None`: they follow the settings.
+
+        `bide worker --url` replaces the URL of the app: then they do not.
+        """
         return None if self._url == self._url_of_settings else self._url
 
     @contextmanager
@@ -95,8 +101,12 @@ class App(ContextApp):
                 await sync_to_async(connections.close_all)()
 
 
-def _joining(atomic: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a handler, with the transaction that it runs in."""
+def _joining(options: dict[str, Any], *, atomic: bool) -> dict[str, Any]:
+    """Return the options of a handler, if `atomic` with the transaction that it runs in.
+
+    Raises:
+        InvalidArgument: they have another transaction.
+    """
     if not atomic:
         return options
     if options.get("within") is not None:
@@ -112,11 +122,11 @@ def _atomic() -> Iterator[Any]:
         yield connections[alias]
 
 
-def _checked(register: Callable[[Any], Any], atomic: bool) -> Callable[[Any], Any]:
-    """Return a decorator that refuses an async function with `atomic=True`."""
+def _refusing_async(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that refuses async functions, for `atomic=True`."""
 
     def checked(function: Any) -> Any:
-        if atomic and is_coroutine_function(function):
+        if is_coroutine_function(function):
             raise InvalidArgument(
                 f"{name_of(function)} is async, and Django has no transactions in async code; "
                 "make it a plain function, or leave out atomic=True"

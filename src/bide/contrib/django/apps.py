@@ -32,8 +32,8 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
         bide_settings = configuration()
         connection = connections[bide_settings.database]
         url = configured_url()
-        for named in (url, bide_settings.test_url or url):
-            opener(named)
+        for each_url in (url, bide_settings.test_url or url):
+            opener(each_url)  # raises if it is not the URL of a store
     except (ImproperlyConfigured, InvalidArgument) as error:
         return [Error(str(error), id="bide.E001")]
     except ConnectionDoesNotExist:
@@ -45,33 +45,46 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
             return []  # of tests, most likely
         text = f"the store {url} lives in one process: a worker never sees what a view puts"
         return [Warning(text, hint="name a store that processes share", id="bide.W001")]
+    is_in_database = in_database(url, bide_settings.database)
     messages: list[CheckMessage] = []
-    here = in_database(url, bide_settings.database)
-    if not here and has_outbox() and connection.vendor not in ("sqlite", "postgresql"):
-        text = f"the outbox cannot be in a database of {connection.vendor}"
-        hint = "remove bide.contrib.django.outbox from INSTALLED_APPS; it is for PostgreSQL, SQLite"
-        messages.append(Error(text, hint=hint, id="bide.E003"))
-    elif not here and not has_outbox():
-        text = (
-            f"the store {mask(url)} is not in the database {bide_settings.database!r}: inside of "
-            "transaction.atomic() a put waits for the commit, and is lost if the process dies "
-            "right after it"
-        )
-        hint = "add 'bide.contrib.django.outbox' to INSTALLED_APPS, or silence this check"
-        messages.append(Warning(text, hint=hint, id="bide.W002"))
-    options = connection.settings_dict.get("OPTIONS", {})
-    waits = options.get("transaction_mode") in ("IMMEDIATE", "EXCLUSIVE")
-    if (here or has_outbox()) and connection.vendor == "sqlite" and not waits:
-        text = (
-            "a transaction that reads before it puts fails with StoreBusy when another process has "
-            "written meanwhile"
-        )
-        hint = (
-            f"DATABASES[{bide_settings.database!r}]['OPTIONS'] = "
-            "{'transaction_mode': 'IMMEDIATE'}"
-        )
-        messages.append(Warning(text, hint=hint, id="bide.W003"))
+    if not is_in_database:
+        messages += _check_outbox(url, bide_settings.database, connection)
+    if is_in_database or has_outbox():
+        messages += _check_transactions(bide_settings.database, connection)
     if bide_settings.app is not None and ":" not in bide_settings.app:
         text = f"BIDE['APP'] = {bide_settings.app!r} must be module:app, as in 'shop.queues:app'"
         messages.append(Error(text, id="bide.E004"))
     return messages
+
+
+def _check_outbox(url: str, alias: str, connection: Any) -> list[CheckMessage]:
+    """Return what is wrong with the outbox, for a store that is not in the database."""
+    if has_outbox() and connection.vendor not in ("sqlite", "postgresql"):
+        text = f"the outbox cannot be in a database of {connection.vendor}"
+        hint = "remove bide.contrib.django.outbox from INSTALLED_APPS; it is for PostgreSQL, SQLite"
+        return [Error(text, hint=hint, id="bide.E003")]
+    if not has_outbox():
+        text = (
+            f"the store {mask(url)} is not in the database {alias!r}: inside of "
+            "transaction.atomic() a put waits for the commit, and is lost if the process dies "
+            "right after it"
+        )
+        hint = "add 'bide.contrib.django.outbox' to INSTALLED_APPS, or silence this check"
+        return [Warning(text, hint=hint, id="bide.W002")]
+    return []
+
+
+def _check_transactions(alias: str, connection: Any) -> list[CheckMessage]:
+    """Return what may surprise in transactions in which queues put."""
+    options = connection.settings_dict.get("OPTIONS", {})
+    # Such a transaction waits at its beginning for those of others; another one only once it
+    # writes, and then SQLite lets it fail instead, if it has read before.
+    waits_at_begin = options.get("transaction_mode") in ("IMMEDIATE", "EXCLUSIVE")
+    if connection.vendor != "sqlite" or waits_at_begin:
+        return []
+    text = (
+        "a transaction that reads before it puts fails with StoreBusy when another process has "
+        "written meanwhile"
+    )
+    hint = f"DATABASES[{alias!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}"
+    return [Warning(text, hint=hint, id="bide.W003")]

@@ -58,6 +58,7 @@ def configuration() -> Configuration:
 
 
 def _forget(*, setting: str, **more: Any) -> None:
+    """Read the setting again after a test has changed it."""
     if setting == "BIDE":
         configuration.cache_clear()
 
@@ -80,17 +81,18 @@ def store_url() -> str:
     if _is_test():
         if bide_settings.test_url is not None:
             return bide_settings.test_url
-        if _named() is not None:
+        if _named_url() is not None:  # a test must not touch that store
             return "memory://"
     return configured_url()
 
 
 def configured_url() -> str:
     """Return the URL of the store while no tests run. Raises what `store_url` raises."""
-    return _named() or url_of(configuration().database)
+    return _named_url() or url_of(configuration().database)
 
 
-def _named() -> str | None:
+def _named_url() -> str | None:
+    """Return the URL in the settings or the environment; `None`: the store is in the database."""
     return configuration().url or os.environ.get("BIDE_URL")
 
 
@@ -124,17 +126,22 @@ def url_of(alias: str) -> str:
 
 def _postgresql(parameters: Mapping[str, Any]) -> str:
     """Return a URL with the parameters that libpq gets for a connection."""
-    named = {
+    options = {
         key: str(value)
         for key, value in parameters.items()
         if key not in LIBPQ_NOT and isinstance(value, (str, int)) and not isinstance(value, bool)
     }
-    named.pop("client_encoding", None)
-    named.pop("prepare_threshold", None)
-    user, password = named.pop("user", ""), named.pop("password", "")
-    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-    database = quote(named.pop("dbname", ""), safe="")
-    return f"postgresql://{login}{'@' * bool(login)}/{database}?{urlencode(named, quote_via=quote)}"
+    options.pop("client_encoding", None)  # bide sets it
+    options.pop("prepare_threshold", None)  # of psycopg, not of libpq
+    user, password = options.pop("user", ""), options.pop("password", "")
+    login = quote(user, safe="")
+    if password:
+        login += f":{quote(password, safe='')}"
+    if login:
+        login += "@"
+    database = quote(options.pop("dbname", ""), safe="")
+    # Host and port stay options: libpq takes several of each, and the path of a socket.
+    return f"postgresql://{login}/{database}?{urlencode(options, quote_via=quote)}"
 
 
 def in_database(url: str, alias: str) -> bool:
@@ -154,9 +161,9 @@ def _place(url: str) -> tuple[str, ...]:
 
     from bide.engines.postgres.settings import libpq_url
 
-    known = conninfo_to_dict(libpq_url(split_url(url)))
-    named = {key: str(value) for key, value in known.items()}
-    if service := named.get("service"):
-        return ("service", service, named.get("dbname", ""))
-    host, port = named.get("host", ""), named.get("port", "5432")
-    return (host, port, named.get("dbname") or named.get("user", ""))
+    parameters = conninfo_to_dict(libpq_url(split_url(url)))
+    options = {key: str(value) for key, value in parameters.items()}
+    if service := options.get("service"):  # a file that libpq reads says which host that is
+        return ("service", service, options.get("dbname", ""))
+    host, port = options.get("host", ""), options.get("port", "5432")
+    return (host, port, options.get("dbname") or options.get("user", ""))

@@ -10,6 +10,8 @@ from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.wsgi_app import ThreadedDashboard
 
 _lock = threading.Lock()
+"""Guards `_dashboards`: requests run in threads."""
+
 _dashboards: dict[tuple[Any, ...], ThreadedDashboard] = {}
 """One, and in tests with other settings several, by the settings."""
 
@@ -63,5 +65,6 @@ def _dashboard(*settings: Any) -> ThreadedDashboard:
 def close() -> None:
     """Close the connections of the dashboard to the store; the next request opens them again."""
     with _lock:
-        while _dashboards:
-            _dashboards.popitem()[1].close()
+        for dashboard in _dashboards.values():
+            dashboard.close()
+        _dashboards.clear()

@@ -31,12 +31,16 @@ class OfSettings(BaseQueue):
         return store_url()
 
     def _follow_settings(self) -> None:
-        """Go to the store that the settings name now."""
-        if self._names_store or self._closed or (url := store_url()) == self._url:
+        """Go to the store that the settings name now: with the tests it changes."""
+        if self._names_store or self._closed:
             return
-        self._url, self._absolute_url, before = url, absolute(url), self._lane
+        url = store_url()
+        if url == self._url:
+            return
+        old_lane = self._lane
+        self._url, self._absolute_url = url, absolute(url)
         self._use(open_lane(url, self._own_clock))
-        close_lane(before)
+        close_lane(old_lane)
 
 
 class Queue(OfSettings, bide.Queue):
@@ -70,6 +74,7 @@ class Queue(OfSettings, bide.Queue):
     ) -> Any:
         self._follow_settings()
         if within is not None or not _can_join(command) or not self._joins():
+            # `within=False` is at once, as no `within` is for a `bide.Queue`.
             return super()._execute(command, result_of, wait=wait, within=within or None)
         alias = configuration().database
         if in_database(self._url, alias) or has_outbox():
@@ -92,7 +97,14 @@ class Queue(OfSettings, bide.Queue):
         return super()._undoable(bulk)
 
     def _refuse_in_transaction(self, what: str) -> None:
-        """Refuse what is more than puts, cancels and reschedules of messages that wait."""
+        """Refuse what is more than puts, cancels and reschedules of messages that wait.
+
+        Args:
+            what: the call, for the error.
+
+        Raises:
+            InvalidArgument: there is a transaction.
+        """
         self._follow_settings()
         if self._joins():
             raise InvalidArgument(
@@ -104,9 +116,11 @@ class Queue(OfSettings, bide.Queue):
         """Tell whether there is a transaction that changes are to join."""
         if not _in_transaction(connections[configuration().database]):
             return False
-        return not self._lane.stands_in and not lives_alone(self._url)  # else a store of tests
+        is_of_tests = self._lane.stands_in or lives_alone(self._url)
+        return not is_of_tests
 
     def _guest(self, command: Command, within: object) -> Guest | None:
+        """Return what writes to the user's connection: the store in it, or the outbox."""
         alias = configuration().database
         guest = super()._guest(command, within)
         # Equal, not identical: `django.db.connection` is a proxy.
@@ -122,6 +136,7 @@ class Queue(OfSettings, bide.Queue):
         return pending(fixed)
 
     def _committed(self, command: Command) -> None:
+        """Execute a command after the commit. No caller gets its outcomes: refusals are logged."""
         reply = super()._execute(command)
         outcomes = [command.answered(outcome) for outcome in reply.outcomes]
         refused = [
@@ -162,6 +177,7 @@ def group_of(instance: Any) -> str:
 
 
 def _can_join(command: Command) -> bool:
+    """Tell whether a command may be part of a transaction; a dry run only reads."""
     return type(command) in (Put, Cancel, Reschedule) and not command.only_reads
 
 

@@ -29,10 +29,13 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     args: list[Any]
     kwargs: dict[str, Any]
     backend: str
+    """The alias of the backend in the settings."""
     queue: str
+    """The name of the queue in Django."""
     priority: int
     enqueued: datetime
     after: datetime | None = None
+    """Before when it is not run; `None`: at once."""
 
     @classmethod
     def of(
@@ -64,8 +67,12 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         task = import_string(self.task)
         if not isinstance(task, Task):
             raise ImportError(f"{self.task} is no task of Django")
-        chosen = {"priority": self.priority, "queue_name": self.queue, "backend": self.backend}
-        return task.using(**chosen, run_after=self.after)
+        return task.using(
+            priority=self.priority,
+            queue_name=self.queue,
+            backend=self.backend,
+            run_after=self.after,
+        )
 
 
 _record = msgspec.json.Decoder(TaskRecord).decode
@@ -84,7 +91,20 @@ def result_of(
     workers: Sequence[str] = (),
     value: Any = None,
 ) -> TaskResult:
-    """Return a `TaskResult`."""
+    """Return a `TaskResult`.
+
+    Args:
+        id: of the result, and of the message.
+        record: what the store has of the call.
+        status: one of `TaskResultStatus`.
+        task: the task with the options of the call.
+        started: when the first attempt began.
+        attempted: when the last attempt began.
+        finished: when it ended.
+        errors: those of failed attempts, oldest first.
+        workers: who made the attempts, oldest first.
+        value: what the function has returned.
+    """
     result = TaskResult(
         task=task,
         id=id,
@@ -132,8 +152,9 @@ def result_of_message(
         status, finished = TaskResultStatus.FAILED, message.ended
     if since is None and failures:
         since = _began(failures[-1])
+    first_began = _began(failures[0]) if failures else since
     # The clock of the store may be behind the one of who enqueued it.
-    started = _after(record.enqueued, _began(failures[0]) if failures else since)
+    started = _after(record.enqueued, first_began)
     attempted = _after(started, since)
     return result_of(
         message.id,
@@ -158,6 +179,10 @@ def _after(earliest: datetime | None, moment: int | None) -> datetime | None:
     """Return a time of the store, or an earlier event's time if that is later.
 
     As Django has it: without `USE_TZ` it is naive.
+
+    Args:
+        earliest: the time of the earlier event; `None`: there was none.
+        moment: in Unix milliseconds; `None`: it is not known, and neither is the result.
     """
     if moment is None:
         return None
@@ -168,13 +193,15 @@ def _after(earliest: datetime | None, moment: int | None) -> datetime | None:
 
 
 def _error_of(failure: Failure) -> TaskError:
+    """Return a failure as Django has it: the path of the exception's class, and a text."""
     if failure.lapsed:
         path = f"{WorkerLost.__module__}.{WorkerLost.__qualname__}"
         return TaskError(exception_class_path=path, traceback=failure.reason)
     # "shop.Error: what it said", and its traceback; or the reason of a bury.
-    path, colon, _ = failure.reason.partition("\n")[0].partition(":")
-    if not colon or " " in path:
+    first_line, _, _ = failure.reason.partition("\n")
+    path, colon, _ = first_line.partition(":")
+    if not colon or " " in path:  # it is no class
         path = "Exception"
-    return TaskError(
-        exception_class_path=path if "." in path else f"builtins.{path}", traceback=failure.reason
-    )
+    if "." not in path:
+        path = f"builtins.{path}"
+    return TaskError(exception_class_path=path, traceback=failure.reason)

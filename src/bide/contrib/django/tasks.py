@@ -136,7 +136,8 @@ class BideBackend(BaseTaskBackend):
         """
         if (message := self._message(result_id)) is None:
             raise TaskResultDoesNotExist(result_id)
-        queue, since, end = self._queue(_queue_of(result_id)), None, None
+        queue = self._queue(_queue_of(result_id))
+        since, end = None, None
         if message.state == "leased":
             since = queue._execute(Explain(message.queue, result_id)).since
         elif message.state == "acked":
@@ -231,14 +232,19 @@ class BideBackend(BaseTaskBackend):
     def _failed(
         self, delivery: bide.Delivery, result: TaskResult, error: BaseException
     ) -> NoReturn:
-        """Raise what settles a task that raised."""
-        kind = type(error)
-        path = f"{kind.__module__}.{kind.__qualname__}"
+        """Raise what settles a task that raised.
+
+        Raises:
+            Retry: it will be tried again.
+            Bury: it has failed for good.
+        """
+        error_type = type(error)
+        path = f"{error_type.__module__}.{error_type.__qualname__}"
         trace = "".join(traceback.format_exception(error))
         summary = text_of(error).partition("\n")[0][:FIRST_LINE]
         reason = f"{path}: {summary}\n{trace}"
         retry = getattr(result.task, "retry", None) or bide.Backoff(attempts=1)
-        verdict = judge(delivery.message, error, retry, random.random())
+        verdict = judge(delivery.message, error, retry, random.random())  # for the jitter
         if verdict.outcome == "retried" and isinstance(error, Exception):
             raise bide.Retry(reason, delay=verdict.delay / 1000) from error
         result.errors.append(TaskError(exception_class_path=path, traceback=trace))
@@ -260,9 +266,11 @@ class BideBackend(BaseTaskBackend):
         return [Warning(text, hint="name the queues", id="bide.W004")]
 
     def _queue(self, name: str) -> Queue:
+        """Return the queue in the store for a queue of Django."""
         return _open(PREFIX + name, self.result_ttl)
 
     def _message(self, id: str) -> Message | None:
+        """Return the message of a task; `None` if there is none with this id."""
         try:
             return self._queue(_queue_of(id)).get(id)
         except InvalidArgument:  # it is no id of this backend
@@ -277,10 +285,13 @@ def _open(name: str, result_ttl: int) -> Queue:
 
 
 def _queue_of(id: str) -> str:
-    return id.rpartition(":")[0]
+    """Return the name of the queue that the id of a task begins with; see `enqueue`."""
+    queue, _, _ = id.rpartition(":")
+    return queue
 
 
 def _id_of(result: TaskResult | str) -> str:
+    """Return the id of a result that was given as itself or by its id."""
     return result if isinstance(result, str) else str(result.id)
 
 
@@ -297,5 +308,6 @@ FIRST_LINE = 500
 
 
 def _end(result: TaskResult, status: Any) -> None:
+    """Note the end of a task in its result, which is frozen for all but backends."""
     object.__setattr__(result, "finished_at", timezone.now())
     object.__setattr__(result, "status", status)

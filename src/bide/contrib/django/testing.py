@@ -60,7 +60,7 @@ class DjangoWorker:
         self.store = store
         self.handled: list[Handled] = []
         """Every delivery so far, in order."""
-        self._options: dict[str, Any] = {
+        self._options: dict[str, Any] = {  # of each call's worker
             "queues": list(queues),
             "errors": errors,
             "patience": patience,
@@ -93,6 +93,7 @@ class DjangoWorker:
     async def _carry_out(
         self, work: Callable[[AsyncManualWorker], Awaitable[list[Handled]]]
     ) -> list[Handled]:
+        """Do something with a worker that lasts for this call; keep what it has handled."""
         async with _InPlace(self.app, self.store, **self._options) as worker:
             try:
                 return await work(worker)
@@ -138,11 +139,15 @@ def close_connections() -> None:
     """
     if (dashboard := sys.modules.get("bide.contrib.django.dashboard")) is not None:
         dashboard.close()
-    queues = [queue for queue in list(open_queues) if isinstance(queue, OfSettings)]
-    queues = [queue for queue in queues if not queue._closed]
+    queues = [
+        queue
+        for queue in list(open_queues)  # a copy: queues may come and go meanwhile
+        if isinstance(queue, OfSettings) and not queue._closed
+    ]
     for url in {queue._url for queue in queues}:
         close_lanes(url)
     for queue in queues:
+        # A lane connects with its first command.
         queue._use(open_lane(queue._absolute_url, queue._own_clock))
 
 
@@ -151,13 +156,16 @@ class _InPlace(AsyncManualWorker):
 
     def _handlers_of(self, queue: str) -> QueueHandlers:
         # Not `app.queue_handlers`: that closes connections, which here are those of the test.
-        known = self.app._queue_handlers[queue]
-        handlers = {job: _in_test_thread(handler) for job, handler in known.handlers.items()}
-        return replace(known, handlers=handlers)
+        queue_handlers = self.app._queue_handlers[queue]
+        handlers = {
+            job: _in_test_thread(handler) for job, handler in queue_handlers.handlers.items()
+        }
+        return replace(queue_handlers, handlers=handlers)
 
 
 def _in_test_thread(handler: Handler) -> Handler:
-    if handler.is_async:
+    """Return a handler that runs in the thread of the test."""
+    if handler.is_async:  # it runs on the event loop, which is in that thread
         return handler
 
     async def call(handling: Handling) -> Any:

@@ -22,12 +22,15 @@ def _is_of_django(handler: logging.Handler) -> bool:
 
 if not apps.ready:  # a process of the worker has begun
     django.setup()
-    own = logging.getLogger("django")
-    if own.propagate:  # the worker's log has these lines, too
-        own.handlers = [handler for handler in own.handlers if not _is_of_django(handler)]
+    django_log = logging.getLogger("django")
+    if django_log.propagate:  # the worker's log has these lines, too
+        django_log.handlers = [
+            handler for handler in django_log.handlers if not _is_of_django(handler)
+        ]
 
 
 def _app_of_project() -> bide.App:
+    """Return the app that the settings name, or that of the kit with all handlers."""
     if (target := configuration().app) is not None:
         project_app = load(target)
     else:

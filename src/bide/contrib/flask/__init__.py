@@ -67,6 +67,7 @@ class Bide(ContextApp):
         super().__init__(lifespan=lifespan, clock=clock)
         self._open_queues = OpenQueues(self._url_of_application, clock)
         self._flask: Flask | None = None
+        """The application in whose context handlers run; `None`: none has the extension yet."""
         if app is not None:
             self.init_app(app)
 
@@ -118,6 +119,11 @@ class Bide(ContextApp):
             yield
 
     def _url_of_application(self) -> str:
+        """Return the URL of the store of the current application.
+
+        Raises:
+            WrongContext: it has no extension of bide.
+        """
         app = current_app if has_app_context() else self._flask
         extension = app.extensions.get(NAME) if app is not None else None
         if extension is None:

@@ -57,7 +57,8 @@ class Command(BaseCommand):
             environment = _environment(options)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        if arguments[:1] and arguments[0] in CHECKED and not {"-h", "--help"} & {*arguments}:
+        asks_for_help = "-h" in arguments or "--help" in arguments
+        if arguments and arguments[0] in CHECKED and not asks_for_help:
             self.check()
         reload = click.Option(
             ["--reload/--no-reload"],
@@ -74,21 +75,23 @@ def _environment(options: dict[str, Any]) -> dict[str, str]:
     environment = {"BIDE_URL": store_url()}
     if has_outbox() and not in_database(environment["BIDE_URL"], bide_settings.database):
         environment["BIDE_OUTBOX"] = url_of(bide_settings.database)
-    # Where manage.py is: a process of a worker is not started by it.
+    # A process of a worker is not started by manage.py, whose folder Python has put first. Django
+    # has put that of --pythonpath before it.
     folders = sys.path[: 2 if options.get("pythonpath") else 1]
-    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [os.path.abspath(folder) for folder in folders]  # noqa: PTH100
-    folders += [folder for folder in before if folder]
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
+    folders += [folder for folder in inherited if folder]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))  # each once
     return environment
 
 
 def _without_options_of_django(arguments: list[str]) -> list[str]:
+    """Return arguments without the options that Django has taken already, and their values."""
     remaining = iter(arguments)
     kept = []
     for argument in remaining:
         if argument in OF_DJANGO:
-            next(remaining, None)
+            next(remaining, None)  # its value
         elif not argument.startswith(tuple(f"{name}=" for name in OF_DJANGO)):
             kept.append(argument)
     return kept
