@@ -129,9 +129,9 @@ def test_what_goes_behind_the_head_wakes_nobody(
     lane.call(put("near", delay=500))
     crowd(lane, 1)
     clock.wait_for_waiters()
-    before = clock._signals.copy()
+    before = clock._waits.copy()
     lane.call(put("far", delay=900))
-    assert clock._signals == before  # the lane sleeps the same sleep
+    assert clock._waits == before  # the lane sleeps the same sleep
 
 
 def test_a_message_given_back_wakes_who_waits(lane: Lane) -> None:
@@ -282,7 +282,7 @@ def test_nobody_wakes_for_the_deadline_of_a_claim_that_was_settled(
     (future,) = crowd(lane, 1, wait=5)
     lane.call(put("a"))
     assert ids(future.result(PATIENCE)) == ["a"]
-    until(lambda: [moment for moment, _ in clock._signals.values()] == [None])
+    until(lambda: [wait.end for wait in clock._waits.values()] == [None])
 
 
 def request(queue: str) -> LaneRequest:

@@ -21,8 +21,8 @@ class RecordingClock(FakeClock):
 
     def wait_for_wait(self, number: int) -> None:
         """Block until so many waits have begun since the clock was made."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.waits) >= number, 10)
+        with self._new_wait:
+            assert self._new_wait.wait_for(lambda: len(self.waits) >= number, 10)
 
     def wait(self, signal: Signal, moment: float | None) -> bool:
         self.waits.append(moment)

@@ -7,11 +7,13 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from bide.clock import Signal, Timer
 from bide.model.times import Duration, milliseconds, to_datetime, unix
 
-NS = 1_000_000_000  # nanoseconds in a second
+NS = 1_000_000_000
+"""Nanoseconds in a second."""
 
 
 class FakeClock:
@@ -38,11 +40,17 @@ class FakeClock:
             now = (int(time.time()) + 2) * 1_000
         start = unix(now, "now") if isinstance(now, dt.datetime) else now
         self._wall_ns = start * 1_000_000
-        self._ns = 1_000 * NS  # an integer, so that ten tenths of a second are one second
-        self._sequence = itertools.count()
-        self._signals: dict[int, tuple[int | None, Signal]] = {}
-        self._timers: list[tuple[int, int, _FakeTimer]] = []
-        self._changed = threading.Condition()
+        # Integers, so that ten tenths of a second are one second.
+        self._monotonic_ns = 1_000 * NS
+        """Begins at any time: code that takes it for the wall clock fails soon."""
+        self._numbers = itertools.count()
+        """Number waits and timers."""
+        self._waits: dict[int, _FakeWait] = {}
+        """The threads that wait, by number."""
+        self._timers: list[_FakeTimerEntry] = []
+        """A heap of the timers that have not fired."""
+        self._new_wait = threading.Condition()
+        """Notified when a thread begins to wait, for `wait_for_waiters`."""
 
     def now(self) -> int:
         """Return the wall clock in Unix milliseconds."""
@@ -63,7 +71,7 @@ class FakeClock:
 
     def monotonic(self) -> float:
         """Return the monotonic reading in seconds; only `advance` moves it."""
-        return self._ns / NS
+        return self._monotonic_ns / NS
 
     def advance(self, seconds: Duration) -> None:
         """Let time pass, and wake every thread whose time has come.
@@ -84,17 +92,18 @@ class FakeClock:
         self._advance_ns(round(seconds * NS))
 
     def _advance_ns(self, step: int) -> None:
-        due = []
+        """Let nanoseconds pass; wake the threads and fire the timers whose time has come."""
+        due_timers = []
         with self._lock:
-            self._ns += step
+            self._monotonic_ns += step
             self._wall_ns += step
-            for key, (moment, signal) in list(self._signals.items()):
-                if moment is not None and moment <= self._ns:
-                    signal.set()
-                    del self._signals[key]
-            while self._timers and self._timers[0][0] <= self._ns:
-                due.append(heapq.heappop(self._timers)[2])
-        for timer in due:
+            for number, wait in list(self._waits.items()):
+                if wait.end is not None and wait.end <= self._monotonic_ns:
+                    wait.signal.set()
+                    del self._waits[number]
+            while self._timers and self._timers[0].due <= self._monotonic_ns:
+                due_timers.append(heapq.heappop(self._timers).timer)
+        for timer in due_timers:  # without the lock: an event loop may read the clock
             timer.fire()
 
     def set_wall(self, now: int) -> None:
@@ -105,7 +114,7 @@ class FakeClock:
     def waiting(self) -> int:
         """Count the threads that wait on this clock and whose signals are not set."""
         with self._lock:
-            return sum(not signal.is_set() for _, signal in self._signals.values())
+            return sum(not wait.signal.is_set() for wait in self._waits.values())
 
     def wait_for_waiters(self, count: int = 1, timeout: float = 10.0) -> None:
         """Block, in real time, until `count` threads wait on this clock.
@@ -117,33 +126,33 @@ class FakeClock:
             TimeoutError: they do not within `timeout` real seconds.
         """
         deadline = time.monotonic() + timeout
-        with self._changed:
+        with self._new_wait:
             while (waiting := self.waiting()) < count:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{waiting} of {count} threads wait on the clock")
-                self._changed.wait(0.001)  # not every change notifies
+                self._new_wait.wait(0.001)  # a wait may have begun before this one
 
     def wait(self, signal: Signal, moment: float | None) -> bool:
         """Wait until a signal is set or this clock has reached `moment`."""
-        until = None if moment is None else round(moment * NS)
-        if until is not None and moment is not None and until / NS < moment:
-            until += 1  # when the wait is over, the clock must show the time
-        key = next(self._sequence)
+        end = None if moment is None else round(moment * NS)
+        if end is not None and moment is not None and end / NS < moment:
+            end += 1  # when the wait is over, the clock must show the time
+        number = next(self._numbers)
         with self._lock:
-            if until is not None and until <= self._ns:
+            if end is not None and end <= self._monotonic_ns:
                 return False
-            self._signals[key] = (until, signal)
-        with self._changed:
-            self._changed.notify_all()
+            self._waits[number] = _FakeWait(end, signal)
+        with self._new_wait:
+            self._new_wait.notify_all()
         try:
-            if self.autojump and until is not None:
-                self._jump(key)
+            if self.autojump and end is not None:
+                self._jump(number)
             else:
                 signal.wait()
-            return until is None or self._ns < until
+            return end is None or self._monotonic_ns < end
         finally:
             with self._lock:
-                self._signals.pop(key, None)
+                self._waits.pop(number, None)
 
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
@@ -154,18 +163,34 @@ class FakeClock:
             timer.fire()
             return timer
         with self._lock:
-            heapq.heappush(
-                self._timers, (self._ns + round(delay * NS), next(self._sequence), timer)
-            )
+            due = self._monotonic_ns + round(delay * NS)
+            heapq.heappush(self._timers, _FakeTimerEntry(due, next(self._numbers), timer))
         return timer
 
-    def _jump(self, key: int) -> None:
-        """Move to the earliest time. The thread of `key` is awake."""
+    def _jump(self, number: int) -> None:
+        """Move to the earliest time that a thread waits for. The thread of `number` is awake."""
         with self._lock:
-            moments = [moment for moment, _ in self._signals.values() if moment is not None]
-            self._signals.pop(key, None)
-            step = min(moments, default=self._ns) - self._ns
+            ends = [wait.end for wait in self._waits.values() if wait.end is not None]
+            self._waits.pop(number, None)
+            step = min(ends, default=self._monotonic_ns) - self._monotonic_ns
         self._advance_ns(max(0, step))
+
+
+class _FakeWait(NamedTuple):
+    """A thread that waits."""
+
+    end: int | None
+    """The monotonic time in ns at which it is woken; `None`: only its signal wakes it."""
+    signal: Signal
+
+
+class _FakeTimerEntry(NamedTuple):
+    """A timer in the heap; of those with the same time, the one made first fires first."""
+
+    due: int
+    """The monotonic time in ns."""
+    number: int
+    timer: "_FakeTimer"
 
 
 class _FakeTimer:

@@ -59,17 +59,19 @@ class EngineWrapper:
 
 @dataclass
 class Fault:
-    """One planned failure, and how often it has happened."""
+    """One planned failure, and how often it has happened. For its fields see `FlakyEngine.fail`."""
 
     error: Callable[[], BaseException]
     when: Callable[[Command], bool] | None
     skip: int
+    """How many batches succeed before it: counted down."""
     times: int | None
     after: bool
     struck: int = 0
+    """How often it has happened."""
 
     def strike(self, commands: Sequence[Command]) -> BaseException | None:
-        """Return the error if this batch must fail."""
+        """Return the error if this batch must fail, and count that; else `None`."""
         if self.when is not None and not any(map(self.when, commands)):
             return None
         if self.times is not None and self.struck >= self.times:
@@ -107,8 +109,11 @@ class FlakyEngine(EngineWrapper):
         """How often `close` was called."""
         self._faults: list[Fault] = []
         self._gate = threading.Condition()
-        self._shut = False
-        self._inside = 0
+        """Guards both below, and is notified when they change."""
+        self._is_shut = False
+        """Whether calls of `execute` are blocked."""
+        self._blocked = 0
+        """How many are."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -136,8 +141,8 @@ class FlakyEngine(EngineWrapper):
         Returns:
             The fault; its `struck` counts the failures.
         """
-        make = (lambda: error) if isinstance(error, BaseException) else error
-        fault = Fault(make, when, skip, times, after)
+        make_error = (lambda: error) if isinstance(error, BaseException) else error
+        fault = Fault(make_error, when, skip, times, after)
         self._faults.append(fault)
         return fault
 
@@ -149,12 +154,12 @@ class FlakyEngine(EngineWrapper):
     def held(self) -> Iterator[None]:
         """Block every `execute` during the block, so that commands gather."""
         with self._gate:
-            self._shut = True
+            self._is_shut = True
         try:
             yield
         finally:
             with self._gate:
-                self._shut = False
+                self._is_shut = False
                 self._gate.notify_all()
 
     def wait_until_held(self, timeout: float = 10.0) -> None:
@@ -164,7 +169,7 @@ class FlakyEngine(EngineWrapper):
             TimeoutError: none is within `timeout` real seconds.
         """
         with self._gate:
-            if not self._gate.wait_for(lambda: self._inside > 0, timeout):
+            if not self._gate.wait_for(lambda: self._blocked > 0, timeout):
                 raise TimeoutError(f"execute was not called within {timeout:g} s")
 
     def execute(
@@ -172,10 +177,10 @@ class FlakyEngine(EngineWrapper):
     ) -> list[Reply]:
         """Execute the commands, or fail as planned."""
         with self._gate:
-            self._inside += 1
+            self._blocked += 1
             self._gate.notify_all()
-            self._gate.wait_for(lambda: not self._shut)
-            self._inside -= 1
+            self._gate.wait_for(lambda: not self._is_shut)
+            self._blocked -= 1
         self.batches.append(list(commands))
         for fault in self._faults:
             error = fault.strike(commands)

@@ -56,5 +56,6 @@ def is_closing(lane: Lane) -> bool:
 
 def call_in_thread(lane: Lane, step: Callable[[], object]) -> None:
     """Have the lane's own thread call a function before its next batch."""
+    # Of a note, the lane calls the first with the second before each batch.
     lane._notes.append((lambda _: step(), None))
     lane._signal.set()

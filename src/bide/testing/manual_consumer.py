@@ -21,6 +21,7 @@ from bide.observing.tally import Result
 from bide.tasks import first_of
 
 HOLDER = "test"
+"""The name under which a test's worker claims."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,11 @@ class ManualConsumer(Consumer):
         store_client: StoreClient,
     ) -> None:
         super().__init__(queue_handlers, around, state, store_client, HOLDER)
-        self._chance = lambda: 0.5
+        self._chance = lambda: 0.5  # the middle of a jitter
         self._raised: dict[Handling, BaseException | None] = {}
+        """What each handler has raised that has ended and is not settled; `None`: nothing."""
         self._handled: list[Handled] = []
+        """Deliveries that are settled, and that `handle_next` has not returned."""
 
     async def head(self) -> Message | None:
         """Return the message that is delivered next, if there is one."""
@@ -96,8 +99,9 @@ class ManualConsumer(Consumer):
         """
         if self._handled:  # of the same batch
             return self._handled.pop(0)
-        most = max(handler.batch for handler in self.queue_handlers.handlers.values())
-        command = Claim(self.queue_handlers.queue, most, self.queue_handlers.lease, HOLDER)
+        # One message, or of a batch handler one batch.
+        count = max(handler.batch for handler in self.queue_handlers.handlers.values())
+        command = Claim(self.queue_handlers.queue, count, self.queue_handlers.lease, HOLDER)
         reply = await self._store_client.once(Claimed, command)
         if not reply.messages:
             return reply.next
@@ -119,7 +123,7 @@ class ManualConsumer(Consumer):
                 f"{handling.handler.name} with {handling!r}" for handling in self.running
             )
             self.release_running()
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # a plain handler cannot be ended
                 await self._settle_all(1)
             self._handled.clear()
             if isinstance(error, asyncio.CancelledError):
@@ -130,6 +134,11 @@ class ManualConsumer(Consumer):
             ) from None
 
     async def _settle_all(self, patience: float) -> None:
+        """Settle all that runs.
+
+        Raises:
+            TimeoutError: a handler did not end in so many real seconds.
+        """
         async with asyncio.timeout(patience):
             chores = self.settle(), self.look_at_hinted(), self.store_reports()
             await first_of(self.until_quiet(), *chores)
@@ -142,7 +151,7 @@ class ManualConsumer(Consumer):
         super()._settled(pairs, outcomes)
         for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(handling, None)
-            if handling.timed_out:
+            if handling.timed_out:  # else it would be the cancellation that ended the handler
                 error = overtime(handling.handler)
             self._handled.append(
                 Handled(handling.message, result(handling, verdict, outcome), error, verdict.reason)

@@ -28,6 +28,8 @@ from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
 
 PAGE = 500
+"""How many messages are read at a time."""
+
 SHOWN = 10
 """How many puts a failed assertion lists."""
 
@@ -65,8 +67,10 @@ class PutRecord(msgspec.Struct, frozen=True):
     def of(cls, queue: str, item: Item, moment: int, outcome: Outcome) -> "PutRecord":
         """Return the record of an item that was put."""
         due = moment + item.delay if item.at is None else item.at
-        if outcome.done:  # with `latest` it may be due earlier than it asked
-            due = next(ms for ms in (outcome.successor, outcome.due, due) if ms is not None)
+        if outcome.done:
+            # With `latest` it may be due earlier than it asked; while a worker holds the message,
+            # what was put is its successor.
+            due = next(time for time in (outcome.successor, outcome.due, due) if time is not None)
         return cls(
             queue=queue,
             id=item.id,
@@ -92,8 +96,8 @@ class PutRecord(msgspec.Struct, frozen=True):
         return to_datetime(self.due)
 
     def __str__(self) -> str:
-        kept = "" if self.outcome.done else f", not stored: {self.outcome}"
-        return f"id={self.id!r} body={self.body!r} (due {_said(self.due_at)}{kept})"
+        refusal = "" if self.outcome.done else f", not stored: {self.outcome}"
+        return f"id={self.id!r} body={self.body!r} (due {_shown(self.due_at)}{refusal})"
 
 
 def _differences(record: PutRecord, expected: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,12 +117,14 @@ def _is_same(stored: Any, expected: Any) -> bool:
     return bool(bodies.decode(data, is_json) == stored)
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
+    """Return the value of a field as an error shows it."""
     return value.isoformat(sep=" ") if isinstance(value, datetime) else repr(value)
 
 
 def _listed(fields: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_said(value)}" for name, value in fields.items())
+    """Return fields as an error shows them."""
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
 
 
 class Recorder(EngineWrapper):
@@ -181,6 +187,7 @@ class ScratchStore:
         self.lane = Lane(lambda: Recorder(open_engine(), self._puts), self.clock)
         """The way to the store, for `bide.worker.process.runner.Runner`."""
         self._stack = ExitStack()
+        """What is closed with the store."""
 
     def __enter__(self) -> Self:
         self._stack.callback(self.lane.close)
@@ -314,27 +321,36 @@ class ScratchStore:
         wanted = f" {id!r}" if id else ""
         wanted += f" with an error like {error!r}" if error else ""
         lines = [f"{queue!r} has no dead letter{wanted}"]
-        lines += [f"    {m.id!r} is dead: {(m.error or '').partition(chr(10))[0]}" for m in dead]
+        for message in dead:
+            first_line, _, _ = (message.error or "").partition("\n")
+            lines.append(f"    {message.id!r} is dead: {first_line}")
         if id is not None and id not in [message.id for message in dead]:
             states = [message.state for message in self.messages(queue) if message.id == id]
             lines.append(f"    {id!r} is {states[0] if states else 'not in the queue'}")
         raise AssertionError("\n".join(lines))
 
     def _matching(self, queue: str, expected: dict[str, Any]) -> list[PutRecord]:
-        given = {name: value for name, value in expected.items() if value is not ANY}
-        return [record for record in self.puts(queue) if not _differences(record, given)]
+        """Return the puts into a queue that match all expected fields."""
+        fields = {name: value for name, value in expected.items() if value is not ANY}
+        return [record for record in self.puts(queue) if not _differences(record, fields)]
 
     def _complaint(self, what: str, expected: dict[str, Any], queue: str) -> str:
-        """Return the text of a failed assertion, whose first line is `what`."""
-        given = {name: value for name, value in expected.items() if value is not ANY}
-        lines = [f"{what}:", f"    {_listed(given) or 'anything at all'}"]
+        """Return the text of a failed assertion.
+
+        Args:
+            what: its first line.
+            expected: the fields of the put that was looked for.
+            queue: the queue, whose puts are listed.
+        """
+        fields = {name: value for name, value in expected.items() if value is not ANY}
+        lines = [f"{what}:", f"    {_listed(fields) or 'anything at all'}"]
         records = self.puts(queue)
         if records:
             lines.append(f"what was put into {queue!r} ({len(records)}):")
             for number, record in enumerate(records[:SHOWN], 1):
                 lines.append(f"{number:4}. {record}")
-                if wrong := _differences(record, given):
-                    lines.append(f"      differs in: {_listed(wrong)}")
+                if differences := _differences(record, fields):
+                    lines.append(f"      differs in: {_listed(differences)}")
             if len(records) > SHOWN:
                 lines.append(f"      ... and {len(records) - SHOWN} more")
         elif names := sorted({record.queue for record in self._puts}):

@@ -23,7 +23,10 @@ Answer = TypeVar("Answer")
 Errors = Literal["raise", "collect"]
 
 LIMIT = 1_000
+"""The default of the maximum number of deliveries without time passing."""
+
 PATIENCE = 10.0
+"""The default of how many real seconds one delivery may take."""
 
 
 class _Worker(Generic[Answer]):
@@ -53,9 +56,14 @@ class _Worker(Generic[Answer]):
         self._patience = patience
         self._consumers: list[ManualConsumer] = []
         self._leaving = asyncio.Event()
+        """Set when the app's lifespan is to be left."""
         self._turn = asyncio.Lock()
+        """Held by the call that handles messages: deliveries are made one at a time."""
         self._host: asyncio.Task[None] | None = None
+        """The task that is in the app's lifespan; `None`: none is."""
         self._wait: float | None = None
+        """In how many milliseconds the next message is due, as of the last delivery; `None`:
+        never."""
         self._open()
 
     def _open(self) -> None:
@@ -71,11 +79,13 @@ class _Worker(Generic[Answer]):
         ]
 
     async def _enter(self) -> None:
+        """Enter the app's lifespan, and make the consumers."""
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._host = asyncio.create_task(self._live(started))
         await first_of(self._host, started)
 
     async def _leave(self) -> None:
+        """Leave the app's lifespan, if it was entered."""
         host, self._host = self._host, None
         if host is not None:
             async with self._turn:  # a call may still run
@@ -136,7 +146,13 @@ class _Worker(Generic[Answer]):
         raise NotImplementedError
 
     async def _live(self, started: "asyncio.Future[None]") -> None:
-        """Enter the app's lifespan, and leave it in the same task, as a worker does."""
+        """Enter the app's lifespan, and leave it in the same task, as a worker does.
+
+        The app is then as it was before: tests share it.
+
+        Args:
+            started: gets its result once messages can be handled.
+        """
         state, clock = vars(self.app.state).copy(), self.app.clock
         self.app.clock = self.store.clock
         try:
@@ -146,11 +162,11 @@ class _Worker(Generic[Answer]):
                 await apply_declared(store_client, handled, HOLDER)
                 for queue in self._queues:
                     queue_handlers = self._handlers_of(queue)
-                    around, chain = chained(queue_handlers, store_client, self.app.around)
+                    middleware, chain = chained(queue_handlers, store_client, self.app.around)
                     if chain is not None:
                         await chain.begin()
                     self._consumers.append(
-                        ManualConsumer(queue_handlers, around, self.app.state, store_client)
+                        ManualConsumer(queue_handlers, middleware, self.app.state, store_client)
                     )
                 started.set_result(None)
                 await self._leaving.wait()
@@ -166,51 +182,59 @@ class _Worker(Generic[Answer]):
         return self.app.queue_handlers[queue]
 
     async def _go_to(self, target: int, limit: int) -> list[Handled]:
+        """Let time pass until a time in Unix milliseconds; handle each message when it is due."""
         clock = self.store.clock
-        done: list[Handled] = []
+        all_handled: list[Handled] = []
         while True:
-            done += await self._run_due(limit)
+            all_handled += await self._run_due(limit)
             remaining = target - clock.now()
             if self._wait is None or self._wait > remaining:
                 break
-            clock.advance(max(self._wait, 1) / 1000)
-            await asyncio.sleep(0)
+            clock.advance(max(self._wait, 1) / 1000)  # 0 would stay where it is for ever
+            await asyncio.sleep(0)  # timers that have fired run
         if remaining > 0:
             clock.advance(remaining / 1000)
             await asyncio.sleep(0)
-        return done
+        return all_handled
 
     async def _run_due(self, limit: int) -> list[Handled]:
-        done: list[Handled] = []
+        """Handle all that is due now; return it in order."""
+        all_handled: list[Handled] = []
         async with self._turn:
             if self._host is None:
                 raise Closed("this worker was not entered; use it as: async with ... as worker")
             while (handled := await self._next()) is not None:
-                done.append(handled)
+                all_handled.append(handled)
                 self.handled.append(handled)
                 if handled.failed and self._raises:
-                    raise _noted(handled)
-                if len(done) > limit:
+                    raise _error_of(handled)
+                if len(all_handled) > limit:
                     raise RuntimeError(
                         f"more than limit={limit:,} deliveries were made without time passing; "
                         f"the last was {handled.id!r} of {handled.queue!r}. Does a handler put "
                         "messages that are due at once? If so many are right, give a larger limit="
                     )
-        return done
+        return all_handled
 
     async def _next(self) -> Handled | None:
-        """Make one delivery, from the queue whose next message is due first."""
+        """Make one delivery, from the queue whose next message is due first.
+
+        `None`: nothing is due. Then `_wait` says when something is.
+        """
         if self._host is not None and self._host.done():  # only an error ends it before `_leave`
             self._host.result()
+        due_times: dict[ManualConsumer, float] = {}
+        for consumer in self._consumers:
+            head = await consumer.head()
+            due_times[consumer] = float("inf") if head is None else head.due
         waits = []
-        heads = [(await consumer.head(), consumer) for consumer in self._consumers]
-        heads.sort(key=lambda pair: pair[0].due if pair[0] is not None else float("inf"))
-        for _, consumer in heads:
-            outcome = await consumer.handle_next(self._patience)
-            if isinstance(outcome, Handled):
-                return outcome
-            if outcome is not None:
-                waits.append(outcome)
+        # Of equal times, the queue that was registered first: sorting keeps their order.
+        for consumer in sorted(self._consumers, key=due_times.__getitem__):
+            result = await consumer.handle_next(self._patience)
+            if isinstance(result, Handled):
+                return result
+            if result is not None:
+                waits.append(result)
         self._wait = min(waits, default=None)
         return None
 
@@ -334,7 +358,8 @@ AsyncWorkerFactory = _Factory[AsyncManualWorker]
 """The type of the fixture `bide_async_worker`: enter its workers with `async with`."""
 
 
-def _noted(handled: Handled) -> BaseException:
+def _error_of(handled: Handled) -> BaseException:
+    """Return what a handler has raised, with a note about the message."""
     error = handled.error
     assert error is not None
     became = {"retried": "it will be retried", "dead": "it is a dead letter now"}

@@ -59,15 +59,15 @@ class BatchCases:
         ids = ("held", "acked", "dead", "far")
         before, counts = driver.find(*ids), driver.counts()
         driver.engine.close()
-        again = Driver(reopen(driver.engine))
-        if not again.engine.capabilities.durable:
-            assert again.find(*ids) == [None] * 4
+        reopened = Driver(reopen(driver.engine))
+        if not reopened.engine.capabilities.durable:
+            assert reopened.find(*ids) == [None] * 4
             return
-        assert (again.find(*ids), again.counts()) == (before, counts)
-        other = again.lease("other")
-        assert other.token > lease.token
-        assert all(again.ack(lease, other))
-        again.engine.close()
+        assert (reopened.find(*ids), reopened.counts()) == (before, counts)
+        other_lease = reopened.lease("other")
+        assert other_lease.token > lease.token
+        assert all(reopened.ack(lease, other_lease))
+        reopened.engine.close()
 
     def test_closing_twice_does_nothing(self, driver: Driver) -> None:
         driver.put("a")

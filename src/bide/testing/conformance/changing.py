@@ -19,12 +19,13 @@ class ChangeCases:
         driver.shows("a", attempt=0, ended=None, error="no")
 
     def test_a_long_reason_is_cut(self, driver: Driver) -> None:
+        # One message for each command that takes a reason.
         reason, ids = "ü" * (REASON_LENGTH + 9), ["retry", "bury", "release", "aside"]
-        held = [driver.lease(id) for id in ids[:2]]
+        held_leases = [driver.lease(id) for id in ids[:2]]
         driver.lease(ids[2])
         driver.put(ids[3])
-        driver.retry(held[0], reason=reason)
-        driver.bury(held[1], reason=reason)
+        driver.retry(held_leases[0], reason=reason)
+        driver.bury(held_leases[1], reason=reason)
         driver.release(ids[2], reason=reason)
         driver.set_aside(ids[3], reason=reason)
         for id in ids:
@@ -39,16 +40,20 @@ class ChangeCases:
 
     def test_the_first_of_two_changes_ends_the_version(self, driver: Driver) -> None:
         driver.put("a", delay=9)
-        both = driver.reschedule("a", "a", delay=50, if_version=driver.get("a").version)
-        seen = driver.get("a").version
-        both += driver.reschedule("a", "a", delay=60, versions=[seen, seen])
+        # Each command names the message twice, with the version that it has before.
+        outcomes = driver.reschedule("a", "a", delay=50, if_version=driver.get("a").version)
+        version = driver.get("a").version
+        outcomes += driver.reschedule("a", "a", delay=60, versions=[version, version])
         wrong_first = ["0" * 16, driver.get("a").version]
         assert done(driver.reschedule("a", "a", delay=70, versions=wrong_first)) == [False, True]
-        both += driver.edit("a", "a", data=b"2", json=True, if_version=driver.get("a").version)
-        both += driver.edit("a", "a", data=b"2", json=False, if_version=driver.get("a").version)
+        version = driver.get("a").version
+        outcomes += driver.edit("a", "a", data=b"2", json=True, if_version=version)
+        version = driver.get("a").version
+        outcomes += driver.edit("a", "a", data=b"2", json=False, if_version=version)
         driver.shows("a", data=b"2", json=False)
-        both += driver.replace("a", "a", data=b"3", if_version=driver.get("a").version)
-        assert done(both) == [True, False] * 5
+        version = driver.get("a").version
+        outcomes += driver.replace("a", "a", data=b"3", if_version=version)
+        assert done(outcomes) == [True, False] * 5
         driver.shows("a", data=b"3")
 
     def test_a_release_remembers_its_reason_and_counts_no_attempt(self, driver: Driver) -> None:
@@ -71,40 +76,40 @@ class ChangeCases:
     @pytest.mark.parametrize("expires", [None, HOUR])
     def test_a_version_outlasts_attempts(self, driver: Driver, expires: int | None) -> None:
         lease = driver.lease("a", priority=3, expires=expires, group="g", headers={"a": "b"})
-        seen = driver.get("a").version
+        version = driver.get("a").version
         driver.retry(lease, release=True)
         driver.claim()
         driver.wait(1_000)  # the lease lapses
         driver.retry(*driver.hold(), delay=40, reason="no")
         driver.wait(40)
         driver.retry(*driver.hold(), delay=50, release=True)
-        driver.shows("a", due=driver.now + 50, planned=START, version=seen)
+        driver.shows("a", due=driver.now + 50, planned=START, version=version)
         for delay in (50, 40):  # the first dies after retries, the second after a revival
             driver.wait(delay).bury(*driver.hold())
-            assert driver.page("dead").messages[0].version == seen
+            assert driver.page("dead").messages[0].version == version
             assert driver.revive("a", delay=30)[0]
-            due, kept = driver.now + 30, {"asked": START, "version": seen}
+            due, kept = driver.now + 30, {"asked": START, "version": version}
             driver.shows("a", due=due, planned=None, expires=expires, **kept)
             claimed = driver.wait(30).claim()
-            assert [(m.asked, m.version) for m in claimed.messages] == [(START, seen)]
+            assert [(m.asked, m.version) for m in claimed.messages] == [(START, version)]
             driver.retry(*leases(claimed), delay=40)
             retried = driver.page("delayed").messages[0]
-            assert (retried.planned, retried.version) == (due, seen)
+            assert (retried.planned, retried.version) == (due, version)
             assert not driver.edit("a", data=b"3", if_version="0" * 16)[0]
-            assert driver.edit("a", data=retried.data, if_version=seen)[0]
-        assert driver.reschedule("a", delay=0, if_version=seen)[0]
-        assert driver.shows("a", asked=None, planned=None, expires=expires).version != seen
+            assert driver.edit("a", data=retried.data, if_version=version)[0]
+        assert driver.reschedule("a", delay=0, if_version=version)[0]
+        assert driver.shows("a", asked=None, planned=None, expires=expires).version != version
 
     @pytest.mark.parametrize("by", ["move", "import"])
     def test_an_edit_leaves_what_is_in_transit(self, driver: Driver, by: str) -> None:
         driver.retry(driver.lease("a"), reason=f"{IN_TRANSIT}{by} w")
-        assert driver.edit("a", data=b"2")[0]
+        assert driver.edit("a", data=b"2")[0]  # it is no dead letter
         driver.set_aside("a", reason=f"{IN_TRANSIT}{by} x")
         assert driver.edit("a", data=b"3") == [driver.refusal("a")]
         driver.revive("a")
         assert driver.edit("a", data=b"4")[0]
         driver.set_aside("a", reason="no")
-        assert driver.edit("a", data=b"5")[0]
+        assert driver.edit("a", data=b"5")[0]  # a dead letter, but not in transit
 
     @pytest.mark.parametrize("by", ["edit", "replace"])
     def test_a_first_priority_goes_before_a_due_time(self, driver: Driver, by: str) -> None:

@@ -49,10 +49,10 @@ class ClaimCases:
 
     def test_a_lease_is_over_at_its_very_end(self, driver: Driver) -> None:
         driver.put("a")
-        held = driver.hold()
-        assert not driver.wait(1_000).ack(*held)[0]
-        held = driver.hold()
-        assert driver.wait(999).ack(*held)[0]
+        leases = driver.hold()
+        assert not driver.wait(1_000).ack(*leases)[0]
+        leases = driver.hold()
+        assert driver.wait(999).ack(*leases)[0]
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_order_is_by_priority_then_due_time_then_puts(self, driver: Driver, order: str) -> None:
@@ -68,6 +68,7 @@ class ClaimCases:
         bare.put(*numbered(PROMOTE - 1), at=START - 9)
         bare.put("last", at=START - 8, priority=254)
         bare.put("beyond", at=START - 7, priority=255)
+        # The first claim ranks as far as "last" only.
         assert [bare.take(1) for _ in range(3)] == [["last"], ["beyond"], ["m00000"]]
 
     def test_one_claim_returns_its_messages_by_priority(self, bare: Driver) -> None:
@@ -87,14 +88,14 @@ class ClaimCases:
     def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 10), attempts=1)
         bare.take(PROMOTE + 10)
-        bare.wait(1_000)
+        bare.wait(1_000)  # all leases are over
         for following, dead in ((0, PROMOTE), (None, PROMOTE + 10)):
-            assert bare.claim(5).next == following
+            assert bare.claim(5).next == following  # 0: there is more to do at once
             assert bare.counts().sizes.dead == dead
 
     def test_one_claim_expires_a_limited_number(self, bare: Driver) -> None:
         bare.put(*numbered(PROMOTE + 5), at=START - 9, expires=1)
         bare.put("good")
-        assert bare.claim(1).next == 0
+        assert bare.claim(1).next == 0  # there is more to do at once
         assert bare.counts().flow.expired == PROMOTE
         assert bare.take(1) == ["good"]

@@ -19,7 +19,7 @@ def put(
     return outcome
 
 
-def held(driver: Driver, lease: int = 1_000, **fields: Any) -> cmd.Lease:
+def put_and_claim(driver: Driver, lease: int = 1_000, **fields: Any) -> cmd.Lease:
     """Put the message `a`, and claim it."""
     driver.put("a", group="old", **fields)
     (lease_of_a,) = driver.hold(1, lease)
@@ -41,14 +41,14 @@ class DebounceCases:
     # While a worker holds the message.
 
     def test_a_put_while_the_message_is_leased_is_its_successor(self, driver: Driver) -> None:
-        lease = held(driver)
+        lease = put_and_claim(driver)
         driver.wait(10)
         before, stored = driver.get("a"), driver.stored()
         until = START + 1_000
-        stays = Outcome("a", True, "leased", START, until, "w1", successor=START + 60)
-        assert put(driver, **{**RICH, "data": b"x" * 5_000}) == stays
+        outcome = Outcome("a", True, "leased", START, until, "w1", successor=START + 60)
+        assert put(driver, **{**RICH, "data": b"x" * 5_000}) == outcome
         assert 5_000 <= driver.stored() - stored <= 5_300
-        assert put(driver, **RICH) == stays
+        assert put(driver, **RICH) == outcome  # it replaces the successor
         successor = Item("a", at=START + 60, created=START + 10, **RICH)
         kept = {"data": b"1", "group": "old", "version": before.version}
         after = driver.shows("a", successor=successor, **kept)
@@ -60,7 +60,7 @@ class DebounceCases:
         driver.shows("a", successor=successor)
 
     def test_what_does_not_end_the_lease_leaves_the_successor(self, driver: Driver) -> None:
-        held(driver)
+        put_and_claim(driver)
         put(driver, b"2", group="g")
         seen, refused = driver.get("a"), [driver.refusal("a")]
         debounced = {"on_conflict": "replace", "latest": 5}
@@ -86,7 +86,7 @@ class DebounceCases:
     def test_after_a_lapsed_lease_the_version_is_that_of_the_successor(
         self, driver: Driver, change: str
     ) -> None:
-        held(driver)
+        put_and_claim(driver)
         put(driver, b"2", delay=HOUR, latest=HOUR)
         seen = driver.get("a").version
         changes: dict[str, Any] = {"cancel": {}, "reschedule": {"delay": 5}}
@@ -96,14 +96,14 @@ class DebounceCases:
         driver.shows("a", data=b"2")
 
     def test_an_edit_of_a_successor_changes_whether_its_body_is_json(self, driver: Driver) -> None:
-        held(driver)
+        put_and_claim(driver)
         put(driver, b"2", delay=HOUR, latest=HOUR)
         assert driver.wait(1_000).edit("a", data=b"2", json=False)[0]
         driver.shows("a", data=b"2", json=False)
 
     def test_successors_of_other_queues_and_ids_stay(self, driver: Driver) -> None:
         other = driver.apart("other")
-        lease, twin = held(driver), held(other)
+        lease, twin = put_and_claim(driver), put_and_claim(other)
         put(driver, b"2")
         driver.shows("a", successor=Item("a", b"2", at=START + 50, created=START))
         scans: list[dict[str, Any]] = [{"state": "leased"}, {"where": cmd.Where(group="old")}, {}]

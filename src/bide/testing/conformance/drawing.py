@@ -22,6 +22,8 @@ from bide.testing.conformance.driver import HOUR, START
 
 T = TypeVar("T")
 Draw = Callable[[Random], T]
+"""Draws a value by chance."""
+
 Script = list[tuple[int, list[cmd.Command]]]
 """Steps: how many milliseconds time moves on, and the batch that is executed then."""
 
@@ -29,19 +31,23 @@ IDS = ["a", "10", "9", "1e1"]
 QUEUES = ["q", "q2"]
 GROUPS = ["g", "g2"]
 STEPS = [*[0, 0, 0, 1, 1, 2, 3, 5, 10] * 4, EXPIRED_KEEP]
+"""By how many milliseconds time moves on."""
+
 SORTED: list[State] = ["delayed", "leased", "dead", "acked", "expired"]
 """States whose messages have one order; ready ones have theirs once a claim has looked at them."""
 SEEN, SEEN_DUE = "seen", -1
 """The version and the due time that a message has when the step of the command is played."""
 LARGE = b'"%s"' % (b"x" * 16_000)
+"""A large body."""
+
 BUDGETS = [24_000, 40_000]
 """Room for one or two large bodies, however an engine counts what else a message has."""
 
 
 def some(values: Iterable[T]) -> Draw[T]:
     """Return what draws one of some values."""
-    known = list(values)
-    return lambda chance: chance.choice(known)
+    choices = list(values)
+    return lambda chance: chance.choice(choices)
 
 
 def either(*draws: Draw[Any]) -> Draw[Any]:
@@ -50,14 +56,18 @@ def either(*draws: Draw[Any]) -> Draw[Any]:
 
 
 def several(draw: Draw[T], most: int, least: int = 0) -> Draw[list[T]]:
-    """Return what draws a list."""
+    """Return what draws a list of `least` to `most` values."""
     return lambda chance: [draw(chance) for _ in range(chance.randint(least, most))]
 
 
-def struct(kind: Any, **own: Draw[Any]) -> Draw[Any]:
-    """Return what draws a struct; some fields have draws of their `own`."""
+def struct(struct_type: Any, **own: Draw[Any]) -> Draw[Any]:
+    """Return what draws a struct; some fields have draws of their `own`.
+
+    The others have the values of `VALUES`, or all values of their type. An optional one has its
+    default half of the times.
+    """
     draws: dict[str, Draw[Any]] = {}
-    for field in fields(kind):
+    for field in fields(struct_type):
         if draw := own.get(field.name):
             draws[field.name] = draw
         elif (draw := VALUES.get(field.name)) is None:
@@ -68,19 +78,25 @@ def struct(kind: Any, **own: Draw[Any]) -> Draw[Any]:
             factory = field.default_factory
             default = field.default if factory is NODEFAULT else factory()
             draws[field.name] = either(some([default]), draw)
-    return lambda chance: kind(**{name: draw(chance) for name, draw in draws.items()})
+    return lambda chance: struct_type(**{name: draw(chance) for name, draw in draws.items()})
 
 
-def _choices(kind: Any, name: str) -> list[Any]:
-    """Return all values of a type: a bool, literals, `None`, or a union of these; or bounds."""
-    if kind in (bool, NoneType):
-        return [True, False] if kind is bool else [None]
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
+def _choices(value_type: Any, name: str) -> list[Any]:
+    """Return all values of a field's type; of an option with bounds, its default and its bounds.
+
+    Args:
+        value_type: a bool, literals, `None`, or a union of these.
+        name: of the field.
+    """
+    if value_type in (bool, NoneType):
+        return [True, False] if value_type is bool else [None]
+    if get_origin(value_type) is Literal:
+        return list(get_args(value_type))
     if (option := OPTIONS.get(name)) is not None and option.least is not None:
         return [option.default, option.least, option.most]
-    assert get_args(kind), f"scripts have no values for the field {name}; add some to VALUES"
-    return [value for part in get_args(kind) for value in _choices(part, name)]
+    members = get_args(value_type)
+    assert members, f"scripts have no values for the field {name}; add some to VALUES"
+    return [value for member in members for value in _choices(member, name)]
 
 
 ids = some([*IDS[:1] * 2, *IDS])
@@ -142,30 +158,30 @@ VALUES |= {
 }
 
 
-def command(kind: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
+def command(command_type: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
     """Return what draws a command whose fields go together, as a server demands."""
-    draw = struct(kind, **own)
+    draw_struct = struct(command_type, **own)
 
-    def fitting(chance: Random) -> Any:
-        drawn = draw(chance)
+    def draw(chance: Random) -> Any:
+        drawn = draw_struct(chance)
         left_out = _left_out(drawn)
         names = [name for name in drawn.__struct_fields__ if name not in left_out]
         values = {name: getattr(drawn, name) for name in names}
-        named = names_of(drawn)
-        if values.get("versions"):
-            values["versions"] = drawn.versions[: len(named)]
+        ids = names_of(drawn)
+        if values.get("versions"):  # one for each id
+            values["versions"] = drawn.versions[: len(ids)]
         if values.get("ids") is not None and isinstance(drawn, cmd.Purge):
-            values["state"] = "dead"
+            values["state"] = "dead"  # only dead letters are purged by id
         if isinstance(drawn, cmd.Extend) and not drawn.progress:
-            values["lease"] = drawn.lease or 100
+            values["lease"] = drawn.lease or 100  # without a report it must extend
         if values.get("origin"):  # a row is always about the same message
-            rows = [f"{id}.{index}.{drawn.origin.rows[0]}" for index, id in enumerate(named)]
+            rows = [f"{id}.{index}.{drawn.origin.rows[0]}" for index, id in enumerate(ids)]
             values["origin"] = replace(drawn.origin, rows=rows) if rows else None
-        if values.get("on_conflict", "replace") != "replace":
+        if values.get("on_conflict", "replace") != "replace":  # only that goes with `latest`
             values["items"] = [replace(item, latest=None) for item in drawn.items]
-        return kind(**values)
+        return command_type(**values)
 
-    return fitting
+    return draw
 
 
 def _left_out(drawn: Any) -> set[str]:
@@ -217,12 +233,17 @@ OWN: dict[Any, dict[str, Draw[Any]]] = {
 
 
 def _script(most: int, **own: Draw[Any]) -> Draw[Script]:
-    """Return what draws a script, with up to so many commands in a batch."""
+    """Return what draws a script, with up to so many commands in a batch.
+
+    Args:
+        most: the maximum number of commands in a batch.
+        own: draws of some fields, for all commands but those in `OWN`.
+    """
     first = several(command(cmd.Configure, **own), 3, 1)
     draws = [debounce] * 3
-    for kind in get_args(cmd.Command):
-        fields = OWN.get(kind, own)
-        draws += [command(kind, **fields)] * OFTEN.get(kind, 1)
+    for command_type in get_args(cmd.Command):
+        own_draws = OWN.get(command_type, own)
+        draws += [command(command_type, **own_draws)] * OFTEN.get(command_type, 1)
     batch = several(either(*draws), most, 1)
 
     def draw(chance: Random) -> Script:

@@ -11,8 +11,11 @@ from bide.model.message import Item, Message, State
 from bide.model.progress import Progress
 from bide.testing.conformance.watch import StoreWatch, audit
 
-START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+START = 1_700_000_000_000
+"""When each case begins, in Unix milliseconds: 2023-11-14 22:13:20 UTC."""
+
 HOUR = 3_600_000
+"""In milliseconds."""
 RICH: dict[str, Any] = {
     "data": b'"x"',
     "json": False,
@@ -80,10 +83,13 @@ class Driver:
         """Execute commands as one batch."""
         return self.engine.execute(commands, self.now)
 
-    def ask(self, command: cmd.Command, kind: type[R]) -> R:
-        """Execute one command; its reply must be of a kind."""
-        (reply,) = [self._watch.execute(command, self.now)] if self._watch else self.batch(command)
-        return rep.expect(kind, reply)
+    def ask(self, command: cmd.Command, reply_type: type[R]) -> R:
+        """Execute one command; its reply must be of a type."""
+        if self._watch is None:
+            (reply,) = self.batch(command)
+        else:
+            reply = self._watch.execute(command, self.now)
+        return rep.expect(reply_type, reply)
 
     # Commands that change. Each returns its outcomes, and sets `wake`.
 

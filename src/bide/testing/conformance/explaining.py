@@ -95,7 +95,7 @@ class LimitReportCases:
         (lease,) = driver.hold()
         driver.explains("a2", limited=Limited("limit", 2, 2))
         driver.ack(lease)
-        driver.wait(10).claim(0)  # the lease of a1 is over
+        driver.wait(10).claim(0)  # the lease of a1 is over: the claim notices that
         rate = Limited("group_rate", 60_000_000, 0, START + 59_990)
         driver.wait(1_000).explains("a2", limited=rate, ahead=1)
         driver.explains("a1", ahead=0)

@@ -34,13 +34,13 @@ class LimitCases:
         driver.ack(b1)
         assert (driver.take(), driver.take()) == (["-1"], [])
 
-    def test_leases_of_another_queue_make_no_room(self, driver: Driver) -> None:
+    def test_an_ack_in_another_queue_makes_no_room(self, driver: Driver) -> None:
         other = driver.apart("other")
         limited(other, "a1", limit=1)
         limited(driver, "a1 a2", limit=1)
         assert driver.take(lease=100) == ["a1"]
         other.ack(*other.hold())
-        assert driver.claim().next == 100
+        assert driver.claim().next == 100  # only when the lease of a1 ends, not now
 
     def test_a_group_without_messages_is_no_reason_to_claim(self, driver: Driver) -> None:
         limited(driver, "b1 b2 c1 a1", group_limit=1)
@@ -51,17 +51,18 @@ class LimitCases:
 
     def test_the_limit_of_a_group_binds_each_group(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 -1 -2 -3 -4", group_limit=2)
-        held = {lease.id: lease for lease in driver.hold()}
-        assert held.keys() == {"a1", "a2", "b1", "-1", "-2", "-3", "-4"}
+        lease_by_id = {lease.id: lease for lease in driver.hold()}
+        # All but a3: messages without a group have no limit.
+        assert lease_by_id.keys() == {"a1", "a2", "b1", "-1", "-2", "-3", "-4"}
         put(driver, "b2 b3")
-        assert driver.take() == ["b2"]
-        driver.ack(held["a1"])
+        assert driver.take() == ["b2"]  # with b1 the group is full
+        driver.ack(lease_by_id["a1"])
         assert driver.take() == ["a3"]
 
     def test_deliveries_of_a_group_are_spaced_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 b2 -1 -2 -3", group_rate=interval("5/s"))
         assert set(driver.take()) == {"a1", "b1", "-1", "-2", "-3"}
-        assert driver.claim().next == 190
+        assert driver.claim().next == 190  # 200 ms apart, less the 10 ms that a rate saves up
         assert set(driver.wait(190).take()) == {"a2", "b2"}
         assert driver.wait(199).take() == []
         assert driver.wait(1).take() == ["a3"]
@@ -77,10 +78,10 @@ class LimitCases:
     def test_a_high_rate_saves_up_ten_milliseconds(self, driver: Driver) -> None:
         driver.configure(rate=interval(1_000))
         driver.put(*numbered(40))
-        assert len(driver.take(40)) == 11
+        assert len(driver.take(40)) == 11  # the one of now, and those of 10 ms
         assert driver.claim().next == 1
         assert len(driver.wait(2).take(40)) == 2
-        assert len(driver.wait(HOUR).take(40)) == 11
+        assert len(driver.wait(HOUR).take(40)) == 11  # no more were saved up in an hour
 
     def test_an_empty_group_saves_up_no_faster(self, driver: Driver) -> None:
         driver.configure(group_rate=interval(1_000))
@@ -99,6 +100,7 @@ class LimitCases:
         bare.configure(**limits)
         for id in numbered(300):
             bare.put(id, group=chance.choice(["a", "b", None]), delay=chance.randrange(900))
+        # When messages were delivered: of the queue, of each group, and of those without one.
         served: dict[str, list[int]] = {"all": [], "a": [], "b": [], "-": []}
         for _ in range(150):
             bare.wait(chance.choice([0, 1, 2, 7, 30, 300]))
@@ -109,21 +111,24 @@ class LimitCases:
             if chance.random() < 0.5:
                 bare.ack(*leases(claimed))
         assert len(served["all"]) > 10
-        del served["-"]
+        del served["-"]  # no rate of a group binds them
         for name, times in served.items():
-            us = limits.get("rate" if name == "all" else "group_rate", 0)
+            interval_us = limits.get("rate" if name == "all" else "group_rate", 0)
+            if not interval_us:
+                continue
             for first, start in enumerate(times):
                 for count, end in enumerate(times[first:], 1):
-                    assert not us or count <= ((end - start) * 1000 + CREDIT) // us + 1
+                    span_us = (end - start) * 1000
+                    assert count <= (span_us + CREDIT) // interval_us + 1
 
     def test_new_limits_count_what_is_leased(self, driver: Driver) -> None:
         put(driver, "a1 a2 a3 b1 b2")
-        held = driver.hold(4)
+        held_leases = driver.hold(4)  # without limits: a1, a2, a3 and b1
         driver.configure(limit=4, group_limit=2)
         assert driver.take() == []
-        driver.ack(held[3])
+        driver.ack(held_leases[3])
         assert driver.take() == ["b2"]
-        driver.counts()
+        driver.counts()  # an audit
 
     def test_a_clock_set_back_does_not_keep_a_rate_that_is_lifted(self, bare: Driver) -> None:
         limited(bare, "a1 a2 a3", group_rate=interval("1/m"))
@@ -137,15 +142,15 @@ class LimitCases:
     ) -> None:
         driver = Driver(make_engine())
         limited(driver, "a1 a2 b1 b2 c1 c2", limit=3, group_limit=1, group_rate=interval(1))
-        first = driver.hold(2, lease=HOUR)
+        held_leases = driver.hold(2, lease=HOUR)
         driver.engine.close()
-        again = Driver(reopen(driver.engine))
-        if not again.engine.capabilities.durable:
-            assert again.queues() == []
+        reopened = Driver(reopen(driver.engine))
+        if not reopened.engine.capabilities.durable:
+            assert reopened.queues() == []
             return
-        assert again.take(lease=HOUR) == ["c1"]
-        again.ack(*first)
-        assert again.wait(989).take() == []
-        assert again.wait(1).take() == ["a2", "b2"]
-        assert again.counts().strays == 0
-        again.engine.close()
+        assert reopened.take(lease=HOUR) == ["c1"]
+        reopened.ack(*held_leases)
+        assert reopened.wait(989).take() == []
+        assert reopened.wait(1).take() == ["a2", "b2"]
+        assert reopened.counts().strays == 0
+        reopened.engine.close()

@@ -160,9 +160,9 @@ class PutCases:
             assert driver.reschedule(id, "other", delay=0)[0]
             assert driver.scan() == driver.scan(group=id) == driver.scan("ready") == [id]
             driver.shows(id, group=id)
-            held = driver.hold()
-            assert driver.extend(*held)[0]
-            assert driver.bury(*held)[0]
+            held_leases = driver.hold()
+            assert driver.extend(*held_leases)[0]
+            assert driver.bury(*held_leases)[0]
             assert driver.revive(id)[0]
             assert driver.cancel(id) == [rep.Outcome(id, True, due=START)]
 
@@ -201,15 +201,15 @@ class PutCases:
 
     def test_two_queues_share_nothing(self, driver: Driver) -> None:
         for name, other in (("a", "a2"), ("b", "B"), ("c", "c/c"), ("d", "d."), ("e", "f")):
-            first, beside = driver.apart(name), driver.apart(other)
-            first.put("a", group="g", delay=5)
-            beside.put("a", group="g", data=b"2", priority=9)
-            assert (first.get("a").body, beside.get("a").body) == (1, 2)
-            assert first.take() == []
-            claimed = beside.claim()
+            driver_a, driver_b = driver.apart(name), driver.apart(other)
+            driver_a.put("a", group="g", delay=5)
+            driver_b.put("a", group="g", data=b"2", priority=9)
+            assert (driver_a.get("a").body, driver_b.get("a").body) == (1, 2)
+            assert driver_a.take() == []
+            claimed = driver_b.claim()
             assert [message.queue for message in claimed.messages] == [other]
-            assert not first.ack(*leases(claimed))[0]
-            assert first.cancel_where(group="g").count == 1
-            assert beside.ack(*leases(claimed))[0]
-            assert first.counts().flow == rep.Flow(put=1, cancelled=1)
-            assert beside.counts().flow == rep.Flow(put=1, acked=1)
+            assert not driver_a.ack(*leases(claimed))[0]
+            assert driver_a.cancel_where(group="g").count == 1
+            assert driver_b.ack(*leases(claimed))[0]
+            assert driver_a.counts().flow == rep.Flow(put=1, cancelled=1)
+            assert driver_b.counts().flow == rep.Flow(put=1, acked=1)

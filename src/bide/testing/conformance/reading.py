@@ -36,6 +36,7 @@ class ReadCases:
             sizes = bare.count().sizes
             return sizes.delayed, sizes.ready
 
+        # More than a claim ranks; and a whole hour, since engines may count by the hour.
         many, hour = 1_100, START // HOUR * HOUR + HOUR
         bare.put(*numbered(many, prefix="old"), at=START - 2 * HOUR)
         bare.put("soon", delay=100)

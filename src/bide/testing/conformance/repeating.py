@@ -16,7 +16,14 @@ from bide.testing.conformance.driver import START, Driver, done, ids_of, leases
 
 
 def of(number: int, place: int = 0, *, sender: str = "owner:a", repeated: bool = False) -> Identity:
-    """Return the identity of a command."""
+    """Return the identity of a command.
+
+    Args:
+        number: of the batch, among those of the sender.
+        place: in the batch.
+        sender: who has sent it.
+        repeated: whether it was sent before, and its reply was lost.
+    """
     return Identity(sender, number, place, repeated)
 
 
@@ -32,15 +39,15 @@ class RepetitionCases:
 
     def test_a_repeated_command_is_not_executed_twice(self, sends: "RepeatingSender") -> None:
         put = cmd.Put("q", [Item("a", b"1"), Item("b", b"1")])
-        first = sends(put, of(1))
-        assert done(first.outcomes) == [True, True]
-        assert sends(put, of(1, repeated=True)) == first
+        reply = sends(put, of(1))
+        assert done(reply.outcomes) == [True, True]
+        assert sends(put, of(1, repeated=True)) == reply
         assert sends.driver.counts().flow.put == 2
 
         cancel = cmd.Cancel("q", ["a", "none"])
-        first = sends(cancel, of(2))
-        assert done(first.outcomes) == [True, False]
-        assert sends(cancel, of(2, repeated=True)) == first
+        reply = sends(cancel, of(2))
+        assert done(reply.outcomes) == [True, False]
+        assert sends(cancel, of(2, repeated=True)) == reply
 
     def test_a_message_that_was_acked_meanwhile_is_not_put_again(
         self, sends: "RepeatingSender"
@@ -55,17 +62,19 @@ class RepetitionCases:
         self, sends: "RepeatingSender"
     ) -> None:
         driver = sends.driver
-        held = [driver.lease(name) for name in ("acked", "retried", "buried", "extended", "lost")]
+        held_leases = [
+            driver.lease(name) for name in ("acked", "retried", "buried", "extended", "lost")
+        ]
         driver.put("late", "version", "purged", "grouped", delay=1_000, group="g")
         driver.set_aside("purged")
         (version,) = driver.find("version")
         assert version is not None
         changes: list[tuple[cmd.Command, rep.Reply]] = []
         commands: Sequence[cmd.Command] = [
-            cmd.Ack("q", held[:1]),
-            cmd.RetryCommand("q", held[1:2], delay=5_000),
-            cmd.BuryCommand("q", held[2:3]),
-            cmd.Extend("q", held[3:4], lease=60_000),
+            cmd.Ack("q", held_leases[:1]),
+            cmd.RetryCommand("q", held_leases[1:2], delay=5_000),
+            cmd.BuryCommand("q", held_leases[2:3]),
+            cmd.Extend("q", held_leases[3:4], lease=60_000),
             cmd.Release("q", ["lost"]),
             cmd.Reschedule("q", ["late"], delay=9_000),
             cmd.Edit("q", ["version"], priority=7, if_version=version.version),
@@ -125,12 +134,14 @@ class RepetitionCases:
         put = cmd.Put("q", [Item("a", b"1")])
         commands: list[cmd.Command] = [put, put, cmd.Find("q", ["a"])]
         identities = [of(7), of(1, sender="owner:b"), None]
-        first, second, _ = sends.driver.engine.execute(commands, sends.driver.now, identities)
-        assert isinstance(first, rep.Outcomes)
-        assert isinstance(second, rep.Outcomes)
-        assert (done(first.outcomes), done(second.outcomes)) == ([True], [False])
-        assert sends(put, of(7, repeated=True)) == first
-        assert sends(put, of(1, sender="owner:b", repeated=True)) == second
+        first_reply, second_reply, _ = sends.driver.engine.execute(
+            commands, sends.driver.now, identities
+        )
+        assert isinstance(first_reply, rep.Outcomes)
+        assert isinstance(second_reply, rep.Outcomes)
+        assert (done(first_reply.outcomes), done(second_reply.outcomes)) == ([True], [False])
+        assert sends(put, of(7, repeated=True)) == first_reply
+        assert sends(put, of(1, sender="owner:b", repeated=True)) == second_reply
         with pytest.raises(OutcomeUnknown):
             sends(put, of(1, sender="owner:c", repeated=True))
 
@@ -139,22 +150,22 @@ class RepetitionCases:
         identities = [of(1), of(1, sender="owner:new", repeated=True), of(1, 1)]
         with pytest.raises(PartlyDone) as partly:
             sends.driver.engine.execute(puts, sends.driver.now, identities)
-        first, unknown, last = partly.value.outcomes
-        assert isinstance(first, rep.Outcomes)
-        assert isinstance(last, rep.Outcomes)
-        assert isinstance(unknown, OutcomeUnknown)
+        first_reply, error, last_reply = partly.value.outcomes
+        assert isinstance(first_reply, rep.Outcomes)
+        assert isinstance(last_reply, rep.Outcomes)
+        assert isinstance(error, OutcomeUnknown)
         assert sorted(sends.driver.scan()) == ["a", "c"]
 
     def test_a_repeated_claim_returns_what_it_still_holds(self, sends: "RepeatingSender") -> None:
         driver = sends.driver
         driver.put("a", "b", "c", "d")
         claim = cmd.Claim("q", 3, 1_000, "w1")
-        first = sends(claim, of(1))
-        assert ids_of(first) == ["a", "b", "c"]
-        driver.ack(leases(first)[1])
-        again = sends(claim, of(1, repeated=True))
-        assert (ids_of(again), again.token) == (["a", "c"], first.token)
-        assert [message.attempt for message in again.messages] == [1, 1]
+        first_reply = sends(claim, of(1))
+        assert ids_of(first_reply) == ["a", "b", "c"]
+        driver.ack(leases(first_reply)[1])
+        repeated_reply = sends(claim, of(1, repeated=True))
+        assert (ids_of(repeated_reply), repeated_reply.token) == (["a", "c"], first_reply.token)
+        assert [message.attempt for message in repeated_reply.messages] == [1, 1]
         assert driver.wait(2_000).take() == ["a", "c", "d"]
         assert ids_of(sends(claim, of(1, repeated=True))) == []
 
@@ -171,10 +182,10 @@ class RepetitionCases:
         self, sends: "RepeatingSender"
     ) -> None:
         sends.driver.configure(history=10_000)
-        held = sends.driver.lease("a")
+        lease = sends.driver.lease("a")
         watch = cmd.History("q", "a", watch=True)
         assert sends(watch, of(1)).state == "leased"
-        sends.driver.ack(held)
+        sends.driver.ack(lease)
         assert [end.how for end in sends(watch, of(1)).ends] == ["acked"]
 
     def test_what_is_refused_is_not_remembered(self, sends: "RepeatingSender") -> None:
@@ -212,6 +223,6 @@ class RepeatingSender:
         self.driver = driver
 
     def __call__(self, command: cmd.Command, identity: Identity):  # type: ignore[no-untyped-def]
-        """Execute a command; return its reply, of the kind of the command."""
+        """Execute a command; return its reply, which is of the type that the command has."""
         (reply,) = self.driver.engine.execute([command], self.driver.now, [identity])
         return reply

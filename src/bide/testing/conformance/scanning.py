@@ -13,6 +13,8 @@ from bide.model.limits import MAX_RETURNED
 from bide.testing.conformance.driver import HOUR, START, Driver, ids_of, numbered
 
 IDS = [f"m{number}" for number in range(10)]
+
+# Some are there twice, so that they come more often.
 MOVES = (
     "claim",
     "claim",
@@ -43,6 +45,7 @@ class ScanMover:
         self.driver = driver
         self.chance = chance
         self.held: dict[str, Lease] = {}
+        """The last lease of each message that was claimed; it may be over."""
         for id in IDS:
             driver.put(id, at=self._due(), priority=chance.choice([0, 0, 200]))
         self.claim()
@@ -60,7 +63,7 @@ class ScanMover:
     def move(self) -> set[str]:
         """Do something, and return the ids of the messages that it may have moved."""
         driver, chance, id = self.driver, self.chance, self.chance.choice(IDS)
-        held, lease = chance.choice(sorted(self.held.items()))
+        held_id, lease = chance.choice(sorted(self.held.items()))
         match chance.choice(MOVES):
             case "claim":
                 return self.claim()
@@ -77,9 +80,9 @@ class ScanMover:
             case "replace":
                 driver.replace(id, at=self._due())
             case "follow":
-                driver.replace(held, delay=1, latest=HOUR // 4)
+                driver.replace(held_id, delay=1, latest=HOUR // 4)
                 driver.ack(lease)
-                return {held}
+                return {held_id}
             case "die":
                 driver.set_aside(id)
             case "revive":
@@ -87,10 +90,10 @@ class ScanMover:
                 return set(IDS)
             case "extend":
                 driver.extend(lease, lease=chance.choice([20, HOUR]))
-                return {held}
+                return {held_id}
             case "retry":
                 driver.retry(lease, delay=chance.randrange(HOUR // 4))
-                return {held}
+                return {held_id}
         return {id}
 
 
@@ -102,7 +105,9 @@ class ScanCases:
         for seed in range(40):
             chance, own_driver = Random(seed), Driver(driver.engine, f"q{seed}", watched=False)
             mover = ScanMover(own_driver, chance)
-            cursor, seen, moved = None, Counter[str](), set[str]()
+            cursor = None
+            seen = Counter[str]()  # how often each message was read
+            moved = set[str]()  # which may have been moved since the scan began
             if where is not None:
                 own_driver.put("early", "late", at=START + 2 * HOUR)
             while True:
@@ -112,6 +117,7 @@ class ScanCases:
                 if (cursor := page.cursor) is None:
                     break
                 moved |= mover.move()
+                # These return all the time, to where the scan does not look.
                 own_driver.revive("early")
                 own_driver.reschedule("early", at=START - 2 * HOUR)
                 own_driver.set_aside("early")  # no worker gets it
@@ -125,6 +131,7 @@ class ScanCases:
     def test_a_scan_reads_all_if_more_moves_than_a_store_remembers(self, bare: Driver) -> None:
         ids = numbered(MAX_RETURNED + 1)
         parts = [ids[first : first + 500] for first in range(0, len(ids), 500)]
+        # The same in another queue, which must not matter. The lease is the one of `bare`.
         for driver in (Driver(bare.engine, "other", watched=False), bare):
             driver.put("first", "second", at=START)
             (lease, _) = driver.hold(2, HOUR)
@@ -169,23 +176,23 @@ class ScanCases:
         driver.put("late", at=START)
         driver.set_aside("late")
         driver.put("a", "b", "c", "early", at=START + 1)
-        first = driver.page(where=TWO_HOURS, limit=2)
+        first_page = driver.page(where=TWO_HOURS, limit=2)
         driver.reschedule("early", at=START - 2 * HOUR)
         driver.revive("late", delay=2 * HOUR)
-        rest = driver.page(None, first.cursor, where=TWO_HOURS)
-        assert (ids_of(first), ids_of(rest)) == (["a", "b"], ["c"])
+        second_page = driver.page(None, first_page.cursor, where=TWO_HOURS)
+        assert (ids_of(first_page), ids_of(second_page)) == (["a", "b"], ["c"])
 
     def test_an_extended_lease_is_no_return_nor_is_one_in_another_queue(
         self, driver: Driver
     ) -> None:
-        held, other = driver.lease("held", at=START), driver.apart("other")
+        lease, other = driver.lease("held", at=START), driver.apart("other")
         driver.put("a", "b", "c", at=START + 1)
         other.put("a", at=START + 1)
-        first = driver.page(where=TWO_HOURS, limit=2)
-        driver.extend(held, lease=HOUR)
+        first_page = driver.page(where=TWO_HOURS, limit=2)
+        driver.extend(lease, lease=HOUR)
         other.reschedule("a", at=START)
-        rest = driver.page(None, first.cursor, where=TWO_HOURS)
-        assert (ids_of(first), ids_of(rest)) == (["a", "b"], ["c", "held"])
+        second_page = driver.page(None, first_page.cursor, where=TWO_HOURS)
+        assert (ids_of(first_page), ids_of(second_page)) == (["a", "b"], ["c", "held"])
 
     def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
         ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%", "\ud7ffx", "\ue000", "\U0010ffff"]
@@ -212,23 +219,23 @@ class ScanCases:
 
     def test_a_message_that_returned_several_times_is_read_once_more(self, driver: Driver) -> None:
         driver.put(*IDS, at=START + 1_000)
-        first = driver.page(where=TWO_HOURS, limit=5)
-        moved = ids_of(first)[0]
+        first_page = driver.page(where=TWO_HOURS, limit=5)
+        moved_id = ids_of(first_page)[0]
         for _ in range(5):
-            driver.reschedule(moved, at=START + 1_000)
-        second = driver.page(None, first.cursor, where=TWO_HOURS)
-        assert ids_of(second).count(moved) <= 1
+            driver.reschedule(moved_id, at=START + 1_000)
+        second_page = driver.page(None, first_page.cursor, where=TWO_HOURS)
+        assert ids_of(second_page).count(moved_id) <= 1
 
     def test_a_scan_yields_each_message_once_while_others_come_and_go(self, driver: Driver) -> None:
         driver.put(*IDS, delay=5)
-        first = driver.page(limit=4)
-        names = sorted(ids_of(first))
-        rest = [id for id in IDS if id not in names]
-        driver.cancel(*names[:2])
-        driver.reschedule(rest[0], names[2], delay=0)
+        first_page = driver.page(limit=4)
+        read_ids = sorted(ids_of(first_page))
+        unread_ids = [id for id in IDS if id not in read_ids]
+        driver.cancel(*read_ids[:2])
+        driver.reschedule(unread_ids[0], read_ids[2], delay=0)
         driver.take(1)
-        second = driver.page(cursor=first.cursor, limit=100)
-        assert (sorted(ids_of(second)), second.cursor) == (rest, None)
+        second_page = driver.page(cursor=first_page.cursor, limit=100)
+        assert (sorted(ids_of(second_page)), second_page.cursor) == (unread_ids, None)
 
     def test_an_invalid_cursor_is_refused(self, driver: Driver) -> None:
         driver.put("a")

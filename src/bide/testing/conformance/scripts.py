@@ -37,7 +37,8 @@ class Player:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.watch = StoreWatch(engine)
-        self._given = {queue: [cmd.Lease("a", 0)] for queue in QUEUES}
+        self._leases = {queue: [cmd.Lease("a", 0)] for queue in QUEUES}
+        """All leases that were given, by queue, oldest first; before them one that is no lease."""
 
     def batch(self, ops: Sequence[cmd.Command], now: int) -> list[Reply]:
         """Execute a step as one batch."""
@@ -55,44 +56,59 @@ class Player:
         """Return what is to be compared of replies, and remember their leases."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Claimed) and reply.messages:
-                given = self._given[command.queue]
-                assert reply.token > given[-1].token, "a token did not grow"
-                given += leases(reply)
+                given_leases = self._leases[command.queue]
+                assert reply.token > given_leases[-1].token, "a token did not grow"
+                given_leases += leases(reply)
         return [plain(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
     def _resolve(self, op: Any, now: int) -> Any:
-        """Return the command that a step of a script means for this engine."""
-        known: dict[str, Any] = {}
-        if held := getattr(op, "leases", ()):
-            named = [self._lease(op.queue, lease.token, lease.id) for lease in held]
-            last = {lease.id: lease for lease in named}
+        """Return the command that a step of a script means for this engine.
+
+        A script names leases, versions and due times by what they are; see `drawing`.
+        """
+        fields: dict[str, Any] = {}
+        if drawn_leases := getattr(op, "leases", ()):
+            leases_of_step = [
+                self._lease(op.queue, lease.token, lease.id) for lease in drawn_leases
+            ]
+            last_by_id = {lease.id: lease for lease in leases_of_step}
             # Not by the tokens: those of one engine may be equal where another's are not.
-            twice = len(held) == 2 and held[0] == held[1]
-            known["leases"] = named if twice else list(last.values())
-            for name in ("results", "progress"):
+            is_twice = len(drawn_leases) == 2 and drawn_leases[0] == drawn_leases[1]
+            fields["leases"] = leases_of_step if is_twice else list(last_by_id.values())
+            for name in ("results", "progress"):  # one for each lease
                 if values := getattr(op, name, ()):
-                    known[name] = values[: len(known["leases"])]
+                    fields[name] = values[: len(fields["leases"])]
         wanted = {name: getattr(op, name, None) for name in ("if_due", "if_version", "versions")}
         if any(wanted.values()):
             messages = at(self._engine, op.queue, now).find(*drawing.names_of(op))
-            seen = [message.version if message else NONE for message in messages]
+            current = [message.version if message else NONE for message in messages]
             if wanted["if_due"] == drawing.SEEN_DUE:
-                known["if_due"] = next((message.due for message in messages if message), START)
+                fields["if_due"] = next((message.due for message in messages if message), START)
             if wanted["if_version"] == drawing.SEEN:
-                known["if_version"] = next(iter(seen), NONE)
+                fields["if_version"] = next(iter(current), NONE)
             if versions := wanted["versions"]:
-                both = zip(versions, seen, strict=True)
-                known["versions"] = [
-                    now if version == drawing.SEEN else version for version, now in both
+                fields["versions"] = [
+                    current_version if version == drawing.SEEN else version
+                    for version, current_version in zip(versions, current, strict=True)
                 ]
-        return replace(op, **known)
+        return replace(op, **fields)
 
-    def _lease(self, queue: str, before: int, which: str) -> cmd.Lease:
-        given = self._given[queue]
-        lease = given[max(0, len(given) - 1 - before)]
-        if which == "stale":
-            return cmd.Lease(lease.id, lease.token - 1)
-        return cmd.Lease(lease.id, given[-1].token) if which == "another's" else lease
+    def _lease(self, queue: str, age: int, kind: str) -> cmd.Lease:
+        """Return a lease that a script names.
+
+        Args:
+            queue: the queue.
+            age: how many were given after it.
+            kind: "right"; "stale": with an older token; "another's": with the newest token.
+        """
+        given_leases = self._leases[queue]
+        lease = given_leases[max(0, len(given_leases) - 1 - age)]
+        match kind:
+            case "stale":
+                return cmd.Lease(lease.id, lease.token - 1)
+            case "another's":
+                return cmd.Lease(lease.id, given_leases[-1].token)
+        return lease
 
 
 def plain(command: cmd.Command, reply: Reply) -> Reply:
@@ -113,24 +129,25 @@ def at(engine: Engine, queue: str, now: int) -> Driver:
 
 
 def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
-    """Return all that commands can read of a queue."""
+    """Return all that commands can read of a queue, by a name of what was read."""
     driver = at(engine, queue, now)
-    seen: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for state in (*STATES, "next", None):
+        # Small pages, so that scans go on from cursors.
         messages = driver.messages(state, limit=3, max_bytes=drawing.BUDGETS[0])
-        seen[str(state)] = messages if state in SORTED else by_id(messages)
+        contents[str(state)] = messages if state in SORTED else by_id(messages)
     for group in drawing.GROUPS:
-        seen[f"group {group}"] = by_id(driver.messages(where=cmd.Where(group=group), limit=2))
-    seen["later"] = by_id(driver.messages(where=cmd.Where(after=now - 5), limit=2))
-    assert by_id(dump(engine, queue, now).values()) == seen["None"]
+        contents[f"group {group}"] = by_id(driver.messages(where=cmd.Where(group=group), limit=2))
+    contents["later"] = by_id(driver.messages(where=cmd.Where(after=now - 5), limit=2))
+    assert by_id(dump(engine, queue, now).values()) == contents["None"]
     reads: list[cmd.Command]
     reads = [
         cmd.ForecastCommand(queue, HOUR, 4),
         cmd.Queues(""),
         *(cmd.History(queue, id) for id in IDS),
     ]
-    seen["reads"] = driver.batch(*reads)
-    return seen
+    contents["reads"] = driver.batch(*reads)
+    return contents
 
 
 def by_id(messages: Iterable[Message]) -> list[Message]:
@@ -151,42 +168,62 @@ def clear(engine: Engine, queue: str, now: int) -> None:
 
 
 def compare(engine: Engine, script: Script) -> None:
-    """Play a script on a new engine and on the memory engine; the replies must be the same."""
-    oracle = MemoryEngine()
-    subject, example = Player(engine), Player(oracle)
+    """Play a script on a new engine and on the memory engine; the replies must be the same.
+
+    Raises:
+        AssertionError: a reply differs, or what can be read of a queue.
+        Exception: what an engine raises.
+    """
+    memory = MemoryEngine()
+    player, memory_player = Player(engine), Player(memory)
     now = START
-    for number, (step, ops) in enumerate(script):
-        now += step
+    for number, (elapsed, ops) in enumerate(script):
+        now += elapsed
         # A batch is its commands one after the other, so every other step goes singly.
-        play = subject.singly if number % 2 else subject.batch
-        wanted = example.singly(ops, now, watched=True)
-        for op, reply, right in zip(ops, play(ops, now), wanted, strict=True):
-            assert reply == right, f"step {number} has another reply to {op}"
+        play = player.singly if number % 2 else player.batch
+        expected_replies = memory_player.singly(ops, now, watched=True)
+        for op, reply, expected in zip(ops, play(ops, now), expected_replies, strict=True):
+            assert reply == expected, f"step {number} has another reply to {op}"
         for queue in QUEUES:
-            assert audit(engine, queue, now) == audit(oracle, queue, now)
+            assert audit(engine, queue, now) == audit(memory, queue, now)
     for queue in QUEUES:
-        assert dumped(engine, queue, now) == dumped(oracle, queue, now)
+        assert dumped(engine, queue, now) == dumped(memory, queue, now)
     for queue in QUEUES:
         clear(engine, queue, now)
 
 
 def shortened(script: Script, fails: Callable[[Script], bool]) -> Script:
-    """Return a script without the steps and commands without which it still fails."""
-    for number, (step, ops) in enumerate(script):
-        for removed in (ops, *([op] for op in ops)):
-            fewer = [
-                command for command in script[number][1] if all(command is not op for op in removed)
-            ]
-            shorter = [*script[:number], (step, fewer), *script[number + 1 :]]
-            if fewer != script[number][1] and fails(shorter):
+    """Return a script without the steps and commands without which it still fails.
+
+    Args:
+        script: one that fails.
+        fails: tells whether another one does.
+    """
+    for number, (elapsed, ops) in enumerate(script):
+        for removed in (ops, *([op] for op in ops)):  # all of the step; then each alone
+            _, current_ops = script[number]  # those that were not removed yet
+            # By identity: a step may have two equal commands.
+            fewer = [op for op in current_ops if all(op is not other for other in removed)]
+            # The step stays, without commands: time moves on in it.
+            shorter = [*script[:number], (elapsed, fewer), *script[number + 1 :]]
+            if fewer != current_ops and fails(shorter):
                 script = shorter
     return script
 
 
 def search(make_engine: Callable[[], Engine], draw: Draw[Script], examples: int) -> None:
-    """Compare engines with the memory engine by random scripts; show a short one that fails."""
+    """Compare engines with the memory engine by random scripts; show a short one that fails.
 
-    def play(script: Script) -> Exception | None:
+    Args:
+        make_engine: opens a new, empty store.
+        draw: draws a script.
+        examples: how many scripts.
+
+    Raises:
+        Exception: what a script fails with.
+    """
+
+    def failure_of(script: Script) -> Exception | None:
         with closing(make_engine()) as engine:
             try:
                 compare(engine, script)
@@ -196,12 +233,17 @@ def search(make_engine: Callable[[], Engine], draw: Draw[Script], examples: int)
 
     for seed in range(FIRST, FIRST + examples):
         script = draw(Random(seed))
-        error = play(script)
+        error = failure_of(script)
         if error is not None:
-            script = shortened(script, lambda shorter: play(shorter) is not None)
-            shown = [step for step in to_builtins(script, builtin_types=(bytes,)) if step[1]]
-            print(f"The script of seed {seed}, shortened: {shown}".replace(str(LARGE), "LARGE"))  # noqa: T201
-            raise play(script) or error
+            script = shortened(script, lambda shorter: failure_of(shorter) is not None)
+            steps_with_commands = [
+                (elapsed, ops)
+                for elapsed, ops in to_builtins(script, builtin_types=(bytes,))
+                if ops
+            ]
+            text = f"The script of seed {seed}, shortened: {steps_with_commands}"
+            print(text.replace(str(LARGE), "LARGE"))  # noqa: T201
+            raise failure_of(script) or error
 
 
 class ScriptCases:

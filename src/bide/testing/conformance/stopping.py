@@ -20,7 +20,7 @@ class StopCases:
     """What `Cancel.running` and reports promise."""
 
     def test_a_worker_is_asked_to_stop(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         assert driver.cancel("a") == [driver.refusal("a")]
         assert driver.shows("a").stopping is None
         expected = replace(driver.refusal("a"), state="stopping")
@@ -29,16 +29,16 @@ class StopCases:
         driver.explains("a", state="leased", stopping="ann")
         assert driver.cancel("a", running=True, actor="bob") == [expected]
         assert driver.shows("a").stopping == "ann"
-        (outcome,) = driver.extend(held, lease=2_000)
+        (outcome,) = driver.extend(lease, lease=2_000)
         assert (outcome.done, outcome.state, outcome.until) == (True, "stopping", START + 2_000)
         assert driver.shows("a", until=START + 2_000).stopping == "ann"
         assert driver.counts().sizes.leased == 1
 
     def test_without_an_actor_nobody_is_named(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         stop(driver, "a")
         assert driver.get("a").stopping == ""
-        driver.retry(held)
+        driver.retry(lease)
         assert [end.by for end in driver.ends("a")] == [None]
 
     def test_what_waits_is_cancelled_at_once(self, driver: Driver) -> None:
@@ -76,17 +76,17 @@ class StopCases:
         assert (flow.cancelled, flow.lapsed, flow.retried, flow.died) == (5, 1, 0, 0)
 
     def test_an_ack_in_time_counts(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         stop(driver, "a")
-        assert done(driver.ack(held)) == [True]
+        assert done(driver.ack(lease)) == [True]
         assert [end.how for end in driver.ends("a")] == ["acked"]
         flow = driver.counts().flow
         assert (flow.acked, flow.cancelled) == (1, 0)
 
     def test_after_the_lease_no_ack_counts(self, driver: Driver) -> None:
-        held = driver.lease("a", attempts=5)
+        lease = driver.lease("a", attempts=5)
         stop(driver, "a")
-        assert done(driver.wait(1_000).ack(held)) == [False]
+        assert done(driver.wait(1_000).ack(lease)) == [False]
         assert [end.how for end in driver.ends("a")] == ["cancelled"]
         assert driver.counts().flow.cancelled == 1
 
@@ -103,11 +103,11 @@ class StopCases:
         assert driver.counts().flow.cancelled == 2
 
     def test_another_claim_of_the_id_is_not_stopped(self, driver: Driver) -> None:
-        held = driver.lease("a")
-        driver.retry(held)
+        lease = driver.lease("a")
+        driver.retry(lease)
         (again,) = driver.hold()
         stop(driver, "a")
-        assert done(driver.extend(held)) == [False]
+        assert done(driver.extend(lease)) == [False]
         assert [outcome.state for outcome in driver.extend(again)] == ["stopping"]
 
     def test_every_queue_remembers_for_a_while_how_it_ended(self, driver: Driver) -> None:
@@ -122,18 +122,18 @@ class StopCases:
         assert driver.stored() == 0
 
     def test_a_successor_is_removed(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         driver.replace("a", data=b"2", latest=HOUR)
         stop(driver, "a")
         assert driver.get("a").successor is None
-        driver.retry(held)
+        driver.retry(lease)
         assert driver.state("a") is None
 
     def test_a_successor_of_what_is_stopping_takes_its_place(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         stop(driver, "a")
         driver.replace("a", data=b"2", delay=5, latest=HOUR)
-        driver.bury(held)
+        driver.bury(lease)
         assert driver.shows("a", state="delayed", data=b"2").stopping is None
         flow = driver.counts().flow
         assert (flow.put, flow.cancelled, flow.died) == (2, 1, 0)
@@ -170,26 +170,26 @@ class StopCases:
 
     def test_in_a_limited_queue_its_place_is_free_again(self, driver: Driver) -> None:
         driver.configure(limit=1)
-        held = driver.lease("a")
+        lease = driver.lease("a")
         driver.put("b")
         stop(driver, "a")
         assert driver.take() == []
-        driver.retry(held)
+        driver.retry(lease)
         assert driver.take() == ["b"]
 
     # Reports.
 
     def test_a_worker_reports_how_far_it_has_come(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         until = driver.get("a").until
         assert driver.get("a").progress is None
-        assert done(driver.wait(5).report(held, done=40)) == [True]
+        assert done(driver.wait(5).report(lease, done=40)) == [True]
         first = Progress(40, 100, "rows", START + 5)
         assert driver.shows("a", state="leased", until=until).progress == first
         driver.explains("a", progress=first, extended=0)
-        assert done(driver.wait(5).report(held, lease=2_000, done=50)) == [True]
+        assert done(driver.wait(5).report(lease, lease=2_000, done=50)) == [True]
         driver.shows("a", progress=replace(first, done=50, moment=START + 10), until=START + 2_010)
-        driver.extend(held)
+        driver.extend(lease)
         assert driver.shows("a").progress == replace(first, done=50, moment=START + 10)
         assert [message.progress for message in driver.messages("leased")] == [
             replace(first, done=50, moment=START + 10)
@@ -197,21 +197,21 @@ class StopCases:
         driver.explains("a", extended=2)
 
     def test_a_report_ends_with_its_lease(self, driver: Driver) -> None:
-        held = driver.lease("a")
-        driver.report(held, done=40)
-        driver.retry(held)
+        lease = driver.lease("a")
+        driver.report(lease, done=40)
+        driver.retry(lease)
         assert driver.get("a").progress is None
-        (held,) = driver.hold()
+        (lease,) = driver.hold()
         assert driver.get("a").progress is None
-        driver.report(held, done=40)
+        driver.report(lease, done=40)
         assert driver.wait(1_000).take() == ["a"]
         assert driver.get("a").progress is None
-        assert done(driver.report(held, done=50)) == [False]
+        assert done(driver.report(lease, done=50)) == [False]
 
     def test_a_report_tells_the_worker_to_stop(self, driver: Driver) -> None:
-        held = driver.lease("a")
+        lease = driver.lease("a")
         stop(driver, "a")
-        assert [outcome.state for outcome in driver.report(held, done=40)] == ["stopping"]
+        assert [outcome.state for outcome in driver.report(lease, done=40)] == ["stopping"]
         assert driver.get("a").stopping == ""
 
     def test_reports_of_several(self, driver: Driver) -> None:

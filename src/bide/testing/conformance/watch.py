@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,14 +15,18 @@ from bide.model.replies import Counts, Outcomes, Page, Reply, expect
 R = TypeVar("R", bound=Reply)
 
 EVERYTHING = 100_000
+"""How many messages a queue of a test may have."""
 
-_KNOWN = {(t.cause, t.before, t.after): t for t in TRANSITIONS}
+_KNOWN = {
+    (transition.cause, transition.before, transition.after): transition
+    for transition in TRANSITIONS
+}
 
 
-def reply_of(engine: Engine, command: cmd.Command, kind: type[R], now: int) -> R:
-    """Execute one command, and return its reply, which must be of a kind."""
+def reply_of(engine: Engine, command: cmd.Command, reply_type: type[R], now: int) -> R:
+    """Execute one command, and return its reply, which must be of a type."""
     (reply,) = engine.execute([command], now)
-    return expect(kind, reply)
+    return expect(reply_type, reply)
 
 
 def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
@@ -39,6 +43,7 @@ def audit(engine: Engine, queue: str, now: int) -> Counts:
     counts = reply_of(engine, cmd.Count(queue, recount=True), Counts, now)
     assert counts.recount == counts.sizes, "the counters are not what a recount finds"
     assert counts.strays == 0, "a message is in no state, or in two"
+    # Each message that was put has left the queue, or is in it.
     assert counts.flow.put == counts.flow.gone + counts.sizes.total, "conservation"
     return counts
 
@@ -55,6 +60,7 @@ class StoreWatch:
         self.seen: set[Transition] = set()
         """Every transition that has happened."""
         self._last: dict[str, dict[str, Message]] = {}
+        """The messages of each queue after the last command that changed something."""
 
     def execute(self, command: cmd.Command, now: int) -> Reply:
         """Execute a command; one that changes something is checked.
@@ -68,87 +74,126 @@ class StoreWatch:
             return self.engine.execute([command], now)[0]
         queue = command.queue
         before = dump(self.engine, queue, now)
-        for id, message in before.items():
-            old = self._last.get(queue, {}).get(id)
-            if old is not None and old.state != message.state:
-                self._see("time", old.state, message.state)
-        first = audit(self.engine, queue, now)  # its `keep` decides what is forgotten
+        self._see_time_pass(queue, before)
+        counts_before = audit(self.engine, queue, now)
         (reply,) = self.engine.execute([command], now)
         after = self._last[queue] = dump(self.engine, queue, now)
-        counts = audit(self.engine, queue, now)
+        counts_after = audit(self.engine, queue, now)
         if not isinstance(command, (cmd.Put, cmd.Edit, cmd.Reschedule)):
             for id in before.keys() & after.keys():
-                follows = before[id].successor is not None and after[id].successor is None
-                same = before[id].version == after[id].version
-                assert same or follows, f"{command} changed the version of {id}"
-        moved: Counter[str] = Counter()
-        stored: set[str] = set()
-        if isinstance(command, cmd.Put) and isinstance(reply, Outcomes):
-            stored = {outcome.id for outcome in reply.outcomes if outcome.done}
+                followed = before[id].successor is not None and after[id].successor is None
+                is_same = before[id].version == after[id].version
+                assert is_same or followed, f"{command} changed the version of {id}"
         if _distinct(command):
+            expected: Counter[str] = Counter()
+            stored: set[str] = set()
+            if isinstance(command, cmd.Put) and isinstance(reply, Outcomes):
+                stored = {outcome.id for outcome in reply.outcomes if outcome.done}
             for id in sorted(before.keys() | after.keys()):
                 old, new = before.get(id), after.get(id)
                 if old != new or id in stored:  # it may be replaced by an equal one
-                    for step in _steps(command, old, new, first.keep, now, stored=id in stored):
-                        moved.update(self._see(*step).counts)
-            flow, later = msgspec.structs.asdict(first.flow), msgspec.structs.asdict(counts.flow)
-            counted = +Counter({name: later[name] - flow[name] for name in later})
-            assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
+                    # The `keep` from before the command decides what it forgets.
+                    for step in _steps(
+                        command, old, new, counts_before.keep, now, stored=id in stored
+                    ):
+                        expected.update(self._see(step).counts)
+            flow_before = msgspec.structs.asdict(counts_before.flow)
+            flow_after = msgspec.structs.asdict(counts_after.flow)
+            # The plus sign leaves out the counters that did not change.
+            counted = +Counter({name: flow_after[name] - flow_before[name] for name in flow_after})
+            assert counted == expected, f"{command} counted {counted}, its changes are {expected}"
         return reply
 
-    def _see(self, cause: str, before: State | None, after: State | None) -> Transition:
+    def _see_time_pass(self, queue: str, messages: dict[str, Message]) -> None:
+        """Check what time alone has changed since the last command: delayed to ready."""
+        for id, message in messages.items():
+            last = self._last.get(queue, {}).get(id)
+            if last is not None and last.state != message.state:
+                self._see(_Step("time", last.state, message.state))
+
+    def _see(self, step: "_Step") -> Transition:
+        """Return the transition of a step, and note that it has happened.
+
+        Raises:
+            AssertionError: the lifecycle has none.
+        """
+        cause, before, after = step
         transition = _KNOWN.get((cause, before, after))
         assert transition is not None, f"{cause} led from {before} to {after}: not in the lifecycle"
         self.seen.add(transition)
         return transition
 
 
-_Step = tuple[str, State | None, State | None]
+class _Step(NamedTuple):
+    """A change of one message's state; `None`: it is not in the queue."""
+
+    cause: str
+    before: State | None
+    after: State | None
 
 
 def _steps(
-    op: cmd.Command, old: Message | None, new: Message | None, keep: int, now: int, *, stored: bool
+    command: cmd.Command,
+    old: Message | None,
+    new: Message | None,
+    keep: int,
+    now: int,
+    *,
+    stored: bool,
 ) -> Iterator[_Step]:
-    """Return the steps by which a command changed a message, which it may have `stored`."""
-    state, after = (None if message is None else message.state for message in (old, new))
-    item = None if old is None else old.successor
-    by_time = False
+    """Yield the steps by which a command changed a message.
+
+    Args:
+        command: the command. What is over by now ends first: a lease, or the time for which a
+            message is kept.
+        old: the message before it; `None`: it was not there.
+        new: the message after it; `None`: it is not there.
+        keep: for how many milliseconds the queue keeps acked messages.
+        now: the time of the command.
+        stored: whether the command has put it, which it may do without a difference.
+    """
+    state = None if old is None else old.state
+    state_after = None if new is None else new.state
+    successor = None if old is None else old.successor
+    has_ended_by_time = False
     if old is not None and old.until is not None and old.until <= now:
-        by_time, state = True, "dead" if old.attempt >= old.attempts else "ready"
-        if old.stopping is not None:
+        has_ended_by_time = True
+        state = "dead" if old.attempt >= old.attempts else "ready"
+        if old.stopping is not None:  # its worker was asked to stop: it is cancelled
             state = None
-        yield "lapse", old.state, state
-        if item is not None and item.at is not None:
-            before, state = state, "ready" if item.at <= now else "delayed"
-            item = None
-            yield "succeed", before, state
+        yield _Step("lapse", old.state, state)
+        if successor is not None and successor.at is not None:
+            lapsed, state = state, "ready" if successor.at <= now else "delayed"
+            successor = None
+            yield _Step("succeed", lapsed, state)
     elif old is not None and old.ended is not None and old.state in ("acked", "expired"):
-        kept = keep if old.state == "acked" else max(keep, EXPIRED_KEEP)
-        if old.ended + kept <= now:
-            by_time, state = True, None
-            yield "forget", old.state, None
-    if by_time and state == after and not stored:
-        return
-    kept_lease = isinstance(op, (cmd.Put, cmd.Cancel, cmd.Extend))
-    if old is not None and new is not None and item is not None and not kept_lease:
-        between = _between(op, old)
-        yield _cause(op, state), state, between
-        yield "succeed", between, after
+        kept_for = keep if old.state == "acked" else max(keep, EXPIRED_KEEP)
+        if old.ended + kept_for <= now:
+            has_ended_by_time, state = True, None
+            yield _Step("forget", old.state, None)
+    if has_ended_by_time and state == state_after and not stored:
+        return  # time alone explains the change
+    keeps_lease = isinstance(command, (cmd.Put, cmd.Cancel, cmd.Extend))
+    if old is not None and new is not None and successor is not None and not keeps_lease:
+        between = _between(command, old)
+        yield _Step(_cause(command, state), state, between)
+        yield _Step("succeed", between, state_after)
     else:
-        yield _cause(op, state), state, after
+        yield _Step(_cause(command, state), state, state_after)
 
 
 def _between(command: cmd.Command, old: Message) -> State | None:
     """Return the state of a message whose lease a command ends, before its successor follows."""
     if isinstance(command, cmd.Ack) or old.stopping is not None:
         return None
-    untouched = isinstance(command, cmd.RetryCommand) and command.release
-    if isinstance(command, cmd.BuryCommand) or (old.attempt >= old.attempts and not untouched):
+    is_release = isinstance(command, cmd.RetryCommand) and command.release  # counts no attempt
+    if isinstance(command, cmd.BuryCommand) or (old.attempt >= old.attempts and not is_release):
         return "dead"
     return "delayed" if isinstance(command, cmd.RetryCommand) and command.delay else "ready"
 
 
 def _cause(command: cmd.Command, state: State | None) -> str:
+    """Return what the lifecycle calls a command on a message in a state."""
     if isinstance(command, cmd.Put):
         return "replace" if state is not None else "put"
     if isinstance(command, cmd.RetryCommand) and command.release:
@@ -160,7 +205,7 @@ def _cause(command: cmd.Command, state: State | None) -> str:
 
 def _distinct(command: cmd.Command) -> bool:
     """Whether it names no message twice: only then its changes can be distinguished."""
-    named = [item.id for item in getattr(command, "items", ())]
-    named += getattr(command, "ids", None) or ()
-    named += [lease.id for lease in getattr(command, "leases", ())]
-    return len(set(named)) == len(named)
+    ids = [item.id for item in getattr(command, "items", ())]
+    ids += getattr(command, "ids", None) or ()
+    ids += [lease.id for lease in getattr(command, "leases", ())]
+    return len(set(ids)) == len(ids)
