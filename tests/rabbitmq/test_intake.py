@@ -366,7 +366,7 @@ def test_messages_for_an_exchange_that_is_gone_are_dead_letters(stage: Stage) ->
     async def story() -> None:
         async with stage.intake() as intake:
             await stage.channel.exchange_delete(stage.exchange)
-            intake._checked = float("-inf")
+            intake._checked_at = float("-inf")
             await stage.send(message_id="m1")
             letter = await stage.receive(f"{stage.exchange}.delayed.dead")
             assert "does not exist" in str(letter.headers["bide-reason"])

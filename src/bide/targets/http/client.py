@@ -263,6 +263,11 @@ class HttpClient:
             raise NoAnswer(f"no connection: {_reason(error)}") from error
 
     async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
+        """Connect to one address of an origin.
+
+        Raises:
+            OSError: it does not answer, or TLS could not be agreed on.
+        """
         tls: dict[str, Any] = {}
         if origin.scheme == "https":
             self._tls = self._tls or ssl.create_default_context()

@@ -281,6 +281,11 @@ def check_url(url: str) -> None:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
+    """Check the headers that a subscription adds to requests.
+
+    Raises:
+        InvalidArgument: they are too many, not valid, or bide sets one itself.
+    """
     if len(headers) > MOST_HEADERS:
         raise InvalidArgument(f"headers are {len(headers)}; {MOST_HEADERS} is the most")
     for name, value in headers.items():

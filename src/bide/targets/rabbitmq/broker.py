@@ -328,6 +328,12 @@ class _Transport(TransportFactory):
     async def create(
         self, url: URL, **options: Any
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the streams of a new connection; aiormq calls it.
+
+        Raises:
+            Refused: waiting does not help.
+            OSError: no address answers.
+        """
         provider = options.pop("ssl_context_provider")
         host, port = url.host or "", url.port or 0
         tls: dict[str, Any] = {}

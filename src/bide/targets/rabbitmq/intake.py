@@ -90,14 +90,19 @@ class Intake:
         self.address = address
         self.queue = check_queue(address.queue or address.exchange)
         self.taken = IntakeStats()
+        """What it has done so far."""
         self._access = access
         self._clock = access.clock
-        self._type = queue_type
+        self._queue_type = queue_type
         self._broker = Broker(address, access.clock)
-        self._dead = Publisher(address._replace(exchange=address.exchange + DEAD), access.clock)
+        dead_letters = address._replace(exchange=address.exchange + DEAD)
+        self._dead_letter_publisher = Publisher(dead_letters, access.clock)
         self._unacknowledged = Unacknowledged(self.queue)
-        self._missing = False
-        self._checked = 0.0
+        """Of the current session."""
+        self._target_is_missing = False
+        """Whether the target exchange did not exist at the last check."""
+        self._checked_at = 0.0
+        """When that was, by the monotonic clock."""
 
     @property
     def subscription(self) -> Subscription:
@@ -119,14 +124,14 @@ class Intake:
         """
         exchange = self.address.exchange
         try:
-            await self._look_for_target()
-            if self._missing:
+            await self._check_target()
+            if self._target_is_missing:
                 raise InvalidArgument(
                     f"the exchange {exchange!r} does not exist on {self.address.host}; declare it "
                     "first"
                 )
             channel = await self._broker.channel(confirms=False)
-            await declare_topology(channel, exchange, self._type)
+            await declare_topology(channel, exchange, self._queue_type)
         except ChannelClosed as error:
             raise InvalidArgument(
                 f"{exchange}: {reason_of(error)}; bide needs the right to configure "
@@ -135,14 +140,14 @@ class Intake:
             ) from error
         except Refused as error:
             raise InvalidArgument(str(error)) from error
-        except LOST as error:
+        except LOST as error:  # `run` declares them once the broker is back
             _log.warning("%s: %s", exchange, reason_of(error))
         finally:
             await self.close()
 
     async def run(self) -> None:
         """Take messages until this is cancelled, however often the broker goes away."""
-        logged_at, attempt = float("-inf"), 0
+        logged_at, attempt = float("-inf"), 0  # an attempt is a session, or one that did not begin
         try:
             while True:
                 attempt += 1
@@ -151,7 +156,7 @@ class Intake:
                         await self._session()
                 except (Refused, *LOST) as error:
                     now = self._clock.monotonic()
-                    if self.taken.connected:
+                    if self.taken.connected:  # the session had begun: it is the first failure
                         attempt = 1
                     if attempt == 1 or now - logged_at >= REMIND:
                         logged_at = now
@@ -170,15 +175,20 @@ class Intake:
     async def close(self) -> None:
         """Close its connections."""
         await self._broker.close()
-        await self._dead.close()
+        await self._dead_letter_publisher.close()
 
     async def _session(self) -> None:
-        """Take messages until the channel is closed; whatever was not acknowledged comes again."""
-        await self._look_for_target()
+        """Take messages until the channel is closed; whatever was not acknowledged comes again.
+
+        Raises:
+            Refused: the broker refuses the connection.
+            Exception: one of `LOST`, at the end of the channel.
+        """
+        await self._check_target()
         self._unacknowledged = Unacknowledged(self.queue)
         channel = await self._broker.channel(confirms=False)
         await channel.set_qos(prefetch_count=PREFETCH)
-        queue = await declare_topology(channel, self.address.exchange, self._type)
+        queue = await declare_topology(channel, self.address.exchange, self._queue_type)
         inbox: asyncio.Queue[Any] = asyncio.Queue()  # of messages; `None` is the end
 
         def end(*_: object) -> None:
@@ -192,11 +202,12 @@ class Intake:
         while True:
             try:
                 async with asyncio.timeout(FORGET if self._unacknowledged.over else None):
-                    batch, size = [await inbox.get()], 0
+                    batch = [await inbox.get()]
             except TimeoutError:
                 for forget in self._unacknowledged.forget():
                     await self._ask(channel, Outcomes, forget)
                 continue
+            size = 0
             while batch[-1] is not None and not inbox.empty() and size < BATCH:
                 size += len(batch[-1].body)
                 batch.append(inbox.get_nowait())
@@ -208,90 +219,112 @@ class Intake:
         self, channel: AbstractChannel, batch: Sequence[AbstractIncomingMessage]
     ) -> None:
         """Store a batch, or make dead letters of its messages, and acknowledge it as a whole."""
-        if self._clock.monotonic() - self._checked >= CHECK:
-            await self._look_for_target()
+        if self._clock.monotonic() - self._checked_at >= CHECK:
+            await self._check_target()
         recorded: set[str] = set()
         if any(message.redelivered for message in batch):
             recorded = await self._recorded(channel)
         arrived: list[Arrived] = []
-        again: list[Arrived] = []
+        repeated: list[Arrived] = []
         for message in batch:
-            if self._broker.was_left_out(message):
-                await self._refuse(message, "it cannot be decoded, or is huge", as_it_is=True)
+            arrival = await self._read(message)
+            if arrival is None:
                 continue
-            try:
-                if self._missing:
-                    raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
-                item = item_of(message)
-                arrival = Arrived(message, item, digest_of(message, item))
-                is_again = message.redelivered and arrival.digest in recorded
-                (again if is_again else arrived).append(arrival)
-            except InvalidArgument as error:
-                await self._refuse(message, str(error))
-        for arrival, stored in zip(again, await self._find(channel, again), strict=True):
+            is_repeated = message.redelivered and arrival.digest in recorded
+            (repeated if is_repeated else arrived).append(arrival)
+        for arrival, stored in zip(repeated, await self._find(channel, repeated), strict=True):
             if stored is None or is_same(arrival.item, stored):
                 self.taken.repeated += 1  # it is stored, or was cancelled or published since
             else:
                 # Its id was in use, and it is stored under another one, if any.
                 arrived.append(arrival)
         await self._store(channel, arrived)
-        if unsettled := [message for message in batch if not message.processed]:
-            await unsettled[-1].ack(multiple=True)
+        # Those that became dead letters may be processed already.
+        if unprocessed := [message for message in batch if not message.processed]:
+            await unprocessed[-1].ack(multiple=True)
         await channel.set_qos(prefetch_count=PREFETCH)  # answered after the broker has seen the ack
         self._unacknowledged.acknowledged()
+
+    async def _read(self, message: AbstractIncomingMessage) -> Arrived | None:
+        """Return a message as the store keeps it; `None`: it is a dead letter now."""
+        if self._broker.was_left_out(message):
+            await self._refuse(message, "it cannot be decoded, or is huge", as_it_is=True)
+            return None
+        try:
+            if self._target_is_missing:
+                raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
+            item = item_of(message)
+        except InvalidArgument as error:
+            await self._refuse(message, str(error))
+            return None
+        return Arrived(message, item, digest_of(message, item))
 
     async def _store(self, channel: AbstractChannel, arrived: list[Arrived]) -> None:
         """Store messages, each under its id, or under a new one if that is in use."""
         while arrived:
-            first: dict[str, Arrived] = {}
-            # Of several with one id, one at a time.
-            again = [
+            first_by_id: dict[str, Arrived] = {}
+            # Of several with one id, one at a time: the others come in the next round.
+            later = [
                 arrival
                 for arrival in arrived
-                if first.setdefault(arrival.item.id, arrival) is not arrival
+                if first_by_id.setdefault(arrival.item.id, arrival) is not arrival
             ]
             try:
-                known = await self._put(channel, list(first.values()))
+                ids_in_use = await self._put(channel, list(first_by_id.values()))
             except BideError as error:
-                if len(first) > 1:  # one by one, so that only the culprit is refused
-                    for arrival in first.values():
+                if len(first_by_id) > 1:  # one by one, so that only the culprit is refused
+                    for arrival in first_by_id.values():
                         await self._store(channel, [arrival])
                 else:
                     await self._refuse(arrived[0].message, str(error))
-                arrived = again
+                arrived = later
                 continue
-            stored_messages = await self._find(channel, known)
-            for pause in BEING_PUBLISHED:
-                if not any(message and message.state == "leased" for message in stored_messages):
-                    break
-                await sleep(self._clock, pause)
-                stored_messages = await self._find(channel, known)
-            arrived = again
-            for arrival, stored in zip(known, stored_messages, strict=True):
-                if stored is None:
-                    arrived.append(arrival)  # the other one is gone meanwhile
-                elif stored.state in ("delayed", "ready") and is_same(arrival.item, stored):
-                    self.taken.repeated += 1  # what is published may come from the consumer
-                else:
-                    self.taken.renamed += 1
-                    arrived.append(arrival._replace(item=renamed(arrival.item)))
-                    _log.warning(
-                        "%s: the message_id %r is in use, its message is stored as %s",
-                        self.address.exchange,
-                        arrival.item.id,
-                        arrived[-1].item.id,
-                    )
+            arrived = later + await self._resolve(channel, ids_in_use)
+
+    async def _resolve(self, channel: AbstractChannel, ids_in_use: list[Arrived]) -> list[Arrived]:
+        """Return what is still to be stored of messages whose ids other messages have.
+
+        What is stored under the id may be the same message, which has come again.
+        """
+        stored_messages = await self._find(channel, ids_in_use)
+        for pause in BEING_PUBLISHED:
+            if not any(message and message.state == "leased" for message in stored_messages):
+                break
+            await sleep(self._clock, pause)
+            stored_messages = await self._find(channel, ids_in_use)
+        remaining: list[Arrived] = []
+        for arrival, stored in zip(ids_in_use, stored_messages, strict=True):
+            if stored is None:
+                remaining.append(arrival)  # the id is free again
+            # What is being published may come from its consumer, under the same id: it is new.
+            elif stored.state in ("delayed", "ready") and is_same(arrival.item, stored):
+                self.taken.repeated += 1
+            else:
+                self.taken.renamed += 1
+                new_arrival = arrival._replace(item=renamed(arrival.item))
+                remaining.append(new_arrival)
+                _log.warning(
+                    "%s: the message_id %r is in use, its message is stored as %s",
+                    self.address.exchange,
+                    arrival.item.id,
+                    new_arrival.item.id,
+                )
+        return remaining
 
     async def _put(self, channel: AbstractChannel, arrived: list[Arrived]) -> list[Arrived]:
-        """Store messages; return those whose ids are in use."""
-        # Else a cancel in between would leave what is stored without its record.
-        known, unrecorded = await self._patiently(
+        """Store messages; return those whose ids are in use.
+
+        Raises:
+            BideError: the store refuses one of them.
+        """
+        # Completed: else a cancel in between would leave what is stored without its record.
+        ids_in_use, record_commands = await self._patiently(
             channel, lambda: completed(self._put_recorded(arrived))
         )
-        for command in unrecorded:
+        for command in record_commands:
             await self._ask(channel, Outcomes, command)
-        self.taken.stored += len(arrived) - len(known)
-        return known
+        self.taken.stored += len(arrived) - len(ids_in_use)
+        return ids_in_use
 
     async def _put_recorded(self, arrived: list[Arrived]) -> tuple[list[Arrived], list[Command]]:
         """Store messages with the record of them: the lane makes that one transaction on SQLite.
@@ -311,21 +344,23 @@ class Intake:
         else:
             commands = self._unacknowledged.record(digests)
             recording = map(self._access.lane.acall, commands)
-            _, *done = await asyncio.gather(storing, *recording, return_exceptions=True)
+            _, *results = await asyncio.gather(storing, *recording, return_exceptions=True)
             if storing.exception():
                 for retract in self._unacknowledged.retract(commands):
                     await self._access.lane.acall(retract)
             remaining = [
                 command
-                for command, result in zip(commands, done, strict=True)
+                for command, result in zip(commands, results, strict=True)
                 if isinstance(result, BaseException)
             ]
-        outcomes = storing.result().outcomes
-        in_use = [arrival for arrival, out in zip(arrived, outcomes, strict=True) if not out.done]
-        return in_use, remaining
+        outcomes = storing.result().outcomes  # raises what the put has raised
+        ids_in_use = [
+            arrival for arrival, outcome in zip(arrived, outcomes, strict=True) if not outcome.done
+        ]
+        return ids_in_use, remaining
 
     async def _recorded(self, channel: AbstractChannel) -> set[str]:
-        """Return what any process has stored without an acknowledgement that the broker saw."""
+        """Return the digests of what is stored and may not be acknowledged, of all processes."""
         steps = first_of(self._unacknowledged.scan(), sys.maxsize)
         records = await arun_steps(steps, lambda scan: self._ask(channel, Page, scan))
         return self._unacknowledged.read(records)
@@ -333,16 +368,22 @@ class Intake:
     async def _find(
         self, channel: AbstractChannel, arrived: list[Arrived]
     ) -> Sequence[Message | None]:
+        """Return what the store has under the ids of messages; `None`: nothing."""
         if not arrived:
             return []
         command = Find(self.queue, [arrival.item.id for arrival in arrived])
         return (await self._ask(channel, Found, command)).messages
 
-    async def _ask(self, channel: AbstractChannel, kind: type[R], command: Command) -> R:
+    async def _ask(self, channel: AbstractChannel, reply_type: type[R], command: Command) -> R:
         """Execute a command; wait while the store is unavailable."""
-        return await self._patiently(channel, lambda: self._access.once(kind, command))
+        return await self._patiently(channel, lambda: self._access.once(reply_type, command))
 
     async def _patiently(self, channel: AbstractChannel, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what `ask` returns; ask again while the store is unavailable.
+
+        Raises:
+            ConnectionError: the channel was closed meanwhile: its messages come again.
+        """
         attempt = 0
         while True:
             try:
@@ -363,30 +404,34 @@ class Intake:
         """Publish a message to the dead-letter exchange, with the reason in a header.
 
         With `as_it_is`, or if that cannot be done, the broker does it, without the reason.
+
+        Raises:
+            ConnectionError: it could not be published, so it comes again.
         """
         letter = None if as_it_is else dead_letter_of(message, reason)
         if letter is None:
-            # Without them, as when somebody has deleted them, the broker would drop the message.
+            # Without exchange and queue, as when a user has deleted them, the broker would drop
+            # the message.
             channel = await self._broker.channel(confirms=False)
-            await declare_dead_letters(channel, self.address.exchange, self._type)
+            await declare_dead_letters(channel, self.address.exchange, self._queue_type)
             await channel.close()
             await message.reject(requeue=False)
         else:
-            answer = await self._dead.publish(letter, DEAD_LETTER)
+            answer = await self._dead_letter_publisher.publish(letter, DEAD_LETTER)
             if not answer.good:
                 raise ConnectionError(f"a dead letter could not be published: {answer.text}")
-        named = "" if message.message_id is None else f" {message.message_id!r}"
-        _log.error("%s: message%s is a dead letter: %s", self.address.exchange, named, reason)
+        id_text = "" if message.message_id is None else f" {message.message_id!r}"
+        _log.error("%s: message%s is a dead letter: %s", self.address.exchange, id_text, reason)
         self.taken.refused += 1
 
-    async def _look_for_target(self) -> None:
+    async def _check_target(self) -> None:
         """See whether the target exchange is there. The broker closes the channel if it is not."""
-        channel = await self._broker.channel(confirms=False)
+        channel = await self._broker.channel(confirms=False)  # so not the one that takes messages
         try:
             await channel.get_exchange(self.address.exchange, ensure=True)
-            self._missing = False
+            self._target_is_missing = False
         except ChannelNotFoundEntity:
-            self._missing = True
+            self._target_is_missing = True
         else:
             await channel.close()
-        self._checked = self._clock.monotonic()
+        self._checked_at = self._clock.monotonic()

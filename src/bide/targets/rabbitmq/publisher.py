@@ -166,6 +166,12 @@ class Publisher:
             return answer("away", reason)
 
     async def _publish(self, channel: AbstractChannel, publication: Publication) -> None:
+        """Publish a message on a channel, and wait for the confirm.
+
+        Raises:
+            Exception: one of `REJECTED`, another attempt would end in the same way.
+            Exception: one of `LOST`, the channel or the connection is lost.
+        """
         body, properties, key = publication
         # The exchange is not looked up: publishing needs no right to configure, and the broker
         # says if it is missing.
