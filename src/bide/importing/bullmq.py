@@ -52,10 +52,12 @@ class BullMQSource(SourceQueue):
         # BullMQ for Python has the layout of the known versions, and notes none of them.
         is_of_python = version is None and max_events is not None
         if not is_of_python and (version is None or not version.startswith(_KNOWN)):
-            named = "no version of BullMQ" if version is None else version.decode(errors="replace")
+            version_text = (
+                "no version of BullMQ" if version is None else version.decode(errors="replace")
+            )
             raise InvalidArgument(
-                f"{meta.decode()} names {named}; bide takes over queues of BullMQ 5 and 6 with the "
-                "prefix 'bull'"
+                f"{meta.decode()} names {version_text}; bide takes over queues of BullMQ 5 and 6 "
+                "with the prefix 'bull'"
             )
         return [
             Place(self._prefix + b"delayed", "zset"),

@@ -238,6 +238,7 @@ class PendingOutcome(Outcome, frozen=True, gc=False):
     @classmethod
     def of(cls, id: str, due: int | None = None) -> "PendingOutcome":
         """Return the outcome for a message, with its due time if the command sets one."""
+        # Nobody can read `done`: see below.
         return cls(id, False, "pending", due)
 
     @property  # type: ignore[misc]  # to read the field is what must not work
@@ -352,11 +353,13 @@ class SqliteOutbox:
     ) -> list[Reply]:
         """Write the rows."""
         if connection.begins:
+            # At once: a transaction that has only read cannot write if another one has meanwhile.
             connection.execute("BEGIN IMMEDIATE")
-        for table in CREATE_TABLES["sqlite"]:
-            connection.execute(table)
-        fixed = timed(commands, now)
+        for statement in CREATE_TABLES["sqlite"]:
+            connection.execute(statement)
+        timed_commands = timed(commands, now)
         connection.executemany(
-            "INSERT INTO bide_outbox (queue, id, command) VALUES (?, ?, ?)", list(_split(fixed))
+            "INSERT INTO bide_outbox (queue, id, command) VALUES (?, ?, ?)",
+            list(_split(timed_commands)),
         )
-        return [pending(command) for command in fixed]
+        return [pending(command) for command in timed_commands]

@@ -49,7 +49,9 @@ class SqliteTable(Table):
         self._wake_up = threading.Event()
         """Ends a wait."""
         try:
-            self.run("PRAGMA synchronous = FULL")  # the store forgets deleted rows
+            # If a loss of power brought a deleted row back, it would be executed again: the store
+            # has forgotten it.
+            self.run("PRAGMA synchronous = FULL")
             for statement in (*CREATE_TABLES["sqlite"], _CREATE_NAME_TABLE):
                 self.run(statement)
             if self.run(_SELECT_NAME).fetchone() is None:

@@ -40,8 +40,14 @@ decode_mark = msgspec.msgpack.Decoder(dict[int, int | None]).decode
 
 
 def note(id: str, undo: str, data: bytes) -> Item:
-    """Return a message that is kept for as long as a change can be taken back."""
-    return Item(id, data, False, delay=UNDO_FOR, group=undo)
+    """Return a message that is kept for as long as a change can be taken back.
+
+    Args:
+        id: of the message.
+        undo: the token of the change, which is the group of all its messages.
+        data: the body.
+    """
+    return Item(id, data, json=False, delay=UNDO_FOR, group=undo)
 
 
 def nothing(undo: Undo) -> NothingToUndo:

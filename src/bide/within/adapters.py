@@ -95,6 +95,9 @@ class _Cursors:
         return cursor
 
 
+# An adapter for each `Kind`, with the arguments and errors of `carry_out`.
+
+
 def _psycopg(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
@@ -190,7 +193,7 @@ def _begins(driver: Any, fix: str) -> bool:
 def _django(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    if connection.needs_rollback:
+    if connection.needs_rollback:  # a block within it has failed
         raise aborted()
     if not connection.in_atomic_block and connection.get_autocommit():
         raise no_transaction("with transaction.atomic():")

@@ -34,7 +34,7 @@ _TYPES: list[tuple[Kind, str, str]] = [
 
 
 def kind_of(connection: object) -> Kind:
-    """Return the library of a connection.
+    """Return the library of a connection; see `Kind`.
 
     Raises:
         WrongConnection: it is of none that is known.

@@ -58,7 +58,7 @@ def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
     module = _import(module_name)
     named_object = _attribute(module, name)
     if celery or hasattr(named_object, OF_CELERY):
-        named_object = _publisher(target, named_object, celery)
+        named_object = _publisher(target, named_object, celery=celery)
     if isinstance(named_object, App):
         named_object._url = url or named_object._url
         return named_object
@@ -112,8 +112,13 @@ def _attribute(module: ModuleType, path: str) -> Any:
     return named_object
 
 
-def _publisher(target: str, named_object: Any, celery: bool) -> App:
+def _publisher(target: str, named_object: Any, *, celery: bool) -> App:
     """Return the app that publishes the delayed tasks of an app of Celery.
+
+    Args:
+        target: `module:name`, for errors.
+        named_object: what it names.
+        celery: whether it was named as an app of Celery.
 
     Raises:
         InvalidArgument: nothing is installed in it, or it was not named as one of Celery.

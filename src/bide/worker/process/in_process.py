@@ -90,6 +90,7 @@ class InProcessWorker:
     async def __aexit__(self, *error: object) -> None:
         if self._task is None:
             return
+        # A failure from now on is logged, and not tried again.
         self._is_leaving = True
         if self._runner.at_work:
             self._runner.stop()
