@@ -1,6 +1,7 @@
 """Messages that are cancelled while their handlers run."""
 
 import asyncio
+import contextvars
 import sqlite3
 import threading
 from contextlib import closing
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import bide
+from bide.clock import sleep
 from bide.consuming.consumer import CLEANUP
 from bide.model.commands import Cancel, Extend, History
 from bide.model.progress import Progress
@@ -277,6 +279,116 @@ def test_with_a_worker_by_hand() -> None:
         assert handled.outcome == "cancelled"
         assert isinstance(handled.error, bide.StopRequested)
         assert rows.counts().flow.cancelled == 1
+
+
+def test_a_hint_may_come_before_the_message_begins(scene: Scene) -> None:
+    @scene.app.handler("q")
+    async def handle(body: str) -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with scene.at_work():
+            scene.lane.hint("q a", 0)
+            await scene.put("a", id="a")
+            await until(lambda: scene.sent(Extend))  # the clock has not moved: it looks at once
+            assert [lease.id for lease in scene.sent(Extend)[0].leases] == ["a"]
+
+    scene.play(story())
+
+
+def test_a_stop_of_another_delivery_is_an_error_like_any_other() -> None:
+    app = bide.App("memory://")
+
+    @app.handler("rows", retry=bide.Backoff(first="10s", jitter=0))
+    def handle(body: str) -> None:
+        raise bide.StopRequested("of another delivery")
+
+    with ScratchStore() as store, ManualWorker(app, store, errors="collect") as worker:
+        rows = store.queue("rows")
+        rows.put("a", id="a")
+        (handled,) = worker.run_due()
+        assert handled.outcome == "retried"
+        message = rows.get("a")
+        assert message is not None
+        assert message.attempt == 1
+
+
+def test_what_a_plain_handler_has_started_is_not_told(scene: Scene) -> None:
+    began, log = threading.Event(), list[Any]()
+    others = bide.Queue("other", f"sqlite:///{scene.path}")
+
+    @scene.app.handler("q")
+    def handle(body: str, delivery: bide.Handling) -> None:
+        began.set()
+        assert delivery.lost.wait(60)
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: log.append(context.run(others.put, 1)))
+        thread.start()
+        thread.join()
+        try:
+            others.put(2)
+        except bide.StopRequested:
+            log.append("told")
+            raise
+
+    async def story() -> None:
+        await scene.put("a", id="a")
+        async with scene.at_work():
+            await until(began.is_set)
+            await stop(scene, "a")
+            await cancelled(scene, 1)
+        assert [bool(log[0]), log[1]] == [True, "told"]
+
+    with others:
+        scene.play(story())
+
+
+def test_a_member_of_a_batch_that_gathers_never_begins(scene: Scene) -> None:
+    calls = list[list[str]]()
+
+    @scene.app.handler("q", batch=2, linger="60s")
+    async def handle(bodies: list[str]) -> None:
+        calls.append(bodies)
+
+    async def story() -> None:
+        await scene.put("a", id="a")
+        async with scene.at_work() as runner:
+            await until(lambda: runner.consumers["q"].running)
+            (handling,) = runner.consumers["q"].running
+            await stop(scene, "a")
+            await until(lambda: handling.stopping)
+            await scene.put("b", id="b")
+            await scene.acked(1)
+            await cancelled(scene, 1)
+        assert calls == [["a", "b"]] or calls == [["b"]]
+
+    scene.play(story())
+
+
+def test_a_timeout_does_not_cut_the_time_to_clean_up(scene: Scene) -> None:
+    began, cleaned = asyncio.Event(), list[str]()
+
+    @scene.app.handler("q", timeout="10s", lease="60s")
+    async def handle(body: str) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await sleep(scene.clock, 4)
+            cleaned.append(body)
+
+    async def story() -> None:
+        await scene.put("a", id="a")
+        async with scene.at_work() as runner:
+            await began.wait()
+            (handling,) = runner.consumers["q"].running
+            await scene.step(8)
+            await stop(scene, "a")
+            await until(lambda: handling.stopping)
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.cancelled == 1)
+        assert cleaned == ["a"]
+
+    scene.play(story())
 
 
 # Reports.

@@ -161,6 +161,9 @@ class Batching:
             del self._gathering[loop]
         if batch.timer is not None:
             batch.timer.cancel()
+        for member in batch.members:
+            if batch.call is None and member.handling.stopping and not member.outcome.done():
+                member.outcome.set_result(asyncio.CancelledError())
         if batch.call is None and batch.members:
             batch.call = loop.create_task(self._call(list(batch.members)), name=self.name)
 

@@ -24,7 +24,7 @@ from bide.consuming.unknown_work import settle_unknown
 from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict
 from bide.lane.inbox import call_on
 from bide.model.commands import Extend
-from bide.model.errors import StopRequested, StoreError
+from bide.model.errors import BideError, StopRequested, StoreError
 from bide.model.progress import Progress
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
@@ -38,6 +38,12 @@ CLEANUP = 5.0
 
 AGAIN = 1.0
 """The longest delay, in seconds, before a failed extension is retried."""
+
+HINT_KEPT = 5.0
+"""For how many seconds a hint of a message that does not run here is kept: it may begin."""
+
+HINTS_MOST = 10_000
+"""How many hints are kept at most."""
 
 STUCK = 5.0
 """Seconds for which handlers past their timeout occupy all places before the queue is stuck."""
@@ -92,8 +98,8 @@ class Consumer(Claimer):
         """Whether running handlers were asked to end because the worker stops."""
         self._newest: dict[str, Handling] = {}
         """The last run of each message, by id."""
-        self._hinted: set[str] = set()
-        """The ids of messages of which a hint has come."""
+        self._hinted: dict[str, float] = {}
+        """The ids of messages of which a hint has come, and when, by the monotonic clock."""
         self._has_hints = asyncio.Event()
         self._reports: dict[Handling, Progress] = {}
         """What handlers have reported since the last reports were stored."""
@@ -176,15 +182,22 @@ class Consumer(Claimer):
     async def look_at_hinted(self) -> None:
         """Extend the leases of messages at once of which a hint has come: are they cancelled?
 
-        If a hint is lost, or the store is away, the next beat finds out.
+        A hint may come before the message that was just claimed: so it is kept for a while. If it
+        is lost, or the store is away, a beat finds out.
         """
         while True:
             await self._has_hints.wait()
             self._has_hints.clear()
-            hinted, self._hinted = self._hinted, set()
+            since = self._clock.monotonic() - HINT_KEPT
+            hinted = self._hinted = {id: at for id, at in self._hinted.items() if at > since}
             held = [*self._unsettled(), *self._prefetch.waiting]
-            if handlings := [handling for handling in held if handling.id in hinted]:
-                await self._extend(handlings)
+            handlings = [handling for handling in held if handling.id in hinted]
+            if handlings and await self._extend(handlings):
+                for handling in handlings:
+                    hinted.pop(handling.id, None)
+            elif handlings:
+                await sleep(self._clock, AGAIN)
+                self._has_hints.set()
 
     async def store_reports(self) -> None:
         """Store what handlers report of their progress: of each the last report, once a second."""
@@ -201,7 +214,7 @@ class Consumer(Claimer):
                 lease=None,
                 progress=[reports[handling] for handling in held],
             )
-            with suppress(StoreError):  # `StoreClient` has logged it; the next report is newer
+            with suppress(BideError):  # no report is worth a worker, and the next one is newer
                 await self._store_client.once(Outcomes, command)
             await sleep(self._clock, REPORT_EVERY)
 
@@ -213,7 +226,9 @@ class Consumer(Claimer):
 
     def _hint(self, id: str) -> None:
         """Note a hint of a message, on the loop."""
-        self._hinted.add(id)
+        self._hinted[id] = self._clock.monotonic()
+        if len(self._hinted) > HINTS_MOST:
+            del self._hinted[next(iter(self._hinted))]
         self._has_hints.set()
 
     def _reported(self, handling: Handling, report: Progress) -> None:
@@ -257,7 +272,7 @@ class Consumer(Claimer):
 
     @property
     def stuck(self) -> bool:
-        """Whether handlers past their timeout have occupied all places for `STUCK` seconds.
+        """Whether handlers that were given up have occupied all places for `STUCK` seconds.
 
         A thread, or a task that swallows its cancellation, cannot be ended: it keeps its place.
         Without a free place, only another process can work on the queue.
@@ -314,10 +329,11 @@ class Consumer(Claimer):
 
     def judge(self, handling: Handling, error: BaseException) -> Verdict:
         """Return how to settle a message whose handler raised."""
-        was_asked = self._leaving or handling.stopping
         was_cancelled = isinstance(error, asyncio.CancelledError) and not handling.timed_out
+        if self._leaving and was_cancelled:
+            return RELEASE
         # Of a message that was cancelled, the store counts a release as that.
-        if (was_asked and was_cancelled) or isinstance(error, StopRequested):
+        if handling.stopping and (was_cancelled or isinstance(error, StopRequested)):
             return RELEASE
         return settling.judge_delivery(handling, error, self._chance())
 
@@ -361,6 +377,8 @@ class Consumer(Claimer):
                 waiting.append(handling)
         if waiting and self._timer is None:
             self._wait(self._prefetch.hold)
+        if self._hinted:  # one of these may be meant
+            self._has_hints.set()
 
     def _may_begin(self, handling: Handling, now: float) -> bool:
         """Return whether a message may begin, unless a suspect runs already: see `CrashIsolation`.
@@ -496,7 +514,7 @@ class Consumer(Claimer):
                 "well" if error is None else type(error).__name__,
             )
         elif error is None and handling.joined is not None:  # its transaction decides
-            self._settled([(handling, Verdict(handling.joined))], [Outcome(handling.id, True)])
+            self._settled([(handling, Verdict(handling.joined))], [Outcome(handling.id, False)])
         else:
             verdict = ACK if error is None else self.judge(handling, error)
             self._settling.add(handling, verdict)
@@ -504,7 +522,7 @@ class Consumer(Claimer):
 
     def _out_of_time(self, handling: Handling) -> None:
         """Interrupt an async handler at its timeout; a plain one cannot be interrupted."""
-        if handling.outcome_ignored or handling not in self.running:
+        if handling.outcome_ignored or handling.stopping or handling not in self.running:
             return
         handling.timed_out = True
         if handling.handler.is_async:
@@ -548,7 +566,7 @@ class Consumer(Claimer):
             text = "it was cancelled: %s is asked to stop"
             delivery_log.log(logging.INFO, handling, "stopping", text, handling.handler.name)
             handling.ask_to_stop()
-            if handling.handler.is_async and handling.handler.batch == 1:
+            if handling.handler.is_async and handling.handler.batch == 1 and not handling.timed_out:
                 give_up = partial(self._give_up, handling)
                 handling.timers += (self._clock.call_later(self._loop, CLEANUP, give_up),)
 

@@ -279,11 +279,18 @@ def _inspect(
     except ValueError:  # a function written in C may have no signature
         return _Signature(name, "b", body_type)
     order = ""
+    within_is_last = False  # nothing that is given by position may come behind it
     for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
             continue
         if within and parameter.name == WITHIN:
+            within_is_last = parameter.kind is not parameter.KEYWORD_ONLY
             continue
+        if within_is_last and parameter.kind is not parameter.KEYWORD_ONLY:
+            raise InvalidArgument(
+                f"{name} takes within before {parameter.name}; write it last, or by name only: "
+                "(body, *, within)"
+            )
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
                 raise InvalidArgument(f"{name} needs {parameter.name}=, which bide does not pass")

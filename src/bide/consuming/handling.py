@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -11,9 +12,9 @@ from bide.clock import Timer
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StopRequested, Unsupported
-from bide.model.message import Message
+from bide.model.message import Message, State
 from bide.model.progress import Progress, progress
-from bide.model.replies import Outcomes
+from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration
 from bide.observing.tally import Result
 from bide.queue.delivery import Delivery
@@ -81,6 +82,7 @@ class Handling(Delivery):
         "state",
         "stopping",
         "task",
+        "thread",
         "timed_out",
         "timers",
         "took",
@@ -128,6 +130,8 @@ class Handling(Delivery):
         """What the `within` of its handler has opened."""
         self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""
+        self.thread: int | None = None
+        """The number of the thread in which its plain handler runs."""
         self.timers: tuple[Timer, ...] = ()
         """Cancelled at its end."""
         self.timed_out = False
@@ -199,8 +203,12 @@ class Handling(Delivery):
         self._on_report(self, progress(done, of, text))
 
     def raise_if_stopping(self) -> None:
-        """Raise `StopRequested`, once, if somebody has cancelled the message."""
-        if self.stopping and not self._has_raised:
+        """Raise `StopRequested`, once, if somebody has cancelled the message.
+
+        Only in the thread in which its plain handler runs, and while it does: tasks and threads
+        that it has started have copies of its context.
+        """
+        if self.stopping and not self._has_raised and get_ident() == self.thread:
             self._has_raised = True
             raise StopRequested(f"{self.id} was cancelled while its handler ran: clean up, and end")
 
@@ -209,17 +217,23 @@ class Handling(Delivery):
         self._on_report = on_report
 
     def ask_to_stop(self) -> None:
-        """Tell the handler that its message was cancelled. A batch runs to its end."""
+        """Tell the handler that its message was cancelled.
+
+        A batch runs to its end. One that was interrupted at its timeout cleans up already.
+        """
         self.stopping = True
         if self._event is not None:
             self._event.set()
-        if self.handler.batch == 1:
+        if self.handler.batch == 1 and not self.timed_out:
             self.cancel()
 
     @property
     def overran(self) -> bool:
-        """Whether its attempt has failed at its timeout, so that what it raises does not count."""
-        return self.timed_out and self.outcome_ignored
+        """Whether it goes on after it was given up: at its timeout, or when it was to stop.
+
+        What it raises does not count.
+        """
+        return (self.timed_out or self.stopping) and self.outcome_ignored
 
     def lose(self) -> None:
         """Tell the handler that its outcome no longer counts."""
@@ -273,11 +287,47 @@ class Handling(Delivery):
         """Execute a command that settles the message, and note how it did (see `joined`)."""
 
         def note_result(reply: Outcomes) -> None:
-            check_held(reply.outcomes[0], verb)
-            self.joined = _RESULTS[verb]
+            (outcome,) = reply.outcomes
+            check_held(outcome, verb)
+            self.joined = _joined(verb, outcome)
+
+        return self._queue._execute(command, note_result, within=within)
+
+    def settle_for_good(self, result: Any, within: object) -> Any:
+        """Ack the message within a transaction, unless its handler has settled it there.
+
+        What the handler has settled in a savepoint may have been rolled back with that.
+
+        Raises:
+            LeaseLost: neither is possible any more.
+        """
+        if self.joined is None:
+            return self.ack(result, within=within)
+        command = self._queue._builder.ack([self.lease], [result])
+
+        def note_result(reply: Outcomes) -> None:
+            (outcome,) = reply.outcomes
+            if outcome.done:
+                self.joined = "acked"
+            elif self.joined is None or outcome.state not in _STATES[self.joined]:
+                check_held(outcome, "acked")
 
         return self._queue._execute(command, note_result, within=within)
 
 
-_RESULTS: dict[str, Result] = {"acked": "acked", "retried": "retried", "buried": "dead"}
-"""What a settled message counts as, by the verb for what was done to it."""
+def _joined(verb: str, outcome: Outcome) -> Result:
+    """Return as what a message counts that was settled within a transaction."""
+    if verb == "acked":
+        return "acked"
+    if outcome.state is None:
+        return "cancelled"  # its worker was asked to stop
+    return "dead" if outcome.state == "dead" or verb == "buried" else "retried"
+
+
+_STATES: dict[Result, tuple[State | None, ...]] = {
+    "acked": (None, "acked"),
+    "cancelled": (None,),
+    "retried": ("delayed", "ready"),
+    "dead": ("dead",),
+}
+"""Where a message is while it counts as that."""

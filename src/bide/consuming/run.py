@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from bide.consuming.handler import Middleware, NotAwaited, checked_result, name_of
@@ -131,8 +132,14 @@ class Threads:
 
 def _call(handling: Handling) -> None:
     """Call a plain handler in this thread; keep what it returns."""
+    if handling.stopping:  # it has waited for this thread
+        raise asyncio.CancelledError
     CURRENT.set(handling)
-    result = handling.handler.call(handling)
+    handling.thread = get_ident()
+    try:
+        result = handling.handler.call(handling)
+    finally:
+        handling.thread = None
     if result is not None:
         handling.returned = checked_result(result, handling.handler.name)
 
@@ -203,7 +210,7 @@ class Run:
 
     async def _through(self, handling: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
-        if handling.outcome_ignored:
+        if handling.outcome_ignored or handling.stopping:
             # The task of a plain handler is not cancelled, so its middleware may come here late.
             raise asyncio.CancelledError
         if depth < len(self._middleware):

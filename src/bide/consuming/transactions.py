@@ -49,16 +49,14 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
         with open_transaction("__enter__", "with") as connection:
             _give_connection(handling, connection)
             returned = checked_result(handler.call(handling), name)
-            if handling.joined is None:  # else the handler has settled the message itself
-                handling.ack(_result(handling, returned), within=connection)
+            handling.settle_for_good(_result(handling, returned), connection)
         return returned
 
     async def on_loop(handling: Handling) -> Any:
         async with open_transaction("__aenter__", "async with") as connection:
             _give_connection(handling, connection)
             returned = checked_result(await handler.call(handling), name)
-            if handling.joined is None:
-                await handling.ack(_result(handling, returned), within=connection)
+            await handling.settle_for_good(_result(handling, returned), connection)
         return returned
 
     return replace(handler, call=on_loop if handler.is_async else in_thread)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps, first_of, following, run_steps
-from bide.model.commands import Ack, Command, Count, Delete, Put, Scan
+from bide.model.commands import Command, Count, Delete, Put, Scan
 from bide.model.ended import End
 from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
@@ -26,7 +26,7 @@ from bide.queue.arguments import (
     check_undo,
     wait_seconds,
 )
-from bide.queue.base import BaseQueue
+from bide.queue.base import SETTLES, BaseQueue
 from bide.queue.delivery import CURRENT, Delivery, Held, Take, leases, settled
 from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
@@ -821,7 +821,7 @@ class Queue(BaseQueue):
             wait: how many seconds a claim, or a read of an end, waits.
             within: the user's connection, in whose transaction it is executed.
         """
-        if (work := CURRENT.get()) is not None and type(command) is not Ack:  # which still counts
+        if (work := CURRENT.get()) is not None and type(command) not in SETTLES:
             work.raise_if_stopping()
         if within is not None and (guest := self._guest(command, within)) is not None:
             from bide.within import carry_out  # here: most programs join no transaction

@@ -205,8 +205,11 @@ class CommandConsumer(Consumer):
         Sends SIGTERM, and after `PATIENCE` seconds, or a second Ctrl-C, SIGKILL.
         """
         _signal(process, signal.SIGTERM)
-        await first_of(_ended(process), asyncio.sleep(PATIENCE), self._second_stop.wait())
-        if _signal(process, signal.SIGKILL):
+        try:
+            await first_of(_ended(process), asyncio.sleep(PATIENCE), self._second_stop.wait())
+        finally:  # also if its delivery is given up meanwhile
+            killed = _signal(process, signal.SIGKILL)
+        if killed:
             await first_of(_ended(process), asyncio.sleep(PATIENCE))
 
     async def _time_to_settle(self) -> None:
