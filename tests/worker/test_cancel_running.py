@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from msgspec.json import decode
 
 import bide
 from bide.clock import sleep
@@ -422,14 +423,14 @@ def test_the_last_report_of_each_second_is_stored(scene: Scene, is_async: bool) 
         async with scene.at_work():
             await until(reported.is_set)
 
-            def seen() -> bool:
-                return bool(reports()) and reports()[-1].progress[-1].done == 50
+            def stored() -> str | None:
+                with closing(sqlite3.connect(scene.path)) as file:
+                    (report,) = file.execute("SELECT progress FROM bide_lease").fetchone()
+                return None if report is None else str(decode(report, type=Progress))
 
-            await scene.pass_time(seen)
+            await scene.pass_time(lambda: stored() == "50 of 100 rows (50 %)")
             assert len(reports()) <= 2
-            message = await scene.find("a")
-            assert message.progress is not None
-            assert str(message.progress) == "50 of 100 rows (50 %)"
+            assert str((await scene.find("a")).progress) == stored()
             gate.set()
             await scene.acked(1)
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,43 @@ def test_an_async_handler_may_settle_its_delivery_by_itself(shop: Shop) -> None:
     play(shop, lambda: shop.queue.counts().sizes.dead == shop.queue.counts().flow.acked == 1)
     assert shop.effects == ["dead", "ok"]
     assert shop.queue.result("ok") == {"id": "ok"}
+
+
+def test_what_a_savepoint_takes_back_is_settled_at_the_end(shop: Shop) -> None:
+    @shop.app.handler("q", within=shop.engine.begin, retry=AT_ONCE)
+    def handle(body: str, delivery: bide.Delivery, *, within: sqlalchemy.Connection) -> None:
+        within.execute(INSERT, {"id": body})
+        savepoint = within.begin_nested()
+        match body:
+            case "bury":
+                delivery.bury("no", within=within)
+            case "retry" if delivery.attempt == 1:
+                delivery.retry("1ms", within=within)
+            case _:
+                delivery.ack(within=within)
+        if body == "taken back":
+            savepoint.rollback()
+        else:
+            savepoint.commit()
+
+    names = ("kept", "taken back", "bury", "retry")
+    shop.queue.put_many([bide.NewMessage(id, id=id) for id in names])
+
+    def settled() -> bool:
+        counts = shop.queue.counts()
+        return (counts.flow.acked, counts.sizes.dead, counts.sizes.total) == (3, 1, 1)
+
+    play(shop, settled)
+    assert shop.effects == ["bury", "kept", "retry", "retry", "taken back"]
+
+
+def test_the_connection_comes_last_or_by_name() -> None:
+    app = bide.App("sqlite:///never.db")
+
+    def handle(body: str, within: object, delivery: bide.Delivery) -> None: ...
+
+    with pytest.raises(bide.InvalidArgument, match="takes within before delivery; write it last"):
+        app.handler("q", within=nullcontext)(handle)
 
 
 def test_what_settles_without_a_transaction_is_refused(shop: Shop) -> None:
