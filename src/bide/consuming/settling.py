@@ -109,9 +109,9 @@ def describe(error: BaseException) -> str:
 
     Frames of the worker itself are left out. The text fits into the reason of a failure.
     """
-    cause, around = innermost(error)
-    first = "".join(traceback.format_exception_only(cause)).strip()
-    first = (first.splitlines() or [type(cause).__name__])[0][:FIRST_LINE] + around
+    cause, note = innermost(error)
+    lines = "".join(traceback.format_exception_only(cause)).strip().splitlines()
+    first = (lines[0] if lines else type(cause).__name__)[:FIRST_LINE] + note
     whole = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in whole.stack if not frame.filename.startswith(HERE)]
     whole.stack = traceback.StackSummary.from_list(frames)

@@ -333,6 +333,7 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     """Messages that have left the queue and are remembered: acked and expired ones."""
     paused: bool = False
     keep: int = 0
+    """How long the queue keeps acked messages, in milliseconds; 0: not at all."""
     history: int = 0
     """How long the queue remembers how messages ended, in milliseconds."""
     result_ttl: int = 0

@@ -43,8 +43,12 @@ Ms = Annotated[int, Meta(ge=0, le=LATEST)]
 """A time and a duration in milliseconds, as commands have them."""
 
 _UNITS = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+"""The length of each unit of a duration, in milliseconds."""
+
 _US = timedelta(microseconds=1)
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])\s*")
+"""A number and its unit; a duration has one or more."""
+
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
 
 
@@ -77,11 +81,10 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         ms = parsed_ms
     elif isinstance(duration, timedelta):
         # Subclasses redefine the operators: pendulum's cannot be divided by a timedelta.
-        ms = -(-_whole_us(timedelta.total_seconds(duration), what) // 1000)
+        ms = _rounded_up(_whole_us(timedelta.total_seconds(duration), what))
     else:
-        ms = -(
-            -_whole_us(duration, what, "seconds, a timedelta, or a string such as '30m'") // 1000
-        )
+        forms = "seconds, a timedelta, or a string such as '30m'"
+        ms = _rounded_up(_whole_us(duration, what, forms))
         check_length(duration, what)
     if 0 <= ms <= LATEST:
         return ms
@@ -132,14 +135,24 @@ def _whole_us(seconds: float, what: str, forms: str = "") -> int:
     return round(seconds * 1_000_000)
 
 
+def _rounded_up(us: int) -> int:
+    """Return microseconds as whole milliseconds: a message is never early."""
+    return -(-us // MICROSECONDS)
+
+
 @lru_cache(maxsize=512)
 def _parse(text: str) -> int | None:
+    """Return a duration that is a text in milliseconds; `None`: the text is none.
+
+    One that is negative is refused by the caller, with another error.
+    """
     unsigned = text.lstrip().removeprefix("-")
     if not _WHOLE.fullmatch(unsigned):
         return None
-    seconds = sum(float(n) * _UNITS[unit] / 1000 for n, unit in _PART.findall(unsigned))
-    ms = -(-_whole_us(seconds, "duration") // 1000)
-    return ms if unsigned == text.lstrip() else -ms
+    seconds = sum(float(number) * _UNITS[unit] / 1000 for number, unit in _PART.findall(unsigned))
+    ms = _rounded_up(_whole_us(seconds, "duration"))
+    is_negative = unsigned != text.lstrip()
+    return -ms if is_negative else ms
 
 
 def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = "up") -> int:
@@ -173,7 +186,7 @@ def unix(moment: Moment, what: str = "at", *, rounding: Literal["up", "down"] = 
         forms = "an aware datetime, as datetime.fromisoformat(...) reads it, or Unix seconds"
         us = _whole_us(moment, what, forms)
         check_time(moment, what)
-    ms = -(-us // 1000) if rounding == "up" else us // 1000
+    ms = _rounded_up(us) if rounding == "up" else us // MICROSECONDS
     if not 0 <= ms <= LATEST:
         seems_ms = ms > LATEST and not isinstance(moment, datetime)
         hint = "; that looks like milliseconds, give seconds" if seems_ms else ""
@@ -290,6 +303,8 @@ Rate = float | str
 """Messages per second, or a string: "5/s", "100/m", "1000/h", "20/d"."""
 
 _RATE_UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": SLOWEST}
+"""The length of each unit of a rate, in microseconds, the shortest first."""
+
 _RATE = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(?:/\s*([smhd])\s*)?")
 
 
@@ -307,7 +322,7 @@ def interval(rate: Rate, what: str = "rate") -> int:
         >>> interval(5), interval("100/m"), interval(0)
         (200000, 600000, 0)
     """
-    count, unit = rate, _RATE_UNITS["s"]
+    count, unit_us = rate, _RATE_UNITS["s"]
     if isinstance(rate, str):
         match = _RATE.fullmatch(rate[:64])
         if match is None or len(rate) > 64:
@@ -315,7 +330,7 @@ def interval(rate: Rate, what: str = "rate") -> int:
                 f"{what}={rate[:64]!r} is not a valid rate; write '5/s', '100/m', '1000/h' or "
                 "'20/d', or give messages per second"
             )
-        count, unit = float(match[1]), _RATE_UNITS[match[2] or "s"]
+        count, unit_us = float(match[1]), _RATE_UNITS[match[2] or "s"]
     if isinstance(count, bool) or not isinstance(count, (int, float)):
         raise InvalidArgument(
             f"{what} cannot be a {type(rate).__name__}; give messages per second, or a string "
@@ -324,23 +339,29 @@ def interval(rate: Rate, what: str = "rate") -> int:
     if count == 0:
         return 0
     # NaN is not within any bounds.
-    if not unit / SLOWEST <= count <= MAX_RATE * unit / _RATE_UNITS["s"]:
+    if not unit_us / SLOWEST <= count <= MAX_RATE * unit_us / _RATE_UNITS["s"]:
         raise InvalidArgument(
             f"{what}={rate!r} is not from '1/d' to '{MAX_RATE}/s'; 0 means no limit"
         )
-    return math.ceil(round(unit / count, 6))  # 0.30000000000000004 is not more than 0.3
+    return _whole_interval(unit_us, count)
+
+
+def _whole_interval(unit_us: int, count: float) -> int:
+    """Return the interval of `count` messages in a unit of time, in microseconds, rounded up."""
+    # Rounded to millionths before, so that an error of floating point adds no microsecond.
+    return math.ceil(round(unit_us / count, 6))
 
 
 def rate_text(us: int) -> str:
-    """Return the rate of an interval as text, in the largest unit in which it is a whole number.
+    """Return the rate of an interval as text, by the shortest time in which it is a whole number.
 
     Example:
         >>> [rate_text(interval(rate)) for rate in (5, "100/m", "7/s", "1.5/s", "30/m", "48/d")]
         ['5/s', '100/m', '7/s', '90/m', '30/m', '2/h']
     """
-    for unit, length in _RATE_UNITS.items():
-        count = max(1, round(length / us))
-        if math.ceil(round(length / count, 6)) == us:  # as `interval` computes it
+    for unit, unit_us in _RATE_UNITS.items():
+        count = max(1, round(unit_us / us))
+        if _whole_interval(unit_us, count) == us:
             return f"{count}/{unit}"
     return f"{_RATE_UNITS['s'] / us:.6g}/s"
 

@@ -357,13 +357,14 @@ class CommandBuilder:
 
     def forecast(self, bucket: Duration, horizon: Duration) -> cmd.ForecastCommand:
         """Return the command that forecasts."""
-        width, length = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
-        if width < 1 or length < width or length // width > MAX_BUCKETS:
+        bucket_ms, horizon_ms = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
+        if bucket_ms < 1 or horizon_ms < bucket_ms or horizon_ms // bucket_ms > MAX_BUCKETS:
             raise InvalidArgument(
-                f"bucket={format_duration(width)} and horizon={format_duration(length)} must give "
-                f"1 to {MAX_BUCKETS:,} buckets"
+                f"bucket={format_duration(bucket_ms)} and horizon={format_duration(horizon_ms)} "
+                f"must give 1 to {MAX_BUCKETS:,} buckets"
             )
-        return cmd.ForecastCommand(self.queue, width, -(-length // width))
+        count = -(-horizon_ms // bucket_ms)  # rounded up: the last one may reach beyond
+        return cmd.ForecastCommand(self.queue, bucket_ms, count)
 
     def scan(
         self,

@@ -90,14 +90,14 @@ def deleted(queue: str, reply: Deleted) -> bool:
     """Return whether a queue was deleted; if not, there was none.
 
     Raises:
-        NotEmpty: messages are in it.
+        NotEmpty: it holds or remembers messages.
     """
     counts = {**msgspec.structs.asdict(reply.sizes), "acked or expired": reply.kept}
-    held = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    if held:
+    content = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    if content:
         raise NotEmpty(
-            f"queue {queue!r} is not empty, so it was not deleted: {held}. Let its workers finish, "
-            "or cancel or purge these messages first"
+            f"queue {queue!r} is not empty, so it was not deleted: {content}. Let its workers "
+            "finish, or cancel or purge these messages first"
         )
     return reply.done
 
