@@ -244,7 +244,7 @@ MUTANTS = [
     Mutant(
         "weights of many are not remembered",
         PUT,
-        "weighted |= item.priority",
+        "has_priorities = has_priorities or item.priority > 0",
         "pass",
     ),
     Mutant("weights of one are not remembered", SQL, " AND weighted >= (NEW.priority > 0)", ""),
@@ -328,7 +328,7 @@ MUTANTS = [
         'if item.failures else "",\n'
         '        item.data.decode() if item.json or item.data == b"1" else',
     ),
-    Mutant("oldest is the weightiest", READ, "rank = (row[0] // STRIPE + 1) * STRIPE", "break"),
+    Mutant("oldest is the weightiest", READ, "first_rank = (rank // STRIPE + 1) * STRIPE", "break"),
     Mutant(
         "a page begins on its cursor",
         READING,
