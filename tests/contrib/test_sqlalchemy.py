@@ -178,6 +178,7 @@ def differences(database: Database, metadata: MetaData, **options: Any) -> list[
         return list(compare_metadata(context, metadata))
 
 
+@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
 def test_autogenerate_leaves_a_store_alone(database: Database) -> None:
     """Without the filter it drops the tables of the store, with all messages."""
     # Of a user of the name bide, the schema bide is the default one.

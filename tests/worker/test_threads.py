@@ -12,7 +12,7 @@ from tests.waiting import until
 
 def call_of(function: Any) -> Any:
     """Return a delivery whose handler is a function without arguments."""
-    one = SimpleNamespace(returned=None)
+    one = SimpleNamespace(returned=None, stopping=False, thread=None)
     one.handler = SimpleNamespace(name="handler", call=lambda _: function())
     return one
 

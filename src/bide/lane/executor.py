@@ -281,8 +281,17 @@ def is_occupied() -> bool:
     each of two such threads would wait for the other.
     """
     return threading.get_ident() in OWN_THREADS or any(
-        executor._is_entered() for executor in list(EXECUTORS)
+        executor._is_entered() for executor in executors()
     )
+
+
+def executors() -> "list[Executor]":
+    """Return all executors of this process, also while other threads make some."""
+    while True:
+        try:
+            return list(EXECUTORS)
+        except RuntimeError:  # the set has changed under the loop: look at it again
+            continue
 
 
 wait_while(is_occupied)

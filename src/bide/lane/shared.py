@@ -8,7 +8,7 @@ from functools import partial
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
-from bide.lane.executor import EXECUTORS, refuse_to_wait
+from bide.lane.executor import executors, refuse_to_wait
 from bide.lane.lane import Lane
 from bide.model.forks import in_child, notice_fork
 
@@ -92,7 +92,7 @@ def close_lanes(url: str) -> None:
 
 def _each(step: str) -> None:
     """Call a method of every executor of this process."""
-    for executor in list(EXECUTORS):
+    for executor in executors():
         getattr(executor, step)()
 
 

@@ -47,10 +47,10 @@ def claim(engine: RedisEngine, count: int) -> Claimed:
     return reply
 
 
-def test_the_library_has_room_for_eight_more_shared_names(server: "client_library.Redis") -> None:
+def test_the_library_has_room_for_five_more_shared_names(server: "client_library.Redis") -> None:
     """A function of Lua has at most 200 local variables, and the whole text is one."""
     *_, text = load_library().text.split("\n", 2)
-    more = "".join(f"local another{number}\n" for number in range(8))
+    more = "".join(f"local another{number}\n" for number in range(5))
     server.function_load(as_library(more + text).text)
 
 

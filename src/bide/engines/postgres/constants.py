@@ -49,6 +49,9 @@ SHOWN_NAME = 200
 RANDOM_IDS = 1 << 52
 """How many random numbers the end of an id is one of: a double has each of them exactly."""
 
+LOCKED_MORE = 8
+"""How many times more heads a claim looks at after all of those before were locked by others."""
+
 SETTLING_WAIT = 50
 """How long, in milliseconds, a command waits for the transaction that has locked a leased message.
 The short ones of bide itself end sooner."""
@@ -70,6 +73,7 @@ CONSTANTS = {
     "LONGEST_CLAIM": LONGEST_CLAIM,
     "LONG_NUMBER": LONG_NUMBER,
     "LOOK_AGAIN": LOOK_AGAIN,
+    "LOCKED_MORE": LOCKED_MORE,
     "MAX_ATTEMPTS": MAX_ATTEMPTS,
     "MAX_BODY": MAX_BODY,
     "MAX_DEPTH": MAX_DEPTH,

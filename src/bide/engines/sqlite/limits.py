@@ -22,6 +22,10 @@ HEADLESS, COMPETING, RESTING, IDLE = range(4)
 rate; it has nothing, and is remembered for its rate."""
 
 
+class _MoreToCorrect(Exception):
+    """After a change of the limits, more groups have another place than one command corrects."""
+
+
 class SqliteLines(Limiter):
     """The limits of a queue in one transaction, and if it has any the lines of its groups.
 
@@ -136,9 +140,12 @@ class SqliteLines(Limiter):
         if self.full:
             return None
         self.wake()
-        if self._first(SQL.first_head, COMPETING) is not None:
-            return max(self.now, self.reopens)
-        group = self._first(SQL.first_resting, RESTING)
+        try:
+            if self._first(SQL.first_head, COMPETING) is not None:
+                return max(self.now, self.reopens)
+            group = self._first(SQL.first_resting, RESTING)
+        except _MoreToCorrect:
+            return max(self.now, self.reopens)  # the next claim goes on
         return None if group is None else max(self.now, self.reopens_for(group), self.reopens)
 
     def ahead(self, record: Record, rank: int, limit: int) -> int:
@@ -198,7 +205,11 @@ class SqliteLines(Limiter):
         self._run(SQL.save_group, (self.row.queue, *values, self._place(group), without_line))
 
     def _first(self, statement: str, place: int) -> Group | None:
-        """Return the first group of a place; correct groups that have another one by now."""
+        """Return the first group of a place; correct groups that have another one by now.
+
+        Raises:
+            _MoreToCorrect: these are more than one command may correct.
+        """
         for _ in range(PROMOTE):
             row = self._run(statement, (self.row.queue,)).fetchone()
             if row is None:
@@ -207,7 +218,7 @@ class SqliteLines(Limiter):
             if self._place(group) == place:
                 return group
             self._save(group)
-        return None
+        raise _MoreToCorrect
 
     def _groups_at(
         self, place: int, last: int = EVERYTHING, limit: int = EVERYTHING

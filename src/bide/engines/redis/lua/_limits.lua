@@ -122,7 +122,7 @@ function stand(g, first, runs)
     entry = opens_for(g) > now_us and format('s%014x', g.last) or key_of(g, first)
   end
   local before = g.entry
-  if entry ~= before and entry ~= '' then call('ZADD', HEADS, 0, entry .. g.name) end
+  if entry ~= '' then call('ZADD', HEADS, 0, entry .. g.name) end  -- also one that HEADS has lost
   g.entry = entry
   local text = concat({int(g.tag), int(g.last), entry}, ' ')
   if text ~= g.text then call('HSET', TAGS, g.name, text) end

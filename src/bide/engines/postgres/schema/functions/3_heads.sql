@@ -71,8 +71,9 @@ DECLARE
   behind boolean := false;
   is_full boolean := false;
   places tid[];
-  stripe bigint;  -- of the highest priority that a head has
+  weight bigint;  -- of the highest priority that a head has
   passed text[] := '{}';  -- groups of which others have locked the messages
+  width bigint;  -- how many heads to look at together: more after each time that all were locked
   head record;
   heads _head[];
   lining record;
@@ -107,8 +108,9 @@ BEGIN
     room := least(room, l."limit" - l.running);
   END IF;
   room := least(room, _allowed(l.last, l.rate, us));
+  width := room;
   WHILE room > 0 AND examined < reach AND NOT is_full LOOP
-    SELECT rank / STRIPE INTO stripe FROM limited_group
+    SELECT rank / STRIPE INTO weight FROM limited_group
     WHERE limited = l.id AND place = 1 AND name <> ALL (passed)
     ORDER BY rank / STRIPE, tag, rank, seq LIMIT 1;
     EXIT WHEN NOT FOUND;
@@ -129,8 +131,8 @@ BEGIN
                      _allowed(last, l.group_rate, us)) END AS may
             FROM (
               SELECT name, tag, running, last FROM limited_group
-              WHERE limited = l.id AND place = 1 AND rank / STRIPE = stripe AND name <> ALL (passed)
-              ORDER BY rank / STRIPE, tag, rank, seq LIMIT least(room, reach - examined)
+              WHERE limited = l.id AND place = 1 AND rank / STRIPE = weight AND name <> ALL (passed)
+              ORDER BY rank / STRIPE, tag, rank, seq LIMIT least(width, reach - examined)
             ) AS first
           ) AS all_groups
         ) AS g, LATERAL (
@@ -142,7 +144,7 @@ BEGIN
                    coalesce(moment > due + expires, false) AS late
             FROM message
             WHERE limited = l.id AND state = 1 AND coalesce("group", '') = g.name
-              AND rank < (stripe + 1) * STRIPE
+              AND rank < (weight + 1) * STRIPE
             ORDER BY rank, seq LIMIT g.most FOR UPDATE SKIP LOCKED
           ) AS locked WINDOW in_line AS (ORDER BY rank, seq)
         ) AS m
@@ -195,8 +197,9 @@ BEGIN
     ELSIF NOT is_full THEN  -- others have locked what is in these lines
       SELECT passed || array_agg(name), examined + count(*) INTO passed, examined FROM (
         SELECT name FROM limited_group
-        WHERE limited = l.id AND place = 1 AND rank / STRIPE = stripe AND name <> ALL (passed)
-        ORDER BY rank / STRIPE, tag, rank, seq LIMIT least(room, reach - examined)) AS first;
+        WHERE limited = l.id AND place = 1 AND rank / STRIPE = weight AND name <> ALL (passed)
+        ORDER BY rank / STRIPE, tag, rank, seq LIMIT least(width, reach - examined)) AS first;
+      width := width * LOCKED_MORE;
     END IF;
     IF serving > 0 THEN
       l.tag := greatest(l.tag, (SELECT max(h.tag) FROM unnest(heads) AS h WHERE NOT h.late));
@@ -204,6 +207,7 @@ BEGIN
       l.last := _served(l.last, l.rate, us, serving);
       taken := taken + serving;
       room := room - serving;
+      width := room;
     END IF;
   END LOOP;
   IF l IS DISTINCT FROM before THEN
@@ -214,7 +218,7 @@ BEGIN
   ELSE
     PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;
     planned := _next(q, l, p_floor, us);
-    IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
+    IF planned <= us AND p_count > 0 AND (examined < reach OR cardinality(passed) > 0) AND NOT behind
        AND NOT _may_collect(q.id, moment, p_floor[2])
        AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN
       planned := us + CLAIM_AGAIN_US;  -- another claim has locked what is due: look again, but do not spin

@@ -1,4 +1,7 @@
 -- Version 5: limited queues of lines, heads and tags: see bide.engines.limiter and `functions/3_lines.sql`.
+-- First what others write before they read the limits: in the other order both would wait for each other.
+LOCK TABLE bide.lease_end, bide.turn IN ACCESS EXCLUSIVE MODE;
+
 ALTER TABLE bide.limited
   DROP COLUMN turn, DROP COLUMN freed, DROP COLUMN looked,
   ADD COLUMN tag bigint NOT NULL DEFAULT 0;  -- of the head that was served last
