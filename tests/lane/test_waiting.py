@@ -57,7 +57,7 @@ def test_two_hundred_waiting_claims_stand_in_nobodys_way(lane: Lane, engine: Fla
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(main())
-    assert count_waiting(lane) == 0
+    until(lambda: count_waiting(lane) == 0)  # the lane's thread forgets them one by one
 
 
 def test_all_who_wait_share_one_timer(lane: Lane, clock: FakeClock) -> None:
