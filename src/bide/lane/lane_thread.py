@@ -19,7 +19,7 @@ from bide.lane.inbox import AsyncRequest, Inbox, LaneRequest, call_on, wakes
 from bide.lane.waiting_claims import LOOK_AGAIN, WaitingClaims
 from bide.logs import logger
 from bide.model.commands import Claim, Command
-from bide.model.errors import Closed, StoreError
+from bide.model.errors import Closed
 from bide.model.replies import Reply
 from bide.threads import Background
 
@@ -175,8 +175,7 @@ class LaneThread(Executor):
                 if request.entered and not self._waiting.withdraw(request, now):
                     self._waiting.leave(request, now, asked=True)
                 if request.reply is None and request.error is None:
-                    request.error = StoreError(f"the lane failed with {error!r}; report it")
-                    request.error.__cause__ = error
+                    request.error = interrupted(error)
             self._settle(unsettled)
 
     def _keep_waiting(self, batch: Sequence[LaneRequest]) -> list[LaneRequest]:

@@ -120,18 +120,24 @@ def test_claims_of_several_limited_queues_wait_in_no_circle(
     with postgres.client() as client:
         before = client.execute(query.encode()).fetchall()
 
-    def many(order: str) -> None:
+    def opened() -> PostgresEngine:
+        """Open an engine that knows of the limits, before others hold locks."""
         own = from_url(urlsplit(url))()
         for queue in "qp":
-            claim(own, 0, queue)  # so that it knows of the limits
+            claim(own, 0, queue)
         postgres_caller(own).connection.execute("SET deadlock_timeout = '5 ms'")
+        return own
+
+    def many(own: PostgresEngine, order: str) -> None:
         for _ in range(60):
             with suppress(PartlyDone):  # a busy machine: it waited for a lock for too long
                 own.execute([commands[name] for name in order])
         own.close()
 
+    orders = ("qp", "pq", "pq12", "qp21", "q1", "1q")
+    engines = [opened() for _ in orders]
     with ThreadPoolExecutor() as threads:
-        list(threads.map(many, ("qp", "pq", "pq12", "qp21", "q1", "1q")))
+        list(threads.map(many, engines, orders))
     with postgres.client() as client:
         client.execute("SELECT pg_stat_force_next_flush()")
         assert client.execute(query.encode()).fetchall() == before
