@@ -74,9 +74,9 @@ async def _apply(
     """Apply the declared settings of a queue that differ from those declared last."""
     memory_queue, name = _place_of(queue)
     listed = await _ask(store_client, Names, Queues(queue))
-    found = await _ask(store_client, Found, Find(memory_queue, [name]))
+    memory = await _ask(store_client, Found, Find(memory_queue, [name]))
     exists = queue in listed.names  # it may have been deleted, with its settings
-    before = _settings_in(found.messages[0]) if exists else {}
+    before = _settings_in(memory.messages[0]) if exists else {}
     changed = {
         setting: value for setting, value in declared.items() if before.get(setting) != value
     }
@@ -107,8 +107,8 @@ async def _ask(store_client: StoreClient, kind: type[R], command: Command) -> R:
 def declared_of(queue: str) -> Steps[dict[str, int]]:
     """Read what was declared last for a queue: values by names of settings, as of `Configure`."""
     memory_queue, name = _place_of(queue)
-    found: Found = yield Find(memory_queue, [name])
-    return _settings_in(found.messages[0])
+    memory: Found = yield Find(memory_queue, [name])
+    return _settings_in(memory.messages[0])
 
 
 def _place_of(queue: str) -> tuple[str, str]:

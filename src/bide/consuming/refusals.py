@@ -29,7 +29,7 @@ NAMELESS = (
 
 
 @dataclass(frozen=True)
-class Refusal:
+class MessageRefusal:
     """Why an app would refuse messages of a queue; equal for those that have the same fault."""
 
     queue: str
@@ -40,7 +40,9 @@ class Refusal:
     fix: str
 
 
-def refusal_of(message: Message, queue: str, queues: Mapping[str, QueueHandlers]) -> Refusal | None:
+def refusal_of(
+    message: Message, queue: str, queues: Mapping[str, QueueHandlers]
+) -> MessageRefusal | None:
     """Return why an app would refuse a message; `None` if it would handle it, or if it is not its.
 
     In a queue that the app does not handle, only calls of tasks and messages of jobs are refused:
@@ -66,7 +68,7 @@ def refusal_of(message: Message, queue: str, queues: Mapping[str, QueueHandlers]
     if handler is None:
         known = ", ".join(sorted(map(str, queue_handlers.handlers)))
         reason = f"they name neither task nor job; the app has {known} in this queue"
-        return Refusal(queue, "body", "", reason, NAMELESS)
+        return MessageRefusal(queue, "body", "", reason, NAMELESS)
     if handler.check is None:
         return None
     try:
@@ -74,11 +76,13 @@ def refusal_of(message: Message, queue: str, queues: Mapping[str, QueueHandlers]
     except Unfit as error:
         is_call = name is not None or not queue_handlers.tasks
         fix = FIXES[error.misfit] if is_call else NAMELESS
-        return Refusal(queue, error.misfit, name or handler.name, _reason(error), fix)
+        return MessageRefusal(queue, error.misfit, name or handler.name, _reason(error), fix)
     return None
 
 
-def _gone(queue: str, name: str, queues: Mapping[str, QueueHandlers], *, is_job: bool) -> Refusal:
+def _gone(
+    queue: str, name: str, queues: Mapping[str, QueueHandlers], *, is_job: bool
+) -> MessageRefusal:
     """Return the refusal of a task or a job that an app does not have in a queue."""
     others = [
         other
@@ -88,7 +92,7 @@ def _gone(queue: str, name: str, queues: Mapping[str, QueueHandlers], *, is_job:
     elsewhere = f"; it has one in {', '.join(others)}" if others else ""
     kind: Kind = "no job" if is_job else "no task"
     reason = f"the app has {kind} {name!r} in this queue{elsewhere}"
-    return Refusal(queue, kind, name, reason, FIXES[kind].format(name=name, queue=queue))
+    return MessageRefusal(queue, kind, name, reason, FIXES[kind].format(name=name, queue=queue))
 
 
 def _reason(error: Unfit) -> str:

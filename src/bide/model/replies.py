@@ -89,7 +89,7 @@ def _utc(moment: int) -> str:
     return f"{to_datetime(moment):%Y-%m-%d %H:%M:%S} UTC"
 
 
-class Answer(Outcome, frozen=True, gc=False):
+class CommandOutcome(Outcome, frozen=True, gc=False):
     """The outcome of a command as its caller gets it, where its text needs to say what was asked.
 
     It has no fields of its own, and equals the outcome of the store.
@@ -123,13 +123,13 @@ class Answer(Outcome, frozen=True, gc=False):
         return f"it {self._place()}"
 
 
-class PutOutcome(Answer, frozen=True, gc=False):
+class PutOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of a put."""
 
     participle: ClassVar[str] = "stored"
 
 
-class CancelOutcome(Answer, frozen=True, gc=False):
+class CancelOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of a cancel.
 
     While the worker of the message is stopping, it is neither true nor false.
@@ -152,55 +152,55 @@ class CancelOutcome(Answer, frozen=True, gc=False):
         return super().__str__()
 
 
-class RescheduleOutcome(Answer, frozen=True, gc=False):
+class RescheduleOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of a reschedule."""
 
     participle: ClassVar[str] = "rescheduled"
 
 
-class EditOutcome(Answer, frozen=True, gc=False):
+class EditOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of an edit."""
 
     participle: ClassVar[str] = "edited"
 
 
-class ExtendOutcome(Answer, frozen=True, gc=False):
+class ExtendOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of extending a lease."""
 
     participle: ClassVar[str] = "extended"
 
 
-class AckOutcome(Answer, frozen=True, gc=False):
+class AckOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of an ack."""
 
     participle: ClassVar[str] = "acked"
 
 
-class RetryOutcome(Answer, frozen=True, gc=False):
+class RetryOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of a retry."""
 
     participle: ClassVar[str] = "retried"
 
 
-class BuryOutcome(Answer, frozen=True, gc=False):
+class BuryOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of burying a message."""
 
     participle: ClassVar[str] = "buried"
 
 
-class ReleaseOutcome(Answer, frozen=True, gc=False):
+class ReleaseOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of releasing a message."""
 
     participle: ClassVar[str] = "released"
 
 
-class ReviveOutcome(Answer, frozen=True, gc=False):
+class ReviveOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of reviving a dead letter."""
 
     participle: ClassVar[str] = "revived"
 
 
-class PurgeOutcome(Answer, frozen=True, gc=False):
+class PurgeOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of purging a message."""
 
     participle: ClassVar[str] = "purged"

@@ -319,9 +319,9 @@ class Steps(NamedTuple):
         copied, known = list[Message](), list[str]()
         for letter in letters:
             # Where the put was refused: a copy of an earlier run, or another message.
-            found = existing.get(letter.id)
-            is_copy_in_transit = letter.id in in_transit and is_marked(found, self.token)
-            if letter.id not in refused or is_copy_in_transit or _is_copy(found, letter):
+            in_target = existing.get(letter.id)
+            is_copy_in_transit = letter.id in in_transit and is_marked(in_target, self.token)
+            if letter.id not in refused or is_copy_in_transit or _is_copy(in_target, letter):
                 copied.append(letter)
             else:
                 known.append(letter.id)
@@ -342,11 +342,11 @@ class Steps(NamedTuple):
         ]
         self._delete(self.target, staying)
         self.moved.stay((), deletion.unreadable)
-        gone = [letter for letter in letters if letter.id not in set(staying)]
-        in_transit = self._in_transit(gone).values()
+        handed_over = [letter for letter in letters if letter.id not in set(staying)]
+        in_transit = self._in_transit(handed_over).values()
         self._put(self.target, in_transit, "revive")
         self.moved.moved += len(in_transit)
-        self.moved.dead += len(gone) - len(in_transit)
+        self.moved.dead += len(handed_over) - len(in_transit)
 
     def _in_transit(self, letters: Sequence[Message]) -> dict[str, Item]:
         """Return those that were alive, by id, as they were before: without the mark.

@@ -38,7 +38,7 @@ class Family(NamedTuple):
             by_name: figures, such as the counts of a queue, by the value of the first label.
         """
         label_count = len(self.labels.split())
-        samples: list[Sample] = []
+        samples: list[MetricSample] = []
         for name, figures in by_name.items():
             value = self.value(figures)
             by_second_label = value if isinstance(value, Mapping) else {"": value}
@@ -46,11 +46,11 @@ class Family(NamedTuple):
                 values: tuple[Any, ...] = (figure,)
                 if isinstance(figure, Histogram):
                     values = figure.cumulative(), figure.sum
-                samples.append(Sample([name, second][:label_count], values))
+                samples.append(MetricSample([name, second][:label_count], values))
         return Metric(self, samples)
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """The value of a metric for one set of labels."""
 
     labels: list[str]
@@ -63,7 +63,7 @@ class Metric(NamedTuple):
     """A metric with what it was at one time."""
 
     family: Family
-    samples: list[Sample]
+    samples: list[MetricSample]
     """One for each set of labels."""
 
 

@@ -85,8 +85,9 @@ def resulting(command: History, result_type: Any) -> Steps[Any]:
     reply: Ends = yield command
     progress = None
     if reply.state == "leased":
-        found: Found = yield Find(command.queue, [command.id])
-        progress = None if found.messages[0] is None else found.messages[0].progress
+        lookup: Found = yield Find(command.queue, [command.id])
+        message = lookup.messages[0]
+        progress = None if message is None else message.progress
     return result_in(command.id, reply, result_type, progress)
 
 

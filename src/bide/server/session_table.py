@@ -22,10 +22,10 @@ SESSIONS_PER_TOKEN = 16
 """Sessions of a token: one more ends the oldest."""
 
 _RECORD = struct.Struct("=16s16sq")
-"""The fields of a `Session` in the file."""
+"""The fields of a `DashboardSession` in the file."""
 
 
-class Session(NamedTuple):
+class DashboardSession(NamedTuple):
     """What the table has of a session; all zeros where there is none."""
 
     secret: bytes
@@ -63,7 +63,7 @@ class SessionTable:
         part = owner[0] % PARTS
         with self._file.locked() as file:
             data = os.pread(file, _PART_SIZE, part * _PART_SIZE).ljust(_PART_SIZE, b"\0")
-            sessions = [Session(*fields) for fields in _RECORD.iter_unpack(data)]
+            sessions = [DashboardSession(*fields) for fields in _RECORD.iter_unpack(data)]
             places = range(PLACES_PER_PART)
             free_places = [place for place in places if sessions[place].until <= now]
             own_places = [
@@ -81,7 +81,7 @@ class SessionTable:
                     "there are too many sessions of the dashboard; log out in some, or wait until "
                     "some have ended",
                 )
-            session = Session(secrets.token_bytes(16), owner, until)
+            session = DashboardSession(secrets.token_bytes(16), owner, until)
             place_in_table = part * PLACES_PER_PART + place
             os.pwrite(file, _RECORD.pack(*session), place_in_table * _RECORD.size)
         return f"{place_in_table}-{session.secret.hex()}"
@@ -95,7 +95,7 @@ class SessionTable:
             data = os.pread(file, _RECORD.size, place * _RECORD.size)
         if len(data) < _RECORD.size:
             return False
-        session = Session(*_RECORD.unpack(data))
+        session = DashboardSession(*_RECORD.unpack(data))
         return secrets.compare_digest(session.secret, secret) and session.until > now
 
     def end(self, name: str, now: int) -> None:

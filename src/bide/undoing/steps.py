@@ -207,9 +207,9 @@ def undo_steps(undo: Undo, allow: Callable[[Verb], object] = lambda verb: None) 
     """
     records, key = InternalQueue.UNDO.beside(undo.queue), f"{undo.undo}:{undo.part}"
     names = (key, f"{key}:changed", f"{key}:undone")
-    found = yield from find_all(records, names)
+    messages = yield from find_all(records, names)
     # Notes in other states are too old.
-    notes = {id: message for id, message in found.items() if message.state == "delayed"}
+    notes = {id: message for id, message in messages.items() if message.state == "delayed"}
     record_note, mark_note, undone_note = (notes.get(name) for name in names)
     if record_note is None:
         if undo.part == 0:

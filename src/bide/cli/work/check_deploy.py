@@ -18,7 +18,7 @@ from bide.model.message import Message
 from bide.model.replies import Counts
 
 if TYPE_CHECKING:
-    from bide.consuming.refusals import Refusal
+    from bide.consuming.refusals import MessageRefusal
 
 PENDING = ("delayed", "ready", "leased")
 
@@ -70,7 +70,7 @@ def check_deploy(store: CommandStore, out: Output, target: str, skipped: tuple[s
         if not any(fnmatchcase(name, pattern) for name in names):
             warn(f"--skip {pattern} names no queue in {store_of_app.shown}")
     names = [name for name in names if not any(fnmatchcase(name, glob) for glob in skipped)]
-    report = Report()
+    report = DeployReport()
     with Bar("reading pending messages", _pending(store_of_app, names)) as bar:
         for queue, message in bar.over(_messages(store_of_app, names)):
             refusal = refusal_of(message, queue, app.queue_handlers)
@@ -109,7 +109,7 @@ def _messages(store: CommandStore, names: list[str]) -> Iterator[tuple[str, Mess
                 yield name, msgspec.structs.replace(message, **changes)
 
 
-class Report:
+class DeployReport:
     """The messages that fit, those that an app would refuse, and those that are not the app's."""
 
     def __init__(self) -> None:
@@ -119,14 +119,14 @@ class Report:
         """The number of messages that the app would refuse."""
         self.unhandled: Counter[str] = Counter()
         """The number of messages in each queue that the app does not handle."""
-        self._ids: dict[Refusal, list[str]] = {}
+        self._ids: dict[MessageRefusal, list[str]] = {}
         """The first ids of each refusal."""
-        self._counts: Counter[Refusal] = Counter()
+        self._counts: Counter[MessageRefusal] = Counter()
         """The number of messages of each refusal."""
         self._reasons: Counter[tuple[str, str]] = Counter()
         """The number of different refusals by queue and name."""
 
-    def refuse(self, refusal: "Refusal", id: str) -> None:
+    def refuse(self, refusal: "MessageRefusal", id: str) -> None:
         """Count a message that the app would refuse, with others of the same fault."""
         self.refused += 1
         key = refusal.queue, refusal.name
@@ -188,7 +188,7 @@ class Report:
         messages = plural(self.unhandled.total(), "message")
         return f"not checked, {target} has no handler for them: {messages} in {names}"
 
-    def _print_refusal(self, out: Output, refusal: "Refusal", count: int) -> None:
+    def _print_refusal(self, out: Output, refusal: "MessageRefusal", count: int) -> None:
         ids = self._ids[refusal]
         if not out.terminal:
             facts = refusal.queue, refusal.name, refusal.kind, count, refusal.reason

@@ -16,18 +16,20 @@ Example, in `shop/handlers.py`:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bide.contrib.django.application import App, app
+    from bide.contrib.django.application import DjangoApp as App
+    from bide.contrib.django.application import app
     from bide.contrib.django.queues import AsyncQueue, Queue, group_of
 
 __all__ = ["App", "AsyncQueue", "Queue", "app", "group_of"]
 
 _FOUND_IN = {
-    "App": "application",
-    "app": "application",
-    "AsyncQueue": "queues",
-    "Queue": "queues",
-    "group_of": "queues",
+    "App": ("application", "DjangoApp"),
+    "app": ("application", "app"),
+    "AsyncQueue": ("queues", "AsyncQueue"),
+    "Queue": ("queues", "Queue"),
+    "group_of": ("queues", "group_of"),
 }
+"""By public name: the module here that has it, and its name there."""
 
 
 def __getattr__(name: str) -> Any:
@@ -36,4 +38,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_FOUND_IN[name]}"), name)
+    module, own_name = _FOUND_IN[name]
+    return getattr(import_module(f"{__name__}.{module}"), own_name)

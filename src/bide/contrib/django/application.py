@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(ContextApp):
+class DjangoApp(ContextApp):
     """A `bide.App` on the store of the setting `BIDE`, for handlers that use Django's database.
 
     Around each handler, source and schedule it closes connections as Django does around a request:
@@ -136,5 +136,5 @@ def _refusing_async(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return checked
 
 
-app = App()
+app = DjangoApp()
 """The app that `manage.py bide worker` runs: the modules `handlers` of a project fill it."""

@@ -267,8 +267,10 @@ class MemoryQueue:
     def held(self, where: Where, limit: int | None = None) -> Iterable[Record]:
         """Return the first leased records that match a rule, but those that are stopping."""
         leased = [record for _, _, record in self.sets["leased"]]
-        fit = (one for one in leased if one.stopping is None and matches(one, where))
-        return islice(fit, limit)
+        matching = (
+            record for record in leased if record.stopping is None and matches(record, where)
+        )
+        return islice(matching, limit)
 
     def count_held(self, where: Where) -> int:
         """Count the leased records that match a rule, but those that are stopping."""

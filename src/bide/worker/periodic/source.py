@@ -104,7 +104,7 @@ class Window:
     """The start of the window, in Unix milliseconds."""
     before: int
     """Its end."""
-    found: int = 0
+    returned_count: int = 0
     """How many messages the source has returned."""
     put: int = 0
     """How many of them were new."""
@@ -150,7 +150,7 @@ class Window:
         command = CommandBuilder(self.source.queue, MAX_BODY).put(batch)
         for part in in_bytes(command.items):
             reply: Outcomes = yield msgspec.structs.replace(command, items=part)
-            self.found += len(reply.outcomes)
+            self.returned_count += len(reply.outcomes)
             self.put += sum(outcome.done for outcome in reply.outcomes)
 
 
@@ -347,12 +347,12 @@ class SourceWindows(Links):
             "source %s of %s: found %d, put %d, for %s to %s",
             source.name,
             source.queue,
-            window.found,
+            window.returned_count,
             window.put,
             id_of(window.after),
             id_of(window.before),
         )
-        result = Asked(window.after, window.before, ended_at, window.found, window.put)
+        result = Asked(window.after, window.before, ended_at, window.returned_count, window.put)
         body = self._body(asked_at, result, progress.put + window.put)
         await self.put(source.after(max(window_time, ended_at)), source.after, lambda _: body)
 
