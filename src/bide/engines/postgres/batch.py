@@ -9,6 +9,7 @@ import msgspec
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.postgres.arrays import ascii_json, integers
 from bide.engines.postgres.connection import Argument, PostgresCaller
+from bide.engines.postgres.constants import FLOOR
 
 LAST = 60.0
 """Seconds after which a claim looks everywhere again, since the server's clock may have been set
@@ -17,9 +18,8 @@ may only have waited for a lock."""
 
 END = 3_600.0
 
-_CALM = 5
-"""The index of the floor that is 1 if all transactions that were open at the claim before have
-ended, else 0."""
+_ALL_ENDED = FLOOR.index("ALL_ENDED")
+"""Where a floor says 1 if all transactions that were open at the claim before have ended, else 0."""
 
 NEVER = 1 << 62
 
@@ -58,7 +58,7 @@ class Floors:
     def is_calm(self, queue: str) -> bool:
         """Whether all transactions that were open at the claim before the last one have ended."""
         floor = self._floors.get(queue)
-        return floor is not None and len(floor) > _CALM and floor[_CALM] == 1
+        return floor is not None and len(floor) > _ALL_ENDED and floor[_ALL_ENDED] == 1
 
 
 @dataclass

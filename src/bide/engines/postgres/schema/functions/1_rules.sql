@@ -4,6 +4,10 @@
 -- version 17 one in SQL plans its statements again in each transaction.
 --
 -- Names in capitals that are no words of SQL, such as PROMOTE, are those of constants.py.
+--
+-- States are in this order: delayed, ready, leased, dead, acked, expired. So `state < LEASED_STATE` is what
+-- waits (pending), and `state >= ACKED_STATE` what is only remembered. Some queries also say `state >= 0`, which
+-- is always true: the planner uses the index by rank for these only. See 8_planning.sql.
 
 -- The time of a command in Unix milliseconds: the caller's in tests, else the server's.
 CREATE FUNCTION bide._exactly(p_now bigint) RETURNS double precision LANGUAGE sql VOLATILE AS $$
@@ -16,7 +20,7 @@ $$;
 
 CREATE FUNCTION bide._rank(p_state bigint, p_due bigint, p_priority bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE p_state WHEN 0 THEN p_due * PRIORITIES + MAX_PRIORITY - p_priority
+  SELECT CASE p_state WHEN DELAYED_STATE THEN p_due * PRIORITIES + MAX_PRIORITY - p_priority
                       ELSE (MAX_PRIORITY - p_priority) * STRIPE + p_due END
 $$;
 
@@ -67,16 +71,16 @@ DECLARE
 BEGIN
   IF p_was.seq IS NOT NULL THEN
     moved := moved || (p_was.queue, sets[p_was.state + 1],
-      CASE WHEN p_was.state < 2 THEN _hour(p_was.due) ELSE -1 END, -1)::tally;
+      CASE WHEN p_was.state < LEASED_STATE THEN _hour(p_was.due) ELSE -1 END, -1)::tally;
   END IF;
   IF p_is.seq IS NOT NULL THEN
     moved := moved || (p_is.queue, sets[p_is.state + 1],
-      CASE WHEN p_is.state < 2 THEN _hour(p_is.due) ELSE -1 END, 1)::tally;
+      CASE WHEN p_is.state < LEASED_STATE THEN _hour(p_is.due) ELSE -1 END, 1)::tally;
   END IF;
-  IF p_is.state = 3 THEN
+  IF p_is.state = DEAD_STATE THEN
     moved := moved || (p_is.queue, 'died', -1, 1)::tally;
   END IF;
-  IF p_was.limited IS NOT NULL AND p_was.state IN (1, 2) THEN
+  IF p_was.limited IS NOT NULL AND p_was.state IN (READY_STATE, LEASED_STATE) THEN
     PERFORM _note_group(p_was, p_is);
   END IF;
   IF p_cause IS NOT NULL THEN
@@ -191,11 +195,11 @@ END $$;
 -- Delete what was remembered for long enough, at most FORGET messages of each kind.
 CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
   WITH acked AS (
-    SELECT ctid FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
+    SELECT ctid FROM message WHERE queue = q.id AND state = ACKED_STATE AND rank <= p_now - q.keep
     ORDER BY rank, seq LIMIT FORGET FOR UPDATE SKIP LOCKED
   ), expired AS (
     SELECT ctid FROM message
-    WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, EXPIRED_KEEP)
+    WHERE queue = q.id AND state = EXPIRED_STATE AND rank <= p_now - greatest(q.keep, EXPIRED_KEEP)
     ORDER BY rank, seq LIMIT FORGET FOR UPDATE SKIP LOCKED
   ), old AS (
     SELECT * FROM acked UNION ALL SELECT * FROM expired
@@ -253,10 +257,10 @@ BEGIN
                                 p_message.since);
   p_message.holder := NULL;
   p_message.since := NULL;
-  p_message.state := CASE WHEN dead THEN 3 ELSE 1 END;
+  p_message.state := CASE WHEN dead THEN DEAD_STATE ELSE READY_STATE END;
   IF dead THEN
     p_message.rank := p_now;
-    PERFORM _remember_end(q, p_message, 3, p_now, held_by)
+    PERFORM _remember_end(q, p_message, DEAD_END, p_now, held_by)
     FROM queue AS q WHERE id = p_message.queue AND greatest(history, result_ttl) > 0;
   END IF;
   IF p_message.successor IS NOT NULL THEN
@@ -286,7 +290,7 @@ RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   p_message.attempt := p_message.attempt + 1;
   p_message.holder := NULL;
-  PERFORM _remember_end(q, p_message, 1, p_now, nullif(p_message.stopping, ''))
+  PERFORM _remember_end(q, p_message, CANCELLED_END, p_now, nullif(p_message.stopping, ''))
   FROM queue AS q WHERE id = p_message.queue;
   INSERT INTO tally VALUES (p_message.queue, 'cancelled', -1, 1);
   IF p_message.successor IS NULL THEN
@@ -301,7 +305,7 @@ CREATE FUNCTION bide._follow(p_message bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   p_message := json_populate_record(p_message, p_message.successor::json);
-  p_message.state := 0;
+  p_message.state := DELAYED_STATE;
   p_message.attempt := 0;
   p_message.planned := NULL;
   p_message.asked := NULL;
@@ -334,16 +338,16 @@ DECLARE
   new_rank bigint;
 BEGIN
   UPDATE message SET state = p_is.state, due = p_is.due, expires = p_is.expires,
-    rank = CASE WHEN p_is.state < 2 THEN _rank(p_is.state, p_is.due, p_is.priority) ELSE p_is.rank END,
+    rank = CASE WHEN p_is.state < LEASED_STATE THEN _rank(p_is.state, p_is.due, p_is.priority) ELSE p_is.rank END,
     planned = p_is.planned, asked = p_is.asked, created = p_is.created, priority = p_is.priority,
     attempt = p_is.attempt, attempts = p_is.attempts, "group" = p_is."group",
-    token = CASE WHEN p_is.state = 2 THEN p_is.token END,
-    holder = CASE WHEN p_is.state = 2 THEN p_is.holder END,
-    since = CASE WHEN p_is.state = 2 THEN p_is.since END,
-    extended = CASE WHEN p_is.state = 2 THEN p_is.extended END,
-    stopping = CASE WHEN p_is.state = 2 THEN p_is.stopping END,
-    progress = CASE WHEN p_is.state = 2 THEN p_is.progress END,
-    process = CASE WHEN p_is.state = 2 THEN p_is.process END,
+    token = CASE WHEN p_is.state = LEASED_STATE THEN p_is.token END,
+    holder = CASE WHEN p_is.state = LEASED_STATE THEN p_is.holder END,
+    since = CASE WHEN p_is.state = LEASED_STATE THEN p_is.since END,
+    extended = CASE WHEN p_is.state = LEASED_STATE THEN p_is.extended END,
+    stopping = CASE WHEN p_is.state = LEASED_STATE THEN p_is.stopping END,
+    progress = CASE WHEN p_is.state = LEASED_STATE THEN p_is.progress END,
+    process = CASE WHEN p_is.state = LEASED_STATE THEN p_is.process END,
     is_json = p_is.is_json, headers = p_is.headers, failures = p_is.failures,
     successor = p_is.successor, size = _size(id, p_is.data, p_is.headers),
     data = CASE WHEN data = p_is.data THEN data ELSE p_is.data END
@@ -393,7 +397,7 @@ BEGIN
     EXIT WHEN locked.seq IS NOT NULL OR NOT EXISTS (
       SELECT FROM message WHERE queue = p_queue AND id = p_id);
   END LOOP;
-  IF locked.state = 2 AND locked.rank <= p_now THEN
+  IF locked.state = LEASED_STATE AND locked.rank <= p_now THEN
     RETURN _lapse(locked, p_now);
   END IF;
   RETURN locked;
@@ -409,7 +413,7 @@ DECLARE
   awaited message;
 BEGIN
   SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id;
-  IF awaited.state IS DISTINCT FROM 2 THEN
+  IF awaited.state IS DISTINCT FROM LEASED_STATE THEN
     SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
     RETURN awaited;
   END IF;
@@ -433,8 +437,8 @@ CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
                              OUT state smallint, OUT due bigint, OUT until bigint, OUT holder text)
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-  state := CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END;
+  state := CASE WHEN p_message.state = DELAYED_STATE AND p_message.due <= p_now THEN READY_STATE ELSE p_message.state END;
   due := p_message.due;
-  until := CASE WHEN p_message.state >= 2 THEN p_message.rank END;
-  holder := CASE WHEN p_message.state IN (2, SETTLING_STATE) THEN p_message.holder END;
+  until := CASE WHEN p_message.state >= LEASED_STATE THEN p_message.rank END;
+  holder := CASE WHEN p_message.state IN (LEASED_STATE, SETTLING_STATE) THEN p_message.holder END;
 END $$;

@@ -117,7 +117,7 @@ BEGIN
     SELECT m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts, m.expires,
            m."group", m.headers, m.failures, m.planned, m.asked, m.created
     FROM message AS m
-    WHERE queue = q.id AND state = 2 AND state >= 0 AND rank = p_until AND token = p_token
+    WHERE queue = q.id AND state = LEASED_STATE AND state >= 0 AND rank = p_until AND token = p_token
       AND p_until > _moment(p_now)
     ORDER BY seq;
 END $$;

@@ -32,8 +32,8 @@ BEGIN
     WITH stored AS (
       INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,
                            id, "group", created, is_json, data, headers)
-      SELECT new_seq, _rank(0, new_due, p_priority), new_due, q.id, p_attempts, 0,
-             _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group, moment,
+      SELECT new_seq, _rank(DELAYED_STATE, new_due, p_priority), new_due, q.id, p_attempts, 0,
+             _size(p_id, p_data, p_headers), DELAYED_STATE, p_priority, p_expires, p_id, p_group, moment,
              p_is_json, p_data, p_headers
       FROM queue AS q
       WHERE name = p_queue AND (weighted OR p_priority = 0) AND (forgot OR NOT remembers)
@@ -62,11 +62,11 @@ CREATE FUNCTION bide._rows(
   p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
   p_created bigint[]
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
-  SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0))), d.due,
+  SELECT p_first + i.n, coalesce(i.died, _rank(DELAYED_STATE, d.due, coalesce(i.priority, 0))), d.due,
          coalesce(i.created, p_moment), i.expires, NULL::bigint, NULL::bigint, NULL::bigint,
          NULL::bigint, p_queue, coalesce(i.attempts, DEFAULT_ATTEMPTS)::integer, coalesce(i.attempt, 0)::integer,
          _size(i.id, i.data, i.headers), NULL::integer, NULL::integer,
-         (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint, coalesce(i.priority, 0)::smallint,
+         (CASE WHEN i.died IS NULL THEN DELAYED_STATE ELSE DEAD_STATE END)::smallint, coalesce(i.priority, 0)::smallint,
          coalesce(i.is_json, true), i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.headers,
          i.failures, NULL::text, i.data, NULL::text, NULL::text, NULL::text
   FROM unnest(p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group,
@@ -160,8 +160,8 @@ BEGIN
       successor := NULL;
       LOOP  -- until it is stored, or the one that is there is locked
         was := _locked(q.id, new.id, moment);
-        IF was.state > 3 AND NOT _may_forget() AND was.rank <= moment
-           - greatest(q.keep, (CASE was.state WHEN 5 THEN EXPIRED_KEEP END)) THEN
+        IF was.state > DEAD_STATE AND NOT _may_forget() AND was.rank <= moment
+           - greatest(q.keep, (CASE was.state WHEN EXPIRED_STATE THEN EXPIRED_KEEP END)) THEN
           DELETE FROM message WHERE queue = q.id AND id = new.id;
           moves := moves || _moved(was, NULL, NULL);
           CONTINUE;
@@ -176,7 +176,7 @@ BEGIN
       done := true;
       IF was.state IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN
         moves := moves || _moved(NULL, new, 'put');
-      ELSIF (was.state < 2 AND p_mode = 'replace' OR was.state = 3 AND p_mode <> 'keep')
+      ELSIF (was.state < LEASED_STATE AND p_mode = 'replace' OR was.state = DEAD_STATE AND p_mode <> 'keep')
             AND coalesce(was.seq = ANY (p_only_seqs), true) THEN
         begun := coalesce(nullif(was.created, 0), moment);
         new := _debounced(new, begun + latest, moment);
@@ -185,9 +185,9 @@ BEGIN
         DELETE FROM message WHERE queue = q.id AND id = new.id;
         INSERT INTO message SELECT new.*;
         PERFORM _remember_return(was, new.state, new.rank);
-        moves := moves || _moved(was, new, CASE WHEN was.state = 3 THEN 'revived' END);
-      ELSIF was.state = 2 AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
-            AND new.state = 0 THEN
+        moves := moves || _moved(was, new, CASE WHEN was.state = DEAD_STATE THEN 'revived' END);
+      ELSIF was.state = LEASED_STATE AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
+            AND new.state = DELAYED_STATE THEN
         begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
         successor := least(new.due, begun + latest);
         UPDATE message SET successor = json_build_object(
@@ -228,8 +228,8 @@ RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_latest < p_message.due THEN
     p_message.due := p_latest;
-    IF p_message.state = 0 THEN
-      p_message.rank := _rank(0, p_latest, p_message.priority);
+    IF p_message.state = DELAYED_STATE THEN
+      p_message.rank := _rank(DELAYED_STATE, p_latest, p_message.priority);
       PERFORM _lower(p_message.queue, p_moment, ARRAY[p_latest]);
     END IF;
   END IF;

@@ -8,13 +8,21 @@
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
--- again and again. It has six numbers: the lowest rank of delayed messages; that of leased ones; a
--- time; a transaction; the shortest lease of the queue; and 1 if that claim found the condition met that
--- now follows. Once all transactions have ended that began
--- before that one, nothing can appear before that time, nor a lease that ends before that time and
--- the shortest lease, and the ranks move up to that. Every put begins its transaction, in this sense,
--- before it reads the clock; what is put for a time that is past says so in `lowered`; and a lease that
--- is shorter than all before says so in `queue`.
+-- again and again. It has six numbers:
+--
+-- | number | what it is |
+-- |---|---|
+-- | LOWEST_DELAYED | the rank from which on delayed messages are looked for |
+-- | LOWEST_LEASED | the same of leased messages: when the first lease may end |
+-- | BOUND_TIME | null, or a time of an earlier claim, in ms: the ranks are to move up to it |
+-- | BOUND_TRANSACTION | the number of the transaction of that claim |
+-- | SHORTEST_LEASE | the shortest lease of the queue when the ranks were found, in ms |
+-- | ALL_ENDED | 1 if the last claim found that all transactions before BOUND_TRANSACTION have ended, else 0 |
+--
+-- Once all transactions have ended that began before BOUND_TRANSACTION, nothing can appear that is due
+-- before BOUND_TIME, nor a lease that ends before BOUND_TIME + SHORTEST_LEASE: the ranks move up to that.
+-- Every put begins its transaction, in this sense, before it reads the clock; what is put for a time that
+-- is past says so in `lowered`; and a lease that is shorter than all before says so in `queue`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count bigint, p_lease bigint,
                             p_holder text, p_max_bytes bigint, p_floor bigint[],
                             p_process text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL,
@@ -62,22 +70,22 @@ BEGIN
     RETURN;
   END IF;
   FOR id, attempt, holder IN
-    SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, floors[2]) AS c
-    WHERE floors[2] <= moment
+    SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, floors[LOWEST_LEASED]) AS c
+    WHERE floors[LOWEST_LEASED] <= moment
   LOOP
     RETURN NEXT;
   END LOOP;
   id := NULL; attempt := NULL; holder := NULL;
   WHILE taken < p_count AND examined < reach LOOP
-    source := 0;
-    first_rank := _first_rank(q.id, floors[1]);
+    source := DELAYED_STATE;
+    first_rank := _first_rank(q.id, floors[LOWEST_DELAYED]);
     last_rank := moment * PRIORITIES + MAX_PRIORITY;
     IF q.weighted OR _is_ready(q.id) THEN
       IF NOT promoted THEN
         PERFORM _promote(q.id, first_rank, last_rank, reach);
         promoted := true;
       END IF;
-      source := 1;
+      source := READY_STATE;
       first_rank := 0;
       last_rank := EVERYTHING;
     END IF;
@@ -121,7 +129,7 @@ BEGIN
         PERFORM _begin_claim(q, claim, leased, p_lease, p_sender, p_number, p_place);
       END IF;
       RETURN QUERY
-        UPDATE message m SET state = 2, rank = leased + p_lease, token = claim, holder = p_holder,
+        UPDATE message m SET state = LEASED_STATE, rank = leased + p_lease, token = claim, holder = p_holder,
           process = p_process, since = leased, limited = NULL  -- limits may have come meanwhile, and do not count it yet
         WHERE m.ctid = ANY (good)
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
@@ -139,7 +147,7 @@ BEGIN
     PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;
     due := _next(q, NULL, floors, NULL) / MICROSECONDS;
     IF due <= moment AND p_count > 0 AND examined = 0
-       AND NOT _may_collect(q.id, moment, floors[2]) THEN
+       AND NOT _may_collect(q.id, moment, floors[LOWEST_LEASED]) THEN
       due := moment + CLAIM_AGAIN;  -- another claim has locked what is due: look again, but do not spin
     END IF;
     until := _asleep(p_process, p_queue, moment);
@@ -168,9 +176,9 @@ CREATE FUNCTION bide._expire(q bide.queue, p_places tid[], p_dues bigint[], p_no
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF greatest(q.history, q.result_ttl) > 0 THEN
-    PERFORM _remember_end(q, m, 2, p_now, NULL) FROM message AS m WHERE m.ctid = ANY (p_places);
+    PERFORM _remember_end(q, m, EXPIRED_END, p_now, NULL) FROM message AS m WHERE m.ctid = ANY (p_places);
   END IF;
-  UPDATE message SET state = 5, rank = p_now WHERE ctid = ANY (p_places);
+  UPDATE message SET state = EXPIRED_STATE, rank = p_now WHERE ctid = ANY (p_places);
   UPDATE queue SET remembers = true WHERE id = q.id AND NOT remembers;
   INSERT INTO tally
   SELECT q.id, what, -1, cardinality(p_places) FROM unnest('{kept,expired}'::text[]) AS what
@@ -189,7 +197,7 @@ END $$;
 CREATE FUNCTION bide._is_ready(p_queue integer) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
-    SELECT rank FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank LIMIT 1
+    SELECT rank FROM message WHERE queue = p_queue AND state = READY_STATE ORDER BY rank LIMIT 1
   ) IS NOT NULL;
 END $$;
 
@@ -200,7 +208,7 @@ DECLARE
   first_rank CONSTANT bigint := _first_rank(p_queue, p_floor);
 BEGIN
   RETURN (
-    SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = 0 AND rank >= first_rank
+    SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = DELAYED_STATE AND rank >= first_rank
     ORDER BY rank LIMIT 1
   );
 END $$;
@@ -210,7 +218,7 @@ CREATE FUNCTION bide._first_lapse(p_queue integer, p_floor bigint) RETURNS bigin
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
-    SELECT rank FROM message WHERE queue = p_queue AND state = 2 AND rank >= p_floor
+    SELECT rank FROM message WHERE queue = p_queue AND state = LEASED_STATE AND rank >= p_floor
     ORDER BY rank LIMIT 1
   );
 END $$;
@@ -226,8 +234,8 @@ END $$;
 
 -- Where a claim may begin: for leases anywhere, if there are shorter ones since the caller's last claim.
 CREATE FUNCTION bide._holds(q bide.queue, p_floor bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN p_floor[5] = q.lease THEN p_floor
-              ELSE ARRAY[coalesce(p_floor[1], 0), 0, p_floor[3], p_floor[4], q.lease] END
+  SELECT CASE WHEN p_floor[SHORTEST_LEASE] = q.lease THEN p_floor
+              ELSE ARRAY[coalesce(p_floor[LOWEST_DELAYED], 0), 0, p_floor[BOUND_TIME], p_floor[BOUND_TRANSACTION], q.lease] END
 $$;
 
 -- Where a claim begins: see `_claim`.
@@ -235,26 +243,26 @@ CREATE FUNCTION bide._raised(q bide.queue, p_floor bigint[], p_moment bigint) RE
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   floors bigint[] := _holds(q, p_floor);
-  bound CONSTANT bigint := floors[3];
+  bound CONSTANT bigint := floors[BOUND_TIME];
   first_lapse CONSTANT bigint := bound + coalesce(q.lease, 0);
 BEGIN
-  IF p_moment < greatest(bound, floors[1] / PRIORITIES) THEN
+  IF p_moment < greatest(bound, floors[LOWEST_DELAYED] / PRIORITIES) THEN
     RETURN ARRAY[0, 0, NULL, NULL, q.lease];  -- the clock was set back
   END IF;
-  floors[6] := 0;
-  IF bound IS NULL OR pg_snapshot_xmin(pg_current_snapshot())::text::bigint < floors[4] THEN
+  floors[ALL_ENDED] := 0;
+  IF bound IS NULL OR pg_snapshot_xmin(pg_current_snapshot())::text::bigint < floors[BOUND_TRANSACTION] THEN
     RETURN floors;  -- a transaction is open that may still put a message before that time
   END IF;
-  floors[1] := least(bound * PRIORITIES, (  -- by a later snapshot, which sees all that these have done
-    SELECT rank FROM message WHERE queue = q.id AND state = 0
-      AND rank >= floors[1] AND rank < bound * PRIORITIES
+  floors[LOWEST_DELAYED] := least(bound * PRIORITIES, (  -- by a later snapshot, which sees all that these have done
+    SELECT rank FROM message WHERE queue = q.id AND state = DELAYED_STATE
+      AND rank >= floors[LOWEST_DELAYED] AND rank < bound * PRIORITIES
     ORDER BY rank LIMIT 1));
-  floors[2] := least(first_lapse, (
-    SELECT rank FROM message WHERE queue = q.id AND state = 2
-      AND rank >= floors[2] AND rank < first_lapse
+  floors[LOWEST_LEASED] := least(first_lapse, (
+    SELECT rank FROM message WHERE queue = q.id AND state = LEASED_STATE
+      AND rank >= floors[LOWEST_LEASED] AND rank < first_lapse
     ORDER BY rank LIMIT 1));
-  floors[3] := NULL;
-  floors[6] := 1;
+  floors[BOUND_TIME] := NULL;
+  floors[ALL_ENDED] := 1;
   RETURN floors;
 END $$;
 
@@ -262,9 +270,9 @@ END $$;
 CREATE FUNCTION bide._bounded(p_floor bigint[], p_moment bigint) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF p_floor[3] IS NULL AND p_moment IS NOT NULL THEN
-    p_floor[4] := pg_current_xact_id()::text::bigint;
-    p_floor[3] := p_moment;
+  IF p_floor[BOUND_TIME] IS NULL AND p_moment IS NOT NULL THEN
+    p_floor[BOUND_TRANSACTION] := pg_current_xact_id()::text::bigint;
+    p_floor[BOUND_TIME] := p_moment;
   END IF;
   RETURN p_floor;
 END $$;
@@ -278,11 +286,11 @@ DECLARE
 BEGIN
   FOR was IN
     SELECT * FROM message
-    WHERE queue = p_queue AND state = 2 AND rank BETWEEN p_floor AND p_now
+    WHERE queue = p_queue AND state = LEASED_STATE AND rank BETWEEN p_floor AND p_now
     ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
   LOOP
     new := _lapse(was, p_now);
-    IF new.state = 3 THEN
+    IF new.state = DEAD_STATE THEN
       new.holder := was.holder;
       RETURN NEXT new;
     END IF;
@@ -294,7 +302,7 @@ CREATE FUNCTION bide._may_collect(p_queue integer, p_now bigint, p_floor bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM FROM message
-  WHERE queue = p_queue AND state = 2 AND rank BETWEEN p_floor AND p_now
+  WHERE queue = p_queue AND state = LEASED_STATE AND rank BETWEEN p_floor AND p_now
   ORDER BY rank, seq LIMIT 1 FOR UPDATE SKIP LOCKED;
   RETURN FOUND;
 END $$;
@@ -307,10 +315,10 @@ DECLARE
 BEGIN
   SELECT array_agg(d.ctid) INTO places FROM (
     SELECT ctid FROM message
-    WHERE queue = p_queue AND state = 0 AND rank BETWEEN p_first AND p_last
+    WHERE queue = p_queue AND state = DELAYED_STATE AND rank BETWEEN p_first AND p_last
     ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
   ) AS d;
-  UPDATE message SET state = 1, rank = _rank(1, due, priority) WHERE ctid = ANY (places);
+  UPDATE message SET state = READY_STATE, rank = _rank(READY_STATE, due, priority) WHERE ctid = ANY (places);
 END $$;
 
 -- When there is something to claim or to collect, in microseconds; the time itself or earlier if that is
@@ -322,5 +330,5 @@ BEGIN
     RETURN 0;
   END IF;
   RETURN least(CASE WHEN q.limited IS NOT NULL THEN _opens(l, p_us) END,
-               MICROSECONDS * _first_lapse(q.id, p_floor[2]), MICROSECONDS * _first_due(q.id, p_floor[1]));
+               MICROSECONDS * _first_lapse(q.id, p_floor[LOWEST_LEASED]), MICROSECONDS * _first_due(q.id, p_floor[LOWEST_DELAYED]));
 END $$;

@@ -12,11 +12,11 @@ BEGIN
   END IF;
   SELECT min(moment) INTO opens FROM (
     (SELECT 0 AS moment FROM limited_group
-     WHERE limited = l.id AND place = 1 AND _has_line(l.id, name)
+     WHERE limited = l.id AND place = HEAD_COMPETES AND _has_line(l.id, name)
      ORDER BY rank / STRIPE, tag, rank, seq LIMIT 1)
     UNION ALL
     (SELECT _opens_for(l, name, last) FROM limited_group
-     WHERE limited = l.id AND place = 2 AND place > 1 AND _has_line(l.id, name) ORDER BY last, name LIMIT 1)
+     WHERE limited = l.id AND place = HEAD_WAITS AND place > HEAD_COMPETES AND _has_line(l.id, name) ORDER BY last, name LIMIT 1)
     UNION ALL
     SELECT _opens_for(l, e.name, coalesce(g.last, 0))
     FROM (SELECT name, sum(ended) AS ended FROM reopened WHERE limited = l.id GROUP BY name) AS e
@@ -83,7 +83,7 @@ BEGIN
   l := _reopen(l, us);
   PERFORM _wake_groups(l, us);
   FOR id, attempt, holder IN
-    SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, p_floor[2]) AS c
+    SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, p_floor[LOWEST_LEASED]) AS c
   LOOP
     RETURN NEXT;
   END LOOP;
@@ -96,13 +96,13 @@ BEGIN
   END IF;
   SELECT array_agg(d.ctid) INTO places FROM (
     SELECT ctid FROM message
-    WHERE queue = q.id AND state = 0 AND state >= 0
-      AND rank BETWEEN _first_rank(q.id, p_floor[1]) AND moment * PRIORITIES + MAX_PRIORITY
+    WHERE queue = q.id AND state = DELAYED_STATE AND state >= 0
+      AND rank BETWEEN _first_rank(q.id, p_floor[LOWEST_DELAYED]) AND moment * PRIORITIES + MAX_PRIORITY
     ORDER BY rank, seq LIMIT reach FOR UPDATE SKIP LOCKED
   ) AS d;
   IF places IS NOT NULL THEN
     PERFORM _into_lines(l, places, us);
-    behind := behind OR cardinality(places) = reach AND _first_due(q.id, p_floor[1]) <= moment;
+    behind := behind OR cardinality(places) = reach AND _first_due(q.id, p_floor[LOWEST_DELAYED]) <= moment;
   END IF;
   IF l."limit" > 0 THEN
     room := least(room, l."limit" - l.running);
@@ -111,7 +111,7 @@ BEGIN
   width := room;
   WHILE room > 0 AND examined < reach AND NOT is_full LOOP
     SELECT rank / STRIPE INTO weight FROM limited_group
-    WHERE limited = l.id AND place = 1 AND name <> ALL (passed)
+    WHERE limited = l.id AND place = HEAD_COMPETES AND name <> ALL (passed)
     ORDER BY rank / STRIPE, tag, rank, seq LIMIT 1;
     EXIT WHEN NOT FOUND;
     heads := '{}';
@@ -131,7 +131,7 @@ BEGIN
                      _allowed(last, l.group_rate, us)) END AS may
             FROM (
               SELECT name, tag, running, last FROM limited_group
-              WHERE limited = l.id AND place = 1 AND rank / STRIPE = weight AND name <> ALL (passed)
+              WHERE limited = l.id AND place = HEAD_COMPETES AND rank / STRIPE = weight AND name <> ALL (passed)
               ORDER BY rank / STRIPE, tag, rank, seq LIMIT least(width, reach - examined)
             ) AS first
           ) AS all_groups
@@ -143,7 +143,7 @@ BEGIN
             SELECT ctid AS place, due, rank, seq, size + coalesce(octet_length(failures), 0) AS bytes,
                    coalesce(moment > due + expires, false) AS late
             FROM message
-            WHERE limited = l.id AND state = 1 AND coalesce("group", '') = g.name
+            WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = g.name
               AND rank < (weight + 1) * STRIPE
             ORDER BY rank, seq LIMIT g.most FOR UPDATE SKIP LOCKED
           ) AS locked WINDOW in_line AS (ORDER BY rank, seq)
@@ -165,7 +165,7 @@ BEGIN
         PERFORM _begin_claim(q, claim, moment, p_lease, p_sender, p_number, p_place);
       END IF;
       RETURN QUERY
-        UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder,
+        UPDATE message m SET state = LEASED_STATE, rank = moment + p_lease, token = claim, holder = p_holder,
           process = p_process, since = moment
         FROM unnest(heads) WITH ORDINALITY AS s(place, name, tag, due, late, nth)
         WHERE m.ctid = s.place AND NOT s.late
@@ -190,14 +190,14 @@ BEGIN
         ) AS h JOIN limited_group AS o ON o.limited = l.id AND o.name = h.name
         LEFT JOIN LATERAL (
           SELECT rank, seq FROM message
-          WHERE limited = l.id AND state = 1 AND coalesce("group", '') = h.name ORDER BY rank, seq LIMIT 1
+          WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = h.name ORDER BY rank, seq LIMIT 1
         ) AS first ON true
       ) AS s WHERE g.limited = l.id AND g.name = s.name;
       examined := examined + cardinality(heads);
     ELSIF NOT is_full THEN  -- others have locked what is in these lines
       SELECT passed || array_agg(name), examined + count(*) INTO passed, examined FROM (
         SELECT name FROM limited_group
-        WHERE limited = l.id AND place = 1 AND rank / STRIPE = weight AND name <> ALL (passed)
+        WHERE limited = l.id AND place = HEAD_COMPETES AND rank / STRIPE = weight AND name <> ALL (passed)
         ORDER BY rank / STRIPE, tag, rank, seq LIMIT least(width, reach - examined)) AS first;
       width := width * LOCKED_MORE;
     END IF;
@@ -219,7 +219,7 @@ BEGIN
     PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;
     planned := _next(q, l, p_floor, us);
     IF planned <= us AND p_count > 0 AND (examined < reach OR cardinality(passed) > 0) AND NOT behind
-       AND NOT _may_collect(q.id, moment, p_floor[2])
+       AND NOT _may_collect(q.id, moment, p_floor[LOWEST_LEASED])
        AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN
       planned := us + CLAIM_AGAIN_US;  -- another claim has locked what is due: look again, but do not spin
     END IF;

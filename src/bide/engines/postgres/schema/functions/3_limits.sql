@@ -40,7 +40,7 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT seq FROM message
-    WHERE limited = p_limited AND state = 1 AND coalesce("group", '') = p_name
+    WHERE limited = p_limited AND state = READY_STATE AND coalesce("group", '') = p_name
     ORDER BY rank, seq LIMIT 1
   ) IS NOT NULL;
 END $$;
@@ -76,8 +76,8 @@ $$;
 CREATE FUNCTION bide._note_group(p_was bide.message, p_is bide.message) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  INSERT INTO reopened VALUES (p_was.limited, coalesce(p_was."group", ''), (p_was.state = 2)::integer);
-  IF p_is.state = 1 AND p_is."group" IS DISTINCT FROM p_was."group" THEN
+  INSERT INTO reopened VALUES (p_was.limited, coalesce(p_was."group", ''), (p_was.state = LEASED_STATE)::integer);
+  IF p_is.state = READY_STATE AND p_is."group" IS DISTINCT FROM p_was."group" THEN
     INSERT INTO reopened VALUES (p_was.limited, coalesce(p_is."group", ''), 0);
   END IF;
 END $$;
@@ -182,9 +182,9 @@ CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STA
   WITH in_groups AS (
     SELECT coalesce("group", '') AS name, state, limited IS NOT DISTINCT FROM q.limited AS known,
            count(*) AS n
-    FROM message WHERE queue = q.id AND state IN (1, 2) GROUP BY 1, 2, 3
+    FROM message WHERE queue = q.id AND state IN (READY_STATE, LEASED_STATE) GROUP BY 1, 2, 3
   ), leases AS (
-    SELECT name, -n AS n FROM in_groups WHERE state = 2 AND known
+    SELECT name, -n AS n FROM in_groups WHERE state = LEASED_STATE AND known
     UNION ALL
     SELECT name, -ended FROM reopened WHERE limited = q.limited
   )
@@ -194,7 +194,7 @@ CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STA
                            UNION ALL SELECT * FROM leases) AS counted
               GROUP BY name HAVING sum(n) <> 0) AS g)
          + (SELECT count(*) FROM in_groups LEFT JOIN limited_group AS g ON g.limited = l.id AND g.name = in_groups.name
-            WHERE state = 1 AND known AND (g.place IN (1, 2) OR _is_full(l, g.name, g.running)) IS NOT TRUE
+            WHERE state = READY_STATE AND known AND (g.place IN (HEAD_COMPETES, HEAD_WAITS) OR _is_full(l, g.name, g.running)) IS NOT TRUE
               AND in_groups.name NOT IN (SELECT name FROM reopened WHERE limited = l.id))
          + abs(l.running + (SELECT coalesce(sum(n), 0) FROM leases))
          + (SELECT coalesce(sum(n), 0) FROM in_groups WHERE NOT known AND l.lined IS NULL)

@@ -33,12 +33,12 @@ DECLARE
 BEGIN
   DELETE FROM limited_group WHERE limited = l.id AND name = ANY (ARRAY(
     SELECT name FROM limited_group
-    WHERE limited = l.id AND place = 3 AND place > 1
+    WHERE limited = l.id AND place = IDLE_GROUP AND place > HEAD_COMPETES
       AND last <= CASE WHEN l.group_rate > 0 THEN p_us - CREDIT - l.group_rate ELSE EVERYTHING END
     ORDER BY last, name LIMIT PROMOTE));
   names := ARRAY(
     SELECT name FROM limited_group
-    WHERE limited = l.id AND place = 2 AND place > 1 AND last <= p_us - l.group_rate
+    WHERE limited = l.id AND place = HEAD_WAITS AND place > HEAD_COMPETES AND last <= p_us - l.group_rate
     ORDER BY last, name LIMIT PROMOTE);
   PERFORM _stand(l, names, NULL, p_us) WHERE cardinality(names) > 0;
 END $$;
@@ -47,10 +47,10 @@ END $$;
 CREATE FUNCTION bide._place(l bide.limited, p_name text, p_running bigint, p_last bigint,
                             p_has_line boolean, p_us bigint) RETURNS smallint
 LANGUAGE sql IMMUTABLE AS $$
-  SELECT (CASE WHEN NOT p_has_line THEN CASE WHEN p_running > 0 THEN 0 ELSE 3 END
-               WHEN _is_full(l, p_name, p_running) THEN 0
-               WHEN _opens_for(l, p_name, p_last) > p_us THEN 2
-               ELSE 1 END)::smallint
+  SELECT (CASE WHEN NOT p_has_line THEN CASE WHEN p_running > 0 THEN NO_HEAD ELSE IDLE_GROUP END
+               WHEN _is_full(l, p_name, p_running) THEN NO_HEAD
+               WHEN _opens_for(l, p_name, p_last) > p_us THEN HEAD_WAITS
+               ELSE HEAD_COMPETES END)::smallint
 $$;
 
 -- Give groups the heads that they are to have. `p_more`: how many more leases each has; null: none.
@@ -62,7 +62,7 @@ BEGIN
          _place(l, n.name, coalesce(n.more, 0), 0, first.seq IS NOT NULL, p_us), first.rank, first.seq
   FROM unnest(p_names, p_more) AS n(name, more) LEFT JOIN LATERAL (
     SELECT rank, seq FROM message
-    WHERE limited = l.id AND state = 1 AND coalesce("group", '') = n.name ORDER BY rank, seq LIMIT 1
+    WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = n.name ORDER BY rank, seq LIMIT 1
   ) AS first ON true
   ON CONFLICT (limited, name) DO UPDATE SET
     running = g.running + excluded.running, rank = excluded.rank, seq = excluded.seq,
@@ -78,7 +78,7 @@ DECLARE
   names text[];
 BEGIN
   WITH lined AS (
-    UPDATE message SET state = 1, rank = _rank(1, due, priority), limited = l.id
+    UPDATE message SET state = READY_STATE, rank = _rank(READY_STATE, due, priority), limited = l.id
     WHERE ctid = ANY (p_places) RETURNING coalesce("group", '') AS name
   )
   SELECT array_agg(DISTINCT name) INTO names FROM lined;
@@ -101,7 +101,7 @@ DECLARE
 BEGIN
   WITH leased AS (
     SELECT ctid FROM message
-    WHERE queue = q.id AND state = 2 AND state >= 0 AND limited IS DISTINCT FROM l.id
+    WHERE queue = q.id AND state = LEASED_STATE AND state >= 0 AND limited IS DISTINCT FROM l.id
     ORDER BY rank, seq FOR UPDATE SKIP LOCKED
   ), counted AS (
     UPDATE message SET limited = l.id WHERE ctid = ANY (ARRAY(SELECT ctid FROM leased))
@@ -119,15 +119,15 @@ BEGIN
          max(ARRAY[s.rank, s.seq]) AS last
   INTO seen FROM (
     SELECT ctid, limited, rank, seq FROM message
-    WHERE queue = q.id AND state = 1 AND state >= 0 AND (rank, seq) > (l.lined[1], l.lined[2])
+    WHERE queue = q.id AND state = READY_STATE AND state >= 0 AND (rank, seq) > (l.lined[1], l.lined[2])
     ORDER BY rank, seq LIMIT PROMOTE
   ) AS s;
   places := ARRAY(
-    SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
+    SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = READY_STATE FOR UPDATE SKIP LOCKED);
   PERFORM _into_lines(l, places, p_us);
   IF cardinality(places) < cardinality(seen.places) OR EXISTS (
     SELECT FROM message
-    WHERE queue = q.id AND state = 2 AND state >= 0 AND limited IS DISTINCT FROM l.id
+    WHERE queue = q.id AND state = LEASED_STATE AND state >= 0 AND limited IS DISTINCT FROM l.id
   ) THEN
     l.horizon := pg_current_xact_id()::text::bigint;
     l.settled := false;

@@ -78,11 +78,11 @@ BEGIN
   END IF;
   IF p_verb IN ('cancel', 'stop') AND cardinality(p_ids) = 1 AND NOT remembers AND p_if_due IS NULL
      AND p_only_seqs IS NULL THEN  -- most cancels: they delete at once what they would lock
-    DELETE FROM message WHERE queue = q.id AND id = p_ids[1] AND state < 2
+    DELETE FROM message WHERE queue = q.id AND id = p_ids[1] AND state < LEASED_STATE
     RETURNING * INTO was;
     IF FOUND THEN
       due := was.due;
-      PERFORM _note_group(was, NULL) WHERE was.limited IS NOT NULL AND was.state = 1;
+      PERFORM _note_group(was, NULL) WHERE was.limited IS NOT NULL AND was.state = READY_STATE;
       INSERT INTO tally VALUES (q.id, 'pending', _hour(due), -1), (q.id, 'cancelled', -1, 1);
       IF p_sender IS NOT NULL THEN
         PERFORM _remember(p_sender, p_number, p_place, ARRAY[_outcome(1, true, NULL, due, NULL, NULL, NULL)]);
@@ -104,16 +104,16 @@ BEGIN
     number := wanted.n;
     done := (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs)) AND CASE
       WHEN p_verb IN ('cancel', 'stop', 'reschedule', 'bury_unheld') THEN
-        was.state < 2 AND (p_if_due IS NULL OR was.due = p_if_due)
+        was.state < LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
       WHEN p_verb = 'edit' THEN
-        was.state < 2 OR was.state = 3 AND new_due IS NULL
+        was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
         AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$'
-      WHEN p_verb IN ('revive', 'purge') THEN was.state = 3
-      WHEN p_verb = 'release' THEN was.state = 2
-      ELSE was.state = 2 AND was.token = wanted.token
+      WHEN p_verb IN ('revive', 'purge') THEN was.state = DEAD_STATE
+      WHEN p_verb = 'release' THEN was.state = LEASED_STATE
+      ELSE was.state = LEASED_STATE AND was.token = wanted.token
     END;
-    stops := p_verb = 'stop' AND was.state = 2 AND (p_if_due IS NULL OR was.due = p_if_due)
+    stops := p_verb = 'stop' AND was.state = LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
              AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     successor := NULL;
     IF p_verb = 'cancel' AND was.successor IS NOT NULL AND p_if_due IS NULL AND p_only_seqs IS NULL THEN
@@ -136,7 +136,7 @@ BEGIN
     cause := NULL;
     how := NULL;
     IF p_verb IN ('reschedule', 'revive', 'edit') AND new_due IS NOT NULL THEN
-      new.state := 0;
+      new.state := DELAYED_STATE;
       new.due := new_due;
       new.planned := NULL;
       new.asked := CASE p_verb WHEN 'revive' THEN coalesce(was.asked, was.planned, was.due) END;
@@ -146,11 +146,11 @@ BEGIN
       WHEN 'cancel', 'stop' THEN
         new := NULL;
         cause := 'cancelled';
-        how := 1;
+        how := CANCELLED_END;
       WHEN 'purge' THEN
         new := NULL;
         cause := 'purged';
-        how := 4;
+        how := PURGED_END;
       WHEN 'reschedule' THEN NULL;
       WHEN 'revive' THEN
         new.attempt := 0;
@@ -161,10 +161,10 @@ BEGIN
           new.expires := new.expires - (new.due - coalesce(new.planned, new.due));
         END IF;
       WHEN 'bury_unheld' THEN
-        new.state := 3;
+        new.state := DEAD_STATE;
         new.rank := moment;
         new.failures := _failed(was.failures, was.attempt, moment, '', p_reason, NULL);
-        how := 3;
+        how := DEAD_END;
       WHEN 'extend' THEN
         IF p_delay IS NOT NULL THEN
           new.rank := moment + p_delay;
@@ -175,8 +175,8 @@ BEGIN
         END IF;
       WHEN 'ack' THEN
         cause := 'acked';
-        how := 0;
-        new.state := 4;
+        how := ACKED_END;
+        new.state := ACKED_STATE;
         new.rank := moment;
         new.attempt := was.attempt + 1;
         IF was.successor IS NOT NULL THEN
@@ -196,10 +196,10 @@ BEGIN
         ELSIF p_reason <> '""' THEN
           new.failures := _failed(was.failures, was.attempt, moment, was.holder, p_reason, NULL);
         END IF;
-        IF p_verb = 'retry' AND was.successor IS NULL AND new.state <> 3 THEN
-          new.state := 1;
+        IF p_verb = 'retry' AND was.successor IS NULL AND new.state <> DEAD_STATE THEN
+          new.state := READY_STATE;
           IF NOT p_untouched OR p_delay > 0 THEN
-            new.state := 0;
+            new.state := DELAYED_STATE;
             new.planned := coalesce(was.planned, was.due);
             new.due := new_due;
             new.expires := was.expires - (new_due - was.due);
@@ -207,19 +207,19 @@ BEGIN
         END IF;
     END CASE;
     IF (remembers OR was.stopping IS NOT NULL) AND how IS NOT NULL THEN
-      PERFORM _remember_end(q, CASE how WHEN 3 THEN new ELSE was END, how, moment, p_actor, wanted.note);
+      PERFORM _remember_end(q, CASE how WHEN DEAD_END THEN new ELSE was END, how, moment, p_actor, wanted.note);
     END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
     ELSE
       PERFORM _store(was, new);
     END IF;
-    IF p_verb IN ('reschedule', 'edit') AND new.state = 0 THEN
+    IF p_verb IN ('reschedule', 'edit') AND new.state = DELAYED_STATE THEN
       dues := dues || new.due;
     END IF;
-    IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state = 3) THEN
+    IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state = DEAD_STATE) THEN
       moves := moves || _moved(was, new, cause);
-      ends := ends OR was.state = 2;
+      ends := ends OR was.state = LEASED_STATE;
     END IF;
     IF new.seq IS NULL THEN
       state := NULL; until := NULL;
@@ -299,15 +299,15 @@ RETURNS SETOF bide.message LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN QUERY
     (SELECT * FROM message
-     WHERE queue = p_queue AND "group" = p_group AND state < 2 AND due >= p_after AND due < p_before
+     WHERE queue = p_queue AND "group" = p_group AND state < LEASED_STATE AND due >= p_after AND due < p_before
      ORDER BY seq LIMIT p_limit)
     UNION ALL
     (SELECT * FROM message
-     WHERE p_group IS NULL AND queue = p_queue AND state = 1 AND due >= p_after AND due < p_before
+     WHERE p_group IS NULL AND queue = p_queue AND state = READY_STATE AND due >= p_after AND due < p_before
      ORDER BY rank, seq LIMIT p_limit)
     UNION ALL
     (SELECT * FROM message
-     WHERE p_group IS NULL AND queue = p_queue AND state = 0
+     WHERE p_group IS NULL AND queue = p_queue AND state = DELAYED_STATE
        AND rank >= p_after * PRIORITIES AND rank < p_before * PRIORITIES
      ORDER BY rank, seq LIMIT p_limit)
     LIMIT p_limit;
@@ -320,7 +320,7 @@ RETURNS SETOF bide.message LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN QUERY
     SELECT * FROM message
-    WHERE queue = p_queue AND state = 2 AND stopping IS NULL AND due >= p_after AND due < p_before
+    WHERE queue = p_queue AND state = LEASED_STATE AND stopping IS NULL AND due >= p_after AND due < p_before
       AND (p_group IS NULL OR "group" = p_group)
     ORDER BY rank, seq LIMIT p_limit;
 END $$;
@@ -346,7 +346,7 @@ BEGIN
     IF was.state = SETTLING_STATE THEN
       patience := 0;
     END IF;
-    IF (was.state = 2 AND was.stopping IS NULL AND was.due >= p_after AND was.due < p_before
+    IF (was.state = LEASED_STATE AND was.stopping IS NULL AND was.due >= p_after AND was.due < p_before
         AND (p_group IS NULL OR was."group" = p_group)) IS NOT TRUE THEN
       changed := changed || wanted;
     END IF;
@@ -379,32 +379,32 @@ DECLARE
   stop record;
 BEGIN
   CASE p_state
-    WHEN 0 THEN first_due := moment + 1;
-    WHEN 1 THEN last_due := least(last_due, moment + 1);
+    WHEN DELAYED_STATE THEN first_due := moment + 1;
+    WHEN READY_STATE THEN last_due := least(last_due, moment + 1);
     ELSE NULL;
   END CASE;
   SELECT coalesce(array_agg(id ORDER BY id COLLATE "C") FILTER (WHERE n <= BULK), '{}'), count(*) > BULK
   INTO ids, more FROM (
     SELECT id, row_number() OVER () AS n FROM (
       (SELECT id FROM message
-       WHERE p_state >= 3 AND queue = q.id AND state = p_state AND state >= 0
+       WHERE p_state >= DEAD_STATE AND queue = q.id AND state = p_state AND state >= 0
          AND rank < coalesce(p_before, EVERYTHING) ORDER BY rank, seq LIMIT BEYOND_BULK)
       UNION ALL
-      SELECT id FROM _unheld(q.id, p_group, first_due, last_due, BEYOND_BULK) WHERE coalesce(p_state, 0) < 2
+      SELECT id FROM _unheld(q.id, p_group, first_due, last_due, BEYOND_BULK) WHERE coalesce(p_state, DELAYED_STATE) < LEASED_STATE
     ) AS there
   ) AS numbered;
   count := 0;
   FOREACH wanted IN ARRAY ids LOOP
     DELETE FROM message WHERE queue = q.id AND id = wanted AND CASE
-      WHEN p_state >= 3 THEN state = p_state AND rank < coalesce(p_before, EVERYTHING)
-      ELSE state < 2 AND due >= first_due AND due < last_due AND (p_group IS NULL OR "group" = p_group)
+      WHEN p_state >= DEAD_STATE THEN state = p_state AND rank < coalesce(p_before, EVERYTHING)
+      ELSE state < LEASED_STATE AND due >= first_due AND due < last_due AND (p_group IS NULL OR "group" = p_group)
     END RETURNING * INTO was;
     CONTINUE WHEN was.seq IS NULL;
-    IF was.state < 4 AND greatest(q.history, q.result_ttl) > 0 THEN
-      PERFORM _remember_end(q, was, CASE p_cause WHEN 'purged' THEN 4 ELSE 1 END, moment, p_actor);
+    IF was.state < ACKED_STATE AND greatest(q.history, q.result_ttl) > 0 THEN
+      PERFORM _remember_end(q, was, CASE p_cause WHEN 'purged' THEN PURGED_END ELSE CANCELLED_END END, moment, p_actor);
     END IF;
     count := count + 1;
-    moves := moves || _moved(was, NULL, CASE WHEN was.state < 4 THEN p_cause END);
+    moves := moves || _moved(was, NULL, CASE WHEN was.state < ACKED_STATE THEN p_cause END);
   END LOOP;
   PERFORM _count_moves(moves);
   stopping := '{}';

@@ -156,14 +156,14 @@ DECLARE
 BEGIN
   LOOP
     SELECT count(*) INTO n FROM (
-      (SELECT FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank)
+      (SELECT FROM message WHERE queue = p_queue AND state = READY_STATE ORDER BY rank)
       UNION ALL
-      (SELECT FROM message WHERE queue = p_queue AND state = 0 AND rank <= reach ORDER BY rank)
+      (SELECT FROM message WHERE queue = p_queue AND state = DELAYED_STATE AND rank <= reach ORDER BY rank)
       LIMIT most
     ) AS due_now;
     EXIT WHEN n < most;
     SELECT count(*) INTO coming FROM (
-      SELECT FROM message WHERE queue = p_queue AND state = 0
+      SELECT FROM message WHERE queue = p_queue AND state = DELAYED_STATE
         AND rank > reach AND rank <= this_hour * HOUR_MS * PRIORITIES + MAX_PRIORITY
       ORDER BY rank LIMIT most
     ) AS soon;
@@ -175,17 +175,17 @@ BEGIN
     most := most * 4;
   END LOOP;
   oldest := least(_oldest_ready(p_queue), (
-    SELECT due FROM message WHERE queue = p_queue AND state = 0 AND rank <= reach ORDER BY rank LIMIT 1));
+    SELECT due FROM message WHERE queue = p_queue AND state = DELAYED_STATE AND rank <= reach ORDER BY rank LIMIT 1));
 END $$;
 
 -- The earliest due time of the ready messages: the first of each priority is its oldest.
 CREATE FUNCTION bide._oldest_ready(p_queue integer) RETURNS bigint LANGUAGE sql STABLE AS $$
   WITH RECURSIVE first(rank, due) AS (
-    (SELECT rank, due FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank LIMIT 1)
+    (SELECT rank, due FROM message WHERE queue = p_queue AND state = READY_STATE ORDER BY rank LIMIT 1)
     UNION ALL
     SELECT f.rank, f.due FROM first, LATERAL (
       SELECT m.rank, m.due FROM message AS m
-      WHERE m.queue = p_queue AND m.state = 1 AND m.rank >= (first.rank / STRIPE + 1) * STRIPE
+      WHERE m.queue = p_queue AND m.state = READY_STATE AND m.rank >= (first.rank / STRIPE + 1) * STRIPE
       ORDER BY m.rank LIMIT 1
     ) AS f
   )
@@ -199,15 +199,15 @@ SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enab
 SET enable_mergejoin = on AS $$
   WITH there AS (
     SELECT ('{pending,pending,leased,dead,kept,kept}'::text[])[state + 1] AS name, count(*) AS n,
-           count(*) FILTER (WHERE state < 2 AND rank <> _rank(state, due, priority)
-                               OR state <> 2 AND successor IS NOT NULL) AS wrong
+           count(*) FILTER (WHERE state < LEASED_STATE AND rank <> _rank(state, due, priority)
+                               OR state <> LEASED_STATE AND successor IS NOT NULL) AS wrong
     FROM message WHERE queue = p_queue GROUP BY 1
   ),
   hours AS (
     SELECT sum(abs(coalesce(c.n, 0) - coalesce(p.n, 0))) AS wrong
     FROM (SELECT hour, n FROM _counter WHERE queue = p_queue AND what = 'pending') AS c
     FULL JOIN (SELECT _hour(due) AS hour, count(*) AS n FROM message
-               WHERE queue = p_queue AND state < 2 GROUP BY 1) AS p
+               WHERE queue = p_queue AND state < LEASED_STATE GROUP BY 1) AS p
     USING (hour)
   )
   SELECT (SELECT coalesce(json_object_agg(name, n) FILTER (WHERE name IS NOT NULL), '{}') FROM there),
@@ -233,26 +233,26 @@ DECLARE
   limiting json;
 BEGIN
   SELECT * INTO m FROM message WHERE queue = q.id AND id = p_id;
-  IF m.state = 1 OR m.state = 0 AND m.due <= moment THEN
-    mine := _rank(1, m.due, m.priority);
+  IF m.state = READY_STATE OR m.state = DELAYED_STATE AND m.due <= moment THEN
+    mine := _rank(READY_STATE, m.due, m.priority);
     IF q.limited IS NULL THEN
       SELECT count(*) INTO ahead FROM (
-        SELECT FROM message WHERE queue = q.id AND state = 1 AND (rank, seq) < (mine, m.seq)
+        SELECT FROM message WHERE queue = q.id AND state = READY_STATE AND (rank, seq) < (mine, m.seq)
         ORDER BY rank, seq LIMIT p_most) AS before;
     ELSE
       limiting := _limiting(q, m, floor(_exactly(p_now) * MICROSECONDS)::bigint);
       SELECT count(*) INTO ahead FROM (
-        SELECT FROM message WHERE limited = q.limited AND state = 1
+        SELECT FROM message WHERE limited = q.limited AND state = READY_STATE
           AND coalesce("group", '') = coalesce(m."group", '') AND (rank, seq) < (mine, m.seq)
         ORDER BY rank, seq LIMIT p_most) AS before;
     END IF;
-    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(1, d.due, d.priority), d.seq) < (mine, m.seq)
+    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(READY_STATE, d.due, d.priority), d.seq) < (mine, m.seq)
              AND (q.limited IS NULL OR d."group" IS NOT DISTINCT FROM m."group")) AS before, bool_or(d.seq = m.seq) AS here
     INTO due FROM (
       SELECT message.due, priority, seq, "group" FROM message
-      WHERE queue = q.id AND state = 0 AND rank <= moment * PRIORITIES + MAX_PRIORITY
+      WHERE queue = q.id AND state = DELAYED_STATE AND rank <= moment * PRIORITIES + MAX_PRIORITY
       ORDER BY rank, seq LIMIT p_promote) AS d;
-    ahead := CASE WHEN m.state = 0 AND due.n = p_promote AND NOT due.here THEN p_most
+    ahead := CASE WHEN m.state = DELAYED_STATE AND due.n = p_promote AND NOT due.here THEN p_most
                   ELSE least(p_most, ahead + due.before) END;
   END IF;
   -- Failures are text: of a reason with a NUL, functions for JSON make an error.
@@ -261,10 +261,10 @@ BEGIN
     'pauses', (SELECT json_agg(json_build_object('since', since, 'until', until, 'actor', actor) ORDER BY seq)
                FROM pause WHERE queue = q.id),
     'state', _name((_stands(m, moment)).state), 'due', m.due, 'planned', m.planned,
-    'priority', m.priority, 'attempt', m.attempt + (m.state = 2)::integer, 'attempts', m.attempts,
+    'priority', m.priority, 'attempt', m.attempt + (m.state = LEASED_STATE)::integer, 'attempts', m.attempts,
     'failures', m.failures, 'ahead', ahead, 'holder', m.holder, 'since', m.since,
-    'extended', m.extended, 'stopping', m.stopping, 'progress', m.progress, 'until', CASE WHEN m.state = 2 THEN m.rank END,
-    'ended', CASE WHEN m.state > 2 THEN m.rank END, 'limited', limiting,
+    'extended', m.extended, 'stopping', m.stopping, 'progress', m.progress, 'until', CASE WHEN m.state = LEASED_STATE THEN m.rank END,
+    'ended', CASE WHEN m.state > LEASED_STATE THEN m.rank END, 'limited', limiting,
     'successor', (m.successor::json ->> 'due')::bigint));
 END $$;
 
@@ -323,7 +323,7 @@ BEGIN
   WITH counted AS (
     SELECT (rank / PRIORITIES - first - 1) / p_bucket AS number, count(*) AS n FROM (
       SELECT rank FROM message
-      WHERE queue = q.id AND state = 0 AND rank > moment * PRIORITIES + MAX_PRIORITY AND rank <= reach * PRIORITIES + MAX_PRIORITY
+      WHERE queue = q.id AND state = DELAYED_STATE AND rank > moment * PRIORITIES + MAX_PRIORITY AND rank <= reach * PRIORITIES + MAX_PRIORITY
       ORDER BY rank
     ) AS m GROUP BY 1
     UNION ALL

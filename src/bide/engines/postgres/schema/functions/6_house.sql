@@ -33,7 +33,7 @@ BEGIN
   WITH left_over AS (
     SELECT o.queue, (
       SELECT m.rank FROM message AS m
-      WHERE m.queue = o.queue AND m.state = 0 AND m.rank BETWEEN o.first AND o.last + MAX_PRIORITY
+      WHERE m.queue = o.queue AND m.state = DELAYED_STATE AND m.rank BETWEEN o.first AND o.last + MAX_PRIORITY
       ORDER BY m.rank LIMIT 1) AS first
     FROM (SELECT queue, min(rank) AS first, max(rank) AS last FROM lowered GROUP BY queue) AS o
   ), folded AS (
@@ -108,7 +108,7 @@ BEGIN
   RETURN QUERY
     SELECT q.name, m.id FROM queue AS q JOIN message AS m ON m.queue = q.id
     WHERE q.id = p_number AND _may_use(q.name)
-      AND m.state = 2 AND m.stopping IS NOT NULL AND m.process = p_process
+      AND m.state = LEASED_STATE AND m.stopping IS NOT NULL AND m.process = p_process
     ORDER BY m.rank;
 END $$;
 

@@ -82,7 +82,7 @@ BEGIN
       RETURN '[[]]';
     END IF;
   END IF;
-  SELECT json_agg(c), min(c.due) FILTER (WHERE c.number = 0 OR c.state IN (0, 1)) INTO answer, wake
+  SELECT json_agg(c), min(c.due) FILTER (WHERE c.number = 0 OR c.state IN (DELAYED_STATE, READY_STATE)) INTO answer, wake
   FROM _change(p_verb, p_queue, p_now, ARRAY[p_id], ARRAY[p_token], p_delay => p_delay,
                p_reason => p_reason,
                p_notes => CASE WHEN p_result IS NOT NULL THEN ARRAY[p_result] END) AS c;

@@ -147,8 +147,8 @@ BEGIN
     result.done := coalesce(result.done, true);
     due := coalesce(put_at, due);
   END IF;
-  PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE result.done AND is_state IS DISTINCT FROM 2;
-  result.state := _name(coalesce(is_state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
+  PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE result.done AND is_state IS DISTINCT FROM LEASED_STATE;
+  result.state := _name(coalesce(is_state, CASE WHEN due <= _moment(NULL) THEN READY_STATE ELSE DELAYED_STATE END::smallint));
   result.due := to_timestamp(due / SECOND_MS.0);
   RETURN result;
 END $$;
@@ -196,13 +196,13 @@ RETURNS TABLE (state text, due timestamptz, body json, bytes bytea, priority int
                attempt integer, attempts integer, "group" text, headers json, failures json,
                holder text, until timestamptz, created timestamptz, successor timestamptz)
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT _name((CASE WHEN f.state = 0 AND f.due <= _moment(NULL) THEN 1 ELSE f.state END)::smallint),
+  SELECT _name((CASE WHEN f.state = DELAYED_STATE AND f.due <= _moment(NULL) THEN READY_STATE ELSE f.state END)::smallint),
          to_timestamp(f.due / SECOND_MS.0),
          CASE WHEN f.is_json THEN convert_from(f.data, 'UTF8')::json END,
          CASE WHEN NOT f.is_json THEN f.data END,
-         f.priority::integer, f.attempt + (f.state = 2)::integer, f.attempts, f."group",
+         f.priority::integer, f.attempt + (f.state = LEASED_STATE)::integer, f.attempts, f."group",
          f.headers::json, f.failures::json, f.holder,
-         CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / SECOND_MS.0) END,
+         CASE WHEN f.state >= LEASED_STATE THEN to_timestamp(f.rank / SECOND_MS.0) END,
          to_timestamp(nullif(f.created, 0) / SECOND_MS.0),
          to_timestamp((f.successor::json ->> 'due')::bigint / SECOND_MS.0)
   FROM _find(queue COLLATE "C", ARRAY[id], EVERYTHING, false) AS f
