@@ -19,7 +19,7 @@ may only have waited for a lock."""
 END = 3_600.0
 
 _ALL_ENDED = FLOOR.index("ALL_ENDED")
-"""Where a floor says 1 if all transactions that were open at the claim before have ended, else 0."""
+"""Where a floor has 1 if all transactions that were open at the claim before have ended; else 0."""
 
 NEVER = 1 << 62
 

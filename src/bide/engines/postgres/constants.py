@@ -60,9 +60,9 @@ OUTCOME_STATES = (*STATES, "settling", "stopping")
 """The states that outcomes have, by their numbers in SQL."""
 
 HEADS = ("NO_HEAD", "HEAD_COMPETES", "HEAD_WAITS", "IDLE_GROUP")
-"""What the column `place` of the table `limited_group` says, by its number: the group is full, or has
-only leased messages; its head competes; its head waits for its rate; the group has no messages, and
-is remembered for its rate."""
+"""What `place` of the table `limited_group` says, by number: the group is full, or has only leased
+messages; its head competes; its head waits for its rate; the group has no messages, and is
+remembered for its rate."""
 
 FLOOR = (
     "LOWEST_DELAYED",
