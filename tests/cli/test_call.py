@@ -107,6 +107,14 @@ def test_puts_a_call_with_the_options_of_a_put(run: Bide, module: str, orders: b
     assert (other.attempts, other.state) == (2, "ready")
 
 
+def test_a_call_is_spread(run: Bide, module: str, orders: bide.Queue) -> None:
+    span = "--at 4000000000 --spread 15m --id user-1"
+    assert run(*f"call {module}:expire 42 {span}".split()).exit_code == 0
+    message = orders.get("user-1")
+    assert message is not None
+    assert message.due == 4_000_000_698_765
+
+
 def test_prints_the_outcome_as_put_does(
     run: Bide, module: str, orders: bide.Queue, terminal: Terminal
 ) -> None:

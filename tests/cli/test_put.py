@@ -424,3 +424,16 @@ def test_latest_debounces(run: Bide, orders: bide.Queue) -> None:
     assert refused.exit_code == 2
     assert "--latest" in refused.stderr
     assert run("put", "orders", "--lines", "--latest", "1h", stdin="1\n").exit_code == 2
+
+
+def test_a_spread_is_a_time_of_the_id(run: Bide, orders: bide.Queue) -> None:
+    span = ("--at", "4000000000", "--spread", "15m")
+    found = json.loads(run("put", "orders", "1", *span, "--id", "user-1", "--json").stdout)
+    assert found["due"] == 4_000_000_698_765
+    assert run("put", "orders", "--lines", *span, stdin="1\n2\n3\n").exit_code == 0
+    dues = {message.due for message in orders.scan()}
+    assert len(dues) == 4
+    assert all(4_000_000_000_000 <= due < 4_000_000_900_000 for due in dues)
+    refused = run("put", "orders", "1", "--spread", "soon")
+    assert refused.exit_code == 2
+    assert "--spread" in refused.stderr

@@ -1,5 +1,6 @@
 """Times, durations, rates and backoffs."""
 
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 
 import bide
 from bide.model.errors import InvalidArgument
-from bide.model.times import EARLIEST, LATEST, format_duration, milliseconds, to_datetime, unix
+from bide.model.times import (
+    EARLIEST,
+    LATEST,
+    format_duration,
+    milliseconds,
+    place_in_span,
+    spread_out,
+    to_datetime,
+    unix,
+)
 
 
 @pytest.mark.parametrize(
@@ -357,3 +367,36 @@ def test_one_exception_class_needs_no_tuple() -> None:
 
 def test_equal_backoffs_are_equal() -> None:
     assert bide.Backoff(first="10s") == bide.Backoff()
+
+
+@pytest.mark.parametrize(
+    ("id", "place"),
+    [("user-1", 698_765), ("user-2", 763_486), ("snow ❄", 728_139), ("x" * 512, 351_868)],
+)
+def test_the_place_in_a_span_is_a_documented_number(id: str, place: int) -> None:
+    """Other programs compute it, and messages that are put again must stay where they are."""
+    assert place_in_span(id, 900_000) == place
+
+
+@pytest.mark.parametrize("ids", ["user-{}", "{:026d}"])
+def test_a_million_at_one_instant_are_spread_evenly(ids: str) -> None:
+    numbers = Counter(place_in_span(ids.format(n), 900_000) // 1000 for n in range(1_000_000))
+    assert set(numbers) == set(range(900))
+    assert max(numbers.values()) <= 1.2 * 1_000_000 / 900
+
+
+@given(st.text(min_size=1), st.integers(min_value=0, max_value=LATEST))
+def test_the_place_is_within_the_span(id: str, span: int) -> None:
+    assert 0 <= place_in_span(id, span) < max(span, 1)
+
+
+def test_a_spread_keeps_a_delay_a_delay() -> None:
+    assert spread_out((None, 60_000), "user-1", "15m") == (None, 758_765)
+    assert spread_out((1_900_000_000_000, 0), "user-1", 900) == (1_900_000_698_765, 0)
+    assert spread_out((None, 0), "user-1", 0) == (None, 0)
+
+
+@pytest.mark.parametrize("due", [(None, 0), (LATEST - 1, 0), (None, 1)])
+def test_a_spread_past_2100_is_refused(due: tuple[int | None, int]) -> None:
+    with pytest.raises(InvalidArgument, match="spread='6000w' ends past the year 2100"):
+        spread_out(due, "user-1", "6000w")

@@ -46,6 +46,14 @@ def test_what_happens_to_one_message_happens_in_its_order(
     assert rows(shop, "bide_outbox_dead") == []
 
 
+def test_a_spread_is_a_time_of_the_id(orders: bide.Queue, url: str, shop: Any) -> None:
+    pending = orders.put(1, id="user-1", at=4_000_000_000, spread="15m", within=shop)
+    shop.commit()
+    forward(orders, url)
+    (message,) = orders.scan()
+    assert message.due == pending.due == 4_000_000_698_765
+
+
 def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
     orders: bide.Queue, url: str, shop: Any
 ) -> None:

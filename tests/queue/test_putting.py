@@ -8,7 +8,7 @@ import pytest
 
 import bide
 from bide import AlreadyExists, InvalidArgument, NewMessage
-from bide.model.times import Rate, interval, limits_of, rate_text
+from bide.model.times import Rate, interval, limits_of, place_in_span, rate_text
 from bide.testing.clock import FakeClock
 from tests.queue.conftest import Make
 from tests.start import START
@@ -69,6 +69,36 @@ def test_what_is_due_at_once_is_ready(orders: Any) -> None:
     outcome = orders.put(1)
     assert (outcome.state, outcome.due) == ("ready", START)
     assert len(outcome.id) == 26
+
+
+def test_a_spread_is_a_time_of_the_id(orders: Any) -> None:
+    at = (START + 60_000) / 1000
+    place = place_in_span("user-1", 900_000)
+    due = START + 60_000 + place
+    assert 0 < place < 900_000
+    assert orders.put(1, at=at, spread="15m", id="user-1").due == due
+    again = {"id": "user-1", "on_conflict": "replace"}
+    assert orders.put(2, delay="1m", spread=timedelta(minutes=15), **again).due == due
+    assert orders.put(NewMessage(3, id="user-2", at=at, spread=900)).due != due
+    assert orders.put(4, spread="15m", **again).due == START + place
+    assert orders.put(5, delay="1m", spread="15m", latest="90s", **again).due <= START + 90_000
+    with pytest.raises(InvalidArgument, match="spread='soon' is not a valid duration"):
+        orders.put(1, spread="soon")
+
+
+def test_many_messages_are_spread(orders: Any) -> None:
+    bodies = ["text", {"a": 1}, 3] * 100
+    outcomes = orders.put_many(bodies, delay="1m", spread="15m")
+    same_options = [NewMessage(n, id=f"n-{n}", delay="1m", spread="15m") for n in range(50)]
+    alone = NewMessage(0, id="alone", delay="1m")
+    outcomes += orders.put_many([*same_options, alone])
+    assert {outcome.id: outcome.due for outcome in outcomes} == {
+        outcome.id: START
+        + 60_000
+        + (place_in_span(outcome.id, 900_000) if outcome.id != "alone" else 0)
+        for outcome in outcomes
+    }
+    assert len({outcome.due for outcome in outcomes}) > 300
 
 
 @pytest.mark.parametrize(

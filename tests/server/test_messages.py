@@ -64,6 +64,19 @@ def test_puts_with_latest_debounce_and_follow_what_is_leased(client: Client) -> 
     assert client.post(f"{Q}/messages", {"body": 1, "delay": 1, "latest": 5}).status == 400
 
 
+def test_a_spread_is_a_time_of_the_id(client: Client) -> None:
+    span = {"at": 4_000_000_000, "spread": "15m"}
+    first = client.put(f"{Q}/messages/user-1", {"body": 1, **span})
+    assert first.json["due"] == 4_000_000_698_765
+    user = {"id": "user-2", "body": 2, **span}
+    (second,) = client.post(f"{Q}/put", {"messages": [user]}).json["outcomes"]
+    assert second["due"] == 4_000_000_763_486
+    in_query = f"{Q}/messages/user-1?on_conflict=replace&at=4000000000&spread=15m"
+    replaced = client.send("PUT", in_query, data=b"\x00", content_type="image/png")
+    assert replaced.json["due"] == first.json["due"]
+    assert client.put(ONE, {"body": 1, "spread": "soon"}).problem["field"] == "spread"
+
+
 def test_an_id_is_made_up(client: Client) -> None:
     made = client.post(f"{Q}/messages", {"body": None, "priority": 3, "group": "g"})
     assert made.status == 201

@@ -134,6 +134,8 @@ def test_it_is_the_same_message_as_without_a_transaction(shop: Shop) -> None:
         assert orders.put(body, id=f"within{number}", within=user.within, **options)
     mixed = [bide.NewMessage(body, id=f"m{n}", delay=n) for n, body in enumerate(bodies)]
     assert all(orders.put_many(mixed, within=user.within))
+    spread: dict[str, Any] = {"at": 2_000_000_000, "spread": "15m", "id": "user-1"}
+    assert orders.put(1, **spread, within=user.within).due == 2_000_000_698_765
     user.commit()
 
     def fields(id: str) -> tuple[Any, ...]:

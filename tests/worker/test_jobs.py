@@ -217,6 +217,24 @@ def test_a_check_that_blocks_the_loop_is_refused() -> None:
         bide.App("memory://").job("mixed")(Mixed)
 
 
+def test_a_job_is_spread() -> None:
+    class Spread(bide.Job):
+        def due(self) -> datetime:
+            return datetime.fromtimestamp(4_000_000_000, UTC)
+
+        def key(self) -> str:
+            return "user-1"
+
+        def options(self) -> dict[str, Any]:
+            return {"spread": "15m"}
+
+        def run(self) -> None: ...
+
+    bide.App("memory://").job("spread")(Spread)
+    with bide.Queue("spread", "memory://spread-jobs") as queue:
+        assert queue.put(Spread()).due == 4_000_000_698_765
+
+
 def test_an_option_that_no_message_has_is_refused() -> None:
     class Odd(bide.Job):
         def options(self) -> dict[str, Any]:

@@ -107,6 +107,16 @@ def test_options_are_those_of_a_put(app: bide.App, store: ScratchStore) -> None:
         remind.later(id="a", on_conflict="raise").put(2)
 
 
+def test_calls_are_spread(app: bide.App, store: ScratchStore) -> None:
+    @app.task
+    def remind(user: int) -> None: ...
+
+    spread = remind.later(at=NOON, spread="15m", id="user-1").put(1)
+    assert spread.due == NOON.timestamp() * 1000 + 698_765
+    outcomes = remind.later(at=NOON, spread="15m").put_many([(2,), (3,)])
+    assert len({outcome.due for outcome in outcomes}) == 2
+
+
 def test_many_calls_are_put_at_once(app: bide.App, store: ScratchStore) -> None:
     @app.task
     def expire(order: int, *, reason: str = "unpaid") -> None: ...

@@ -259,8 +259,14 @@ def put_options(message_options: Decorator) -> Decorator:
         choice("--on-conflict", ["keep", "replace", "raise"], "If the id exists already.", "keep"),
         if_version,
     )
+    spread = time(
+        "--spread",
+        "How long after --delay or --at it is due at the latest: at a time within that span "
+        "that is always the same for the id.",
+    )
     return together(
         when,
+        spread,
         own_id,
         expires,
         message_options,

@@ -91,6 +91,7 @@ class _Put(Options, kw_only=True):
     expires: Duration | None = None
     headers: Mapping[str, str] | None = None
     latest: Duration | None = None
+    spread: Duration | None = None
 
 
 class NewMessage(_Put):
@@ -106,7 +107,7 @@ class NewMessage(_Put):
         attempts: the maximum number of deliveries; then it becomes a dead letter.
         group: a name that several messages share.
         headers: text beside the body.
-        latest: see `Queue.put`.
+        latest, spread: see `Queue.put`.
 
     Example:
         >>> NewMessage({"order": 42}, delay="30m", id="order-42").id

@@ -1,5 +1,6 @@
 """Durations and due times as callers write them, in whole milliseconds; rates in microseconds."""
 
+import hashlib
 import math
 import re
 import time
@@ -240,6 +241,39 @@ def when(delay: Duration | None, at: Moment | None) -> tuple[int | None, int]:
         hint = "" if isinstance(delay, str) else "; are those seconds?"
         raise InvalidArgument(f"delay={delay!r} ends past the year 2100{hint}")
     return None, ms
+
+
+def place_in_span(id: str, span: int) -> int:
+    """Return where in a span of time a message of this id is due, in milliseconds from its start.
+
+    The places of many ids are spread evenly; that of one id is always the same. It is the first 8
+    bytes of the SHA-256 of the id in UTF-8, as a fraction of 1, times the span.
+
+    Example:
+        >>> [place_in_span(id, 900_000) for id in ("user-1", "user-2", "user-1")]
+        [698765, 763486, 698765]
+    """
+    fraction_of_2_64 = int.from_bytes(hashlib.sha256(id.encode()).digest()[:8])
+    return fraction_of_2_64 * span >> 64
+
+
+def spread_out(due: tuple[int | None, int], id: str, spread: Duration) -> tuple[int | None, int]:
+    """Return a due time within a span that starts at `due`, always the same for an id.
+
+    Args:
+        due: a due time or a delay, as `when` returns it.
+        id: of the message.
+        spread: how long the span is.
+
+    Raises:
+        InvalidArgument: the span is not valid, or ends after 2100.
+    """
+    span = milliseconds(spread, "spread")
+    at_ms, delay_ms = due
+    if span > _FAR and (at_ms or time.time_ns() // 1_000_000 + delay_ms) + span > LATEST:
+        raise InvalidArgument(f"spread={spread!r} ends past the year 2100")
+    place = place_in_span(id, span)
+    return (None, delay_ms + place) if at_ms is None else (at_ms + place, 0)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

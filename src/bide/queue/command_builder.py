@@ -24,7 +24,15 @@ from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_P
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import OPTIONS, check_options
 from bide.model.progress import Progress, progress
-from bide.model.times import Duration, Moment, format_duration, milliseconds, unix, when
+from bide.model.times import (
+    Duration,
+    Moment,
+    format_duration,
+    milliseconds,
+    spread_out,
+    unix,
+    when,
+)
 from bide.model.undoing import Bulk, bulk_of
 from bide.queue import arguments
 
@@ -68,7 +76,9 @@ class CommandBuilder:
                 "use put"
             )
         listed = list(messages)
-        if not listed or not _SIMPLE.issuperset(map(type, listed)):
+        # With a spread, the due time depends on the id.
+        share_due = shared.spread is None
+        if not listed or not share_due or not _SIMPLE.issuperset(map(type, listed)):
             whole_messages = [
                 arguments.whole_message(element) or msgspec.structs.replace(shared, body=element)
                 for element in listed
@@ -99,8 +109,9 @@ class CommandBuilder:
                 continue
             item = self.item(message, id, encoded=(data, is_json))
             items.append(item)
-            # Items share no headers, which may change; `latest` needs an id that is checked.
-            can_repeat = item.headers is None and item.latest is None
+            # Items share no headers, which may change; `latest` needs an id that is checked, and
+            # with a spread the due time depends on the id.
+            can_repeat = item.headers is None and item.latest is None and message.spread is None
             checked_options = options if can_repeat else None
             checked_fields = msgspec.structs.astuple(item)[3:]
         arguments.check_latest(items, policy)
@@ -156,6 +167,8 @@ class CommandBuilder:
         at_ms, delay_ms = when(message.delay, message.at)
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
+        if message.spread is not None:
+            at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
         expires = message.expires
         return Item(
             id,

@@ -111,6 +111,7 @@ class Queue(BaseQueue):
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
         latest: Duration | None = None,
+        spread: Duration | None = None,
         within: object = None,
     ) -> Outcome:
         """Store a message until it is due. Once this returns, the message is safe.
@@ -133,6 +134,9 @@ class Queue(BaseQueue):
             latest: with "replace", an id and `delay`: each put of the id moves its due time, but
                 never to later than this after the first put since the id was free. If a worker
                 holds the message, what you put follows it when the lease ends (debounce).
+            spread: how long after the due time it is due at the latest: at a time within this span
+                that is always the same for the id. Messages for one instant, such as midnight, are
+                spread evenly over it.
             within: your connection to the store's own database; the message joins its transaction.
                 If the store is elsewhere, the put waits in an outbox in that database.
 
@@ -156,6 +160,7 @@ class Queue(BaseQueue):
             group=group,
             headers=headers,
             latest=latest,
+            spread=spread,
         )
         command = self._builder.put_one(message, on_conflict, if_version)
         result_of = new_outcome if on_conflict == "raise" else only_outcome
@@ -172,13 +177,14 @@ class Queue(BaseQueue):
         attempts: int = ATTEMPTS,
         group: str | None = None,
         on_conflict: OnConflict = "keep",
+        spread: Duration | None = None,
         within: object = None,
     ) -> list[Outcome]:
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
             messages: `NewMessage` or `Job` objects, each with its own options, or plain bodies.
-            delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
+            delay, at, priority, expires, attempts, group, spread: of plain bodies, as for `put`.
             on_conflict: if an id exists: "keep" or "replace".
             within: as for `put`.
 
@@ -192,6 +198,7 @@ class Queue(BaseQueue):
             expires=expires,
             attempts=attempts,
             group=group,
+            spread=spread,
         )
         command = self._builder.put_many(messages, shared, on_conflict)
         return self._run(putting(command), within=within)

@@ -69,6 +69,9 @@ class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_default
     """With an id, `delay` and `on_conflict` "replace": each put of the id moves its due time, but
     not further than this from the first put of the id. If the message is leased, the new one
     follows it when the lease ends."""
+    spread: Span | None = None
+    """How long after `delay` or `at` it is due at the latest: at a time within this span that is
+    always the same for its id."""
 
 
 class Given(PutOptions, kw_only=True):

@@ -120,7 +120,7 @@ def _add_query(message: wire.Given, query: PutQuery) -> None:
             continue
         if getattr(message, name) != default:
             raise invalid(name, f"{name} is given in the body and in the query; give it once")
-        if name in ("delay", "expires", "latest"):
+        if name in ("delay", "expires", "latest", "spread"):
             value = wire.span(value)
         setattr(message, name, value)
 
@@ -176,6 +176,7 @@ async def to_item(call: ApiCall, message: wire.Given) -> Item:
         expires=message.expires,
         headers=headers_of(message.headers),
         latest=message.latest,
+        spread=message.spread,
         **options_of(message),
     )
     return call.arguments.item(new_message, decoded=True)

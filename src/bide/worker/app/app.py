@@ -71,7 +71,7 @@ class Job(msgspec.Struct):
         return None
 
     def options(self) -> Mapping[str, Any]:
-        """Return more options of the put: `priority`, `expires`, `attempts`, `group`, `headers`."""
+        """Return more options: `priority`, `expires`, `attempts`, `group`, `headers`, `spread`."""
         return {}
 
     def still_wanted(self, *_: Any, **__: Any) -> Any:

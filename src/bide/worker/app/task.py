@@ -119,6 +119,7 @@ class Task(Generic[P, R]):
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
         latest: Duration | None = None,
+        spread: Duration | None = None,
         within: object = None,
     ) -> "Later[P]":
         """Say when and how the function is to be called; `put` on what it returns says with what.
@@ -129,7 +130,7 @@ class Task(Generic[P, R]):
             id: your own name for the call, to cancel or move it by; random by default.
             attempts: how often it is tried at most; by default as the task's `retry` says.
             priority, expires, group, headers: as for `Queue.put`.
-            on_conflict, if_version, latest, within: as for `Queue.put`.
+            on_conflict, if_version, latest, spread, within: as for `Queue.put`.
 
         Example:
             >>> import bide
@@ -149,6 +150,7 @@ class Task(Generic[P, R]):
             "group": group,
             "headers": headers,
             "latest": latest,
+            "spread": spread,
         }
         put_options = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
         return Later(self, options, put_options)
