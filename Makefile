@@ -73,16 +73,16 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks celery
 
 soak: $(VENV)/.dev ## Kill workers, share a file, attack the server, fill PostgreSQL (35 min)
-	$(BIN)/python -m tests.worker.kills --seconds 60
-	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
-	$(BIN)/python -m tests.faults.eight_processes --seconds 60
+	$(BIN)/python -m tests.soak.worker.kills --seconds 60
+	$(BIN)/python -m tests.soak.rabbitmq.kills --seconds 60
+	$(BIN)/python -m tests.soak.faults.eight_processes --seconds 60
 	$(BIN)/python -m tests.soak.once
 	$(BIN)/python -m tests.soak.under_attack
 	$(BIN)/python -m tests.soak.postgres_bloat --seconds 120
 	$(BIN)/python -m tests.soak.postgres_growth --messages 5000000
 
 fuzz: $(VENV)/.dev ## Try random inputs, and keep those that find something (3 min)
-	$(BIN)/python -m tests.fuzz --seconds 180
+	$(BIN)/python -m tests.soak.fuzz --seconds 180
 
 vulnerabilities: $(VENV)/.dev ## Look for known vulnerabilities of what bide needs (network)
 	@$(BIN)/python tools/vulnerabilities
@@ -96,10 +96,10 @@ dist: | $(BIN)/python ## Build wheel and sdist, and try them on every supported 
 	$(BIN)/python tools/dist
 
 screenshots: $(VENV)/.dev servers ## Take the pictures of the dashboard for the documentation
-	$(BIN)/python -m tests.dashboard.screenshots
+	$(BIN)/python -m tests.system.dashboard.screenshots
 
 store-of-release: $(VENV)/.dev servers ## Keep stores as this version writes them, for the tests of the next
-	$(BIN)/python -m tests.stores.kept
+	$(BIN)/python -m tests.contract.stores.kept
 
 fmt: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .

@@ -22,7 +22,7 @@ from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
-from tests.rabbitmq.broker import Broker
+from tests.system.rabbitmq.broker import Broker
 
 __all__ = ["run"]
 

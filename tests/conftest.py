@@ -58,14 +58,14 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 SHARING = (
-    "tests/rabbitmq/",
-    "tests/conformance/test_http.py",
-    "tests/dashboard/test_browser.py",
-    "tests/faults/test_http_faults.py",
-    "tests/fuzz/test_corpus.py",
-    "tests/server/test_oidc.py",
-    "tests/server/test_openapi.py",
-    "tests/server/test_try_it.py",
+    "tests/system/rabbitmq/",
+    "tests/contract/conformance/test_http.py",
+    "tests/system/dashboard/test_browser.py",
+    "tests/system/faults/test_http_faults.py",
+    "tests/soak/fuzz/test_corpus.py",
+    "tests/system/server/test_oidc.py",
+    "tests/system/server/test_openapi.py",
+    "tests/system/server/test_try_it.py",
     "tests/test_architecture.py",
 )
 """One process runs the tests of each of these: what they share takes seconds to make. (The mark

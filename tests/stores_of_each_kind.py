@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import RedisCluster
-from tests.server.process import ServerProcess
+from tests.system.server.process import ServerProcess
 
 STORES = ("memory", "sqlite", "postgres", "redis", "cluster", "http")
 

@@ -21,11 +21,11 @@ from bide.targets.rabbitmq.intake import Intake
 from bide.tasks import background
 from bide.threads import deaths
 from bide.worker.process.supervisor import Supervisor
-from tests.server.client import Client
-from tests.server.conftest import Serve, serve
 from tests.servers import free_port
+from tests.system.server.client import Client
+from tests.system.server.conftest import Serve, serve
+from tests.system.worker.processes import put, said, wait_for, worker
 from tests.test_threads import SOURCE, modules_with
-from tests.worker.processes import put, said, wait_for, worker
 
 __all__ = ["serve"]
 

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 
 import bide
 from benchmarks.dashboard.processor import used
-from tests.dashboard.chromium import dashboard_process
+from tests.system.dashboard.chromium import dashboard_process
 
 __all__ = ["RATE", "Beside", "lateness"]
 

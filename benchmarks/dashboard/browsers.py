@@ -15,7 +15,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.ui import WebDriverWait
 
 from benchmarks.dashboard.processor import be_last
-from tests.dashboard.chromium import chromium
+from tests.system.dashboard.chromium import chromium
 
 __all__ = ["BROWSERS"]
 

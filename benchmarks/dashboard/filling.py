@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 import bide
-from tests.dashboard.scene import set_scene
+from tests.system.dashboard.scene import set_scene
 
 __all__ = ["fill"]
 

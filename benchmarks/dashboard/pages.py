@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.dashboard.chromium import dashboard
+from tests.system.dashboard.chromium import dashboard
 
 __all__ = ["PAGES", "Page", "pages"]
 

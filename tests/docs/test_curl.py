@@ -20,9 +20,9 @@ from bide.server.app import ServerApp
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.docs.test_pages import ROOT, blocks
-from tests.server.conftest import running
-from tests.server.process import ServerProcess
-from tests.targets.http.receiver import receiver
+from tests.system.server.conftest import running
+from tests.system.server.process import ServerProcess
+from tests.system.targets.http.receiver import receiver
 
 PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md", "undo.md")]
 ELSEWHERE = {"docsScript", "healthz", "readyz", "metrics", "openapi", "docs"}

@@ -30,7 +30,7 @@ from sqlalchemy.pool import NullPool
 
 import bide
 from tests.postgres_server import PostgresServer, new_folder
-from tests.within.libraries import file_of, libpq, sqlalchemy_url
+from tests.system.within.libraries import file_of, libpq, sqlalchemy_url
 
 __all__ = ["Result", "main", "run"]
 

@@ -1,0 +1,464 @@
+"""What visitors do, and may not do."""
+
+import asyncio
+import json
+import logging
+import re
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bide
+from bide.dashboard.access import ACTIONS, Access
+from bide.dashboard.view import SLICE, _unquoted
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Find
+from bide.model.limits import MAX_FORM, MAX_URL
+from bide.model.replies import Found
+from bide.observing.heartbeat import Report, put_report
+from bide.observing.workers import STOPS
+from bide.server.logs import ActionLog
+from tests.system.dashboard.conftest import Reply, Stage, Visitor, bury
+
+
+@pytest.fixture
+def orders(stage: Stage) -> bide.Queue:
+    return stage.queue("orders", holder="web1:7")
+
+
+def said(reply: Reply) -> str:
+    """Return where an action that was done leads to, but for how it is taken back."""
+    return re.sub("&undo=.*", "", leads_to(reply))
+
+
+def leads_to(reply: Reply) -> str:
+    assert reply.status == 303, reply.text
+    return reply.headers["location"]
+
+
+def confirm(visitor: Visitor, question: Reply) -> Reply:
+    """Answer the page that asks whether an action is meant."""
+    assert question.status == 200
+    fields = re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', question.text)
+    kept = [(name, unescape(value)) for name, value in fields]
+    form = [*kept[1:], ("confirmed", "1")]  # the first is the page of the language
+    return visitor.post("/do", form)
+
+
+def test_cancel_asks_first(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60)
+    question = ann.do("cancel", queue="orders", id="a", back="/queue?queue=orders")
+    assert "This can be undone for ten minutes" in question.text
+    assert orders.get("a") is not None
+    assert said(confirm(ann, question)) == "/queue?queue=orders&said=cancel&count=1"
+    assert orders.get("a") is None
+    assert "Cancelled: 1." in ann.get("/queue?queue=orders&said=cancel&count=1").text
+    assert "Revived: 10,000." in ann.get("/queue?queue=orders&said=revive&count=10000").text
+
+
+def test_what_runs_is_stopped_after_a_question(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    [delivery] = orders.claim()
+    delivery.report(40, of=100, text="<rows>")
+    page = ann.get("/message?queue=orders&id=a").text
+    assert '<progress max="100" value="40"' in page
+    assert "40 of 100 &lt;rows&gt;</span>" in page
+    assert re.search('name="running" value="1">\\s*<button class="danger">Stop</button>', page)
+    back = "/message?queue=orders&id=a"
+    question = ann.do("cancel", queue="orders", id="a", running="1", back=back)
+    assert "<h1>Stop?</h1>" in question.text
+    assert "This cannot be undone." in question.text
+    assert "for ten minutes" not in question.text
+    assert orders.explain("a").facts.stopping is None
+    done = leads_to(confirm(ann, question))
+    assert done == f"{back}&said=cancel&count=0&stopping=1"
+    page = ann.get(done).text
+    assert "Workers were asked to stop: 1. Unless they still ack" in page
+    assert "ann has asked web1:7 to stop" in page
+    assert ">Stop</button>" not in page
+    assert "要求停止者" in ann.get(back, accept_language="zh").text
+    delivery.release()
+    assert orders.get("a") is None
+
+
+def test_what_is_chosen_in_the_list_of_leased_ones_is_stopped(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put_many(range(3))
+    [*_, acked] = orders.claim(3)
+    acked.report(7)
+    page = ann.get("/queue?queue=orders&state=leased").text
+    assert 'name="running" value="1"' in page
+    ids = [message.id for message in orders.scan("leased")]
+    acked.ack()
+    question = ann.do("cancel", queue="orders", id=ids, running="1")
+    refused = confirm(ann, question)
+    assert refused.status == 409
+    assert "Done: 2. Not done: 1" in refused.text
+    assert f"{acked.id} is not in the queue" in refused.text
+    assert "asked to stop" in ann.get("/queue?queue=orders&state=leased").text
+
+
+def test_a_group_is_cancelled_with_what_runs_of_it(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a", group="g")
+    orders.claim()
+    orders.put(1, id="b", group="g", delay=60)
+    assert 'type="checkbox" name="running"' in ann.get("/queue?queue=orders&state=all&group=g").text
+    rule = {"queue": "orders", "by": "rule", "group": "g", "back": "/queue?queue=orders"}
+    assert "Messages of orders: 1" in ann.do("cancel", **rule).text
+    question = ann.do("cancel", **rule, running="1")
+    assert "Messages of orders: 2" in question.text
+    done = leads_to(confirm(ann, question))
+    assert done == "/queue?queue=orders&said=cancel&count=1&stopping=1"
+    assert "Cancelled: 1. Workers were asked to stop: 1." in ann.get(done).text
+    assert orders.get("b") is None
+
+
+def test_to_stop_work_needs_the_right_to_cancel(stage: Stage, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    orders.claim()
+    bob = stage.visitor(Access(name="bob", actions=["release"]))
+    assert ">Stop</button>" not in bob.get("/message?queue=orders&id=a").text
+    assert bob.do("cancel", queue="orders", id="a", running="1", confirmed="1").status == 403
+    assert orders.explain("a").facts.stopping is None
+
+
+def test_reschedule_by_delay_and_by_time(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
+    orders.put(1, id="a", delay=60)
+    said(ann.do("reschedule", queue="orders", id="a", delay="1h"))
+    message = orders.get("a")
+    assert message is not None
+    assert message.due == stage.clock.now() + 3_600_000
+    said(ann.do("reschedule", queue="orders", id="a", at="2030-01-02T03:04"))
+    message = orders.get("a")
+    assert message is not None
+    assert f"{message.due_at:%Y-%m-%d %H:%M}" == "2030-01-02 03:04"
+
+
+@pytest.mark.parametrize("fields", [{}, {"delay": "soon"}, {"at": "soon"}])
+def test_a_wrong_time_changes_nothing(
+    ann: Visitor, orders: bide.Queue, fields: dict[str, str]
+) -> None:
+    due = orders.put(1, id="a", delay=60).due
+    assert ann.do("reschedule", queue="orders", id="a", **fields).status == 400
+    assert (message := orders.get("a")) is not None
+    assert message.due == due
+
+
+def test_a_question_about_a_due_time_has_a_valid_one(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put_many([1, 2], delay=60)
+    ids = [message.id for message in orders.scan()]
+    wrong = ann.do("reschedule", queue="orders", id=ids, delay="soon")
+    assert (wrong.status, "not a valid duration" in wrong.text) == (400, True)
+    assert (
+        'due in</span> <span class="id">2d<'
+        in ann.do("reschedule", queue="orders", id=ids, delay="2d").text
+    )
+
+
+def test_the_key_enter_does_not_cancel(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, delay=60, group="g")
+    page = ann.get("/queue?queue=orders&state=all&group=g").text
+    forms = [form for form in page.split("<form") if 'name="delay"' in form]
+    pressed = [re.findall(r'name="action" value="(\w+)"', form)[0] for form in forms]
+    assert pressed == ["reschedule", "reschedule"]
+
+
+def test_numbers_of_any_length_are_no_mistake_of_the_server(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put(1, id="a", delay=60)
+    bury(orders, ("b", "no"))
+    endless = "9" * 5_000
+    assert ann.do("edit", queue="orders", id="a", priority=endless).status == 400
+    assert ann.do("purge", queue="orders", by="all", until=endless).status == 200
+
+
+def test_a_copy_has_all_but_the_id(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
+    orders.put({"order": 42}, id="a", group="g", headers={"x": "y"}, priority=9, attempts=3)
+    orders.claim(1)[0].bury("no")
+    said(ann.do("copy", queue="orders", id="a", new="b", delay="5m"))
+    message = orders.get("b")
+    assert message is not None
+    assert (message.body, message.group, message.headers) == ({"order": 42}, "g", {"x": "y"})
+    assert (message.priority, message.attempts, message.attempt) == (9, 3, 0)
+    assert message.due == stage.clock.now() + 300_000
+    assert message.failures == ()
+    assert ann.do("copy", queue="orders", id="a", new="b").status == 409
+    said(ann.do("copy", queue="orders", id="a"))
+    assert orders.counts().sizes.ready == 1
+
+
+def test_release_ends_a_lease(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    (delivery,) = orders.claim(1)
+    said(confirm(ann, ann.do("release", queue="orders", id="a")))
+    message = orders.get("a")
+    assert message is not None
+    assert (message.state, message.error) == ("ready", "released by ann")
+    with pytest.raises(bide.LeaseLost):
+        delivery.ack()
+
+
+def test_what_cannot_be_done_is_said(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put_many([bide.NewMessage(1, id="held"), bide.NewMessage(1, id="free", delay=60)])
+    orders.claim(1)
+    reply = confirm(ann, ann.do("cancel", queue="orders", id=["held", "free", "gone"]))
+    assert reply.status == 409
+    assert "Done: 1. Not done: 2" in reply.text
+    assert "held is held by web1:7" in reply.text
+    assert "gone is not in the queue" in reply.text
+
+
+def test_dead_letters_of_one_error_are_revived(ann: Visitor, orders: bide.Queue) -> None:
+    bury(orders, *[(f"a-{n}", f"TimeoutError: after {n} s") for n in range(30)], ("b", "KeyError"))
+    kind = {"by": "error", "kind": "TimeoutError: after # s"}
+    question = ann.do("revive", queue="orders", **kind)
+    assert "Messages of orders: 30" in question.text
+    assert said(confirm(ann, question)) == "/?said=revive&count=30"
+    sizes = orders.counts().sizes
+    assert (sizes.ready, sizes.dead) == (30, 1)
+
+
+def test_what_died_after_the_question_stays(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
+    bury(orders, ("a", "KeyError"))
+    question = ann.do("purge", queue="orders", by="all")
+    stage.clock.advance(1)
+    bury(orders, ("b", "KeyError"))
+    assert said(confirm(ann, question)) == "/?said=purge&count=1"
+    assert [letter.id for letter in orders.dead()] == ["b"]
+
+
+def test_chosen_dead_letters_are_purged(ann: Visitor, orders: bide.Queue) -> None:
+    bury(orders, *[(f"a-{n}", "no") for n in range(4)])
+    said(confirm(ann, ann.do("purge", queue="orders", id=["a-1", "a-2"])))
+    assert [letter.id for letter in orders.dead()] == ["a-0", "a-3"]
+
+
+def test_pause_and_resume(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1)
+    said(ann.do("pause", queue="orders", on="1"))
+    assert "This queue is paused" in ann.get("/queue?queue=orders").text
+    assert orders.claim(1) == []
+    said(ann.do("pause", queue="orders", on="0"))
+    assert len(orders.claim(1)) == 1
+
+
+def test_nothing_chosen_is_an_error(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1)
+    reply = ann.do("cancel", queue="orders")
+    assert reply.status == 400
+    assert "No message was chosen" in reply.text
+
+
+def test_an_unknown_action_is_404(ann: Visitor) -> None:
+    assert ann.do("destroy", queue="orders").status == 404
+    assert ann.get("/do?action=cancel&queue=orders&id=a").status == 404
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_who_may_not_act_changes_nothing(stage: Stage, orders: bide.Queue, action: str) -> None:
+    orders.put(1, id="a", delay=60)
+    reader = stage.visitor(Access(name="bob", actions=[one for one in ACTIONS if one != action]))
+    fields = {"queue": "orders", "id": "a", "name": "hooks", "on": "1", "delay": "1h"}
+    assert reader.do(action, confirmed="1", **fields).status == 403
+    assert (message := orders.get("a")) is not None
+    assert message.state == "delayed"
+    assert not orders.counts().paused
+
+
+def test_forms_are_shown_only_for_what_is_allowed(stage: Stage, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60)
+    bury(orders, ("b", "no"))
+    pages = (
+        "/",
+        "/queue?queue=orders",
+        "/queue?queue=orders&state=dead",
+        "/dead",
+        "/audit",
+        "/message?queue=orders&id=a",
+        "/message?queue=orders&id=b",
+    )
+    reader = stage.visitor(Access(name="bob"))
+    assert not any('name="action"' in reader.get(page).text for page in pages)
+    canceller = stage.visitor(Access(name="bob", actions=["cancel"]))
+    shown = "".join(canceller.get(page).text for page in pages)
+    assert set(re.findall(r'name="action" value="(\w+)"', shown)) == {"cancel"}
+
+
+def test_a_visitor_acts_only_on_their_queues(stage: Stage) -> None:
+    mail = stage.queue("mail")
+    mail.put(1, id="a", delay=60)
+    visitor = stage.visitor(Access(actions=ACTIONS, queues=("orders",)))
+    assert visitor.do("cancel", queue="mail", id="a", confirmed="1").status == 403
+    assert visitor.do("pause", queue="mail", on="1").status == 403
+    assert mail.get("a") is not None
+    assert not mail.counts().paused
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://bide.test:81"},
+        {"sec_fetch_site": "cross-site", "origin": "http://bide.test"},
+        {"sec_fetch_site": "same-site"},
+    ],
+)
+def test_forms_of_other_sites_are_refused(
+    ann: Visitor, orders: bide.Queue, headers: dict[str, str]
+) -> None:
+    orders.put(1)
+    fields = {"action": "pause", "queue": "orders", "on": "1"}
+    assert ann.post("/do", fields, **headers).status == 403
+    assert not orders.counts().paused
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://bide.test"}, {"sec_fetch_site": "same-origin"}, {}]
+)
+def test_forms_of_the_dashboard_are_accepted(
+    ann: Visitor, orders: bide.Queue, headers: dict[str, str]
+) -> None:
+    orders.put(1)
+    assert (
+        ann.post("/do", {"action": "pause", "queue": "orders", "on": "1"}, **headers).status == 303
+    )
+
+
+def test_too_large_forms_are_refused(ann: Visitor, orders: bide.Queue) -> None:
+    assert ann.do("cancel", queue="orders", id="x" * MAX_FORM).status == 413
+    assert ann.do("cancel", queue="orders", id=["x"] * 3_000).status == 400
+    assert ann.get("/search?q=" + "x" * MAX_URL).status == 400
+    assert ann.get("/" + "%41" * MAX_URL).status == 400
+
+
+@given(
+    st.binary(max_size=20),
+    st.lists(st.sampled_from([b"%41", b"%C3%A9", b"+", b"%", b"%4", b"x"])),
+    st.integers(-8, 8),
+)
+def test_a_part_of_a_form_is_decoded_in_steps(start: bytes, parts: list[bytes], at: int) -> None:
+    """And no escaped character is lost where one step ends."""
+    text = b"x" * (SLICE + at - len(start)) + start + b"".join(parts) + b"%41" * SLICE
+    steps = 0
+
+    async def pause() -> None:
+        nonlocal steps
+        steps += 1
+
+    whole = unquote_to_bytes(text.replace(b"+", b" ")).decode(errors="replace")
+    assert asyncio.run(_unquoted(text, pause)) == whole
+    assert steps >= 4
+
+
+def test_every_action_is_logged_with_its_author(
+    stage: Stage, orders: bide.Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "actions.log"
+    visitor = stage.visitor(Access(name="ann", actions=["cancel"]), action_log=ActionLog(str(path)))
+    orders.put_many([bide.NewMessage(1, id=id, delay=60) for id in ("a", "b", "c")])
+    with caplog.at_level(logging.INFO, "bide.dashboard"):
+        visitor.do("cancel", queue="orders", id=["a", "b"])  # only asks
+        visitor.do("cancel", queue="orders", id=["a", "b"], confirmed="1")
+        visitor.do("cancel", queue="orders", id="c", confirmed="1")
+        visitor.do("purge", queue="orders", id="c", confirmed="1")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(one["act"], one["messages"], one["result"], one.get("target")) for one in lines] == [
+        ("show", 2, "done", None),  # the question names the beginning of their bodies
+        ("cancel", 2, "done", None),
+        ("cancel", 1, "done", "c"),
+        ("purge", 0, "forbidden", "c"),
+    ]
+    assert {(one["who"], one["client"], one["queue"]) for one in lines} == {
+        ("ann", "192.0.2.7", "orders")
+    }
+    assert "cancel by ann from 192.0.2.7: queue orders, messages 2, done" in caplog.text
+
+
+def test_what_a_form_says_makes_one_bounded_line_of_the_log(
+    stage: Stage, orders: bide.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "2026-11-28T00:00:00.000+00:00 INFO token 'root' created by admin"
+    visitor = stage.visitor(Access(name=f"eve\n{forged}"))
+    with caplog.at_level(logging.INFO, "bide.dashboard"):
+        for queue in (f"q\n{forged}", f"q\r\u2028{forged}", "Q" * 100_000, "q\x1b[2J\u202e"):
+            assert visitor.do("cancel", queue=queue, id="x").status == 403
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert all(line.isprintable() and len(line) < 2_000 for line in lines), lines
+
+
+def test_an_edit_changes_what_the_form_says_otherwise(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put({"n": 1}, id="a", delay=60, group="g", priority=3, headers={"h": "v"})
+    form = ann.get("/message?queue=orders&id=a").text
+    version = orders.get("a").version  # type: ignore[union-attr]
+    assert f'value="{version}"' in form
+    shown = '{\r\n  "n": 1\r\n}'  # as browsers send what the form showed
+    fields = {"queue": "orders", "id": "a", "version": version, "attempts": "10", "priority": "3"}
+    assert said(ann.do("edit", **fields, body=shown, group="g")) == "/?said=edit&count=0"
+    assert orders.get("a").version == version  # type: ignore[union-attr]
+    reply = ann.do("edit", **{**fields, "priority": "9"}, body='{"n": 2}', group="")
+    assert said(reply) == "/?said=edit&count=1"
+    message = orders.get("a")
+    assert message is not None
+    assert (message.body, message.priority, message.group) == ({"n": 2}, 9, None)
+    assert (message.headers, message.attempts) == ({"h": "v"}, 10)
+    late = ann.do("edit", **{**fields, "priority": "1"}, body='{"n": 2}')
+    assert late.status == 409
+    assert orders.get("a").priority == 9  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("wrong", [{"priority": "256"}, {"priority": "x"}, {"body": "{"}])
+def test_a_wrong_edit_changes_nothing(
+    ann: Visitor, orders: bide.Queue, wrong: dict[str, str]
+) -> None:
+    orders.put(1, id="a", delay=60)
+    version = orders.get("a").version  # type: ignore[union-attr]
+    fields = {"queue": "orders", "id": "a", "version": version, "attempts": "10", "priority": "0"}
+    back = "/message?queue=orders&id=a"
+    reply = ann.do("edit", **{**fields, "body": "1", "back": back, **wrong})
+    assert reply.status == 400
+    assert re.search(rf'<p class="error">[^<]*{next(iter(wrong))}', reply.text)
+    sent = {"body": "1", **fields, **wrong}  # nothing that was written is lost
+    assert f">{sent['body']}</textarea>" in reply.text
+    assert f'name="priority" size="4" inputmode="numeric" value="{sent["priority"]}"' in reply.text
+    assert f'name="version" value="{version}"' in reply.text
+    assert f'href="{back.replace("&", "&amp;")}">Back</a>' in reply.text
+    elsewhere = ann.do("edit", **{**fields, "body": "1", "back": "//evil.test", **wrong})
+    assert "evil.test" not in elsewhere.text
+    assert orders.get("a").version == version  # type: ignore[union-attr]
+
+
+def test_a_worker_is_replaced(stage: Stage, ann: Visitor) -> None:
+    lane = open_lane(stage.url, stage.clock)
+    lane.call(put_report("web1:7", Report({"web1:7": ["orders"]}, supervised=True)))
+    lane.call(put_report("push", Report({"push:web1": ["orders"]})))
+    page = ann.get("/workers").text
+    assert page.count("Replace") == 1
+    assert ann.do("stop", id="web1:7", back="/workers").status == 303
+    reply = lane.call(Find(STOPS, ["web1:7"]))
+    assert isinstance(reply, Found)
+    assert reply.messages[0] is not None
+    assert b"ann" in reply.messages[0].data
+    assert ann.do("stop", id="push:web1").status == 404
+    reader = stage.visitor(Access(name="eve"))
+    assert "Replace" not in reader.get("/workers").text
+    assert reader.do("stop", id="web1:7").status == 403
+    close_lane(lane)
+
+
+def test_an_empty_queue_is_deleted(stage: Stage, ann: Visitor, orders: bide.Queue) -> None:
+    stage.queue("odrers").pause()  # a typo made it
+    orders.put(1, id="a", delay=60)
+    assert "Delete the queue" in ann.get("/queue?queue=odrers").text
+    assert "Delete the queue" not in ann.get("/queue?queue=orders").text
+    assert ann.do("delete", queue="orders").status == 400
+    assert said(ann.do("delete", queue="odrers")) == "/?said=delete&count=1"
+    assert ann.get("/queue?queue=odrers").status == 404
+    assert orders.counts().sizes.delayed == 1

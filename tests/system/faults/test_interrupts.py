@@ -1,0 +1,83 @@
+"""Interrupts at any place of a call: no false answer, no dead thread, and the books balance."""
+
+import gc
+import itertools
+import logging
+from contextlib import suppress
+
+import pytest
+
+import bide
+from bide import threads
+from bide.testing.hooks import lane_of
+from bide.threads import deaths
+from tests.effort import effort
+from tests.system.faults.ledger import Ledger
+from tests.system.faults.strikes import Late, alarms, own_threads, raise_in
+from tests.unit.lane.commands import PATIENCE, spawn
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.process,
+    # An exception that strikes a finalizer is reported by Python, and goes no further.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # Python closes a socket whose making was interrupted before anything had a name for it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.mark.parametrize("error", [Late, TimeoutError, KeyboardInterrupt])
+def test_a_signal_handler_that_raises(url: str, error: type[BaseException]) -> None:
+    with alarms(error) as strikes:
+        ledger = Ledger(url, strikes)
+        ledger.turn()
+        threads = {thread.name for thread in own_threads()}
+        while strikes.hits < effort(300, 2_000):
+            ledger.turn()
+    assert threads <= {thread.name for thread in own_threads()}
+    assert ledger.problems() == []
+    gc.collect()  # what it finds is of this test
+
+
+# An error may also strike where CPython begins or ends a thread; there it is printed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [SystemExit, RuntimeError])
+@pytest.mark.parametrize("url", ["memory", "sqlite", "postgres", "redis", "http"], indirect=True)
+def test_the_death_of_threads_of_its_own(
+    url: str,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each call ends, with an answer or because it is unknown; claims that wait go on."""
+    caplog.set_level(logging.CRITICAL, "bide")
+    monkeypatch.setattr(threads, "PAUSE", 0.001)
+    before, strikes = deaths.total(), itertools.count()
+    with bide.Queue("work", url) as queue, bide.Queue("events", url) as events:
+
+        def wait_for_an_event() -> object:
+            while True:
+                with suppress(bide.OutcomeUnknown, error):  # it was asking when the thread died
+                    for delivery in events.claim(wait="10m"):
+                        return delivery.body
+
+        waiting = spawn(wait_for_an_event)
+        put: set[str] = set()
+        perhaps: set[str] = set()
+        while deaths.total() < before + effort(50, 2_000):
+            for thread in own_threads():
+                raise_in(thread, error)
+            id = f"m{next(strikes)}"
+            perhaps.add(id)
+            with suppress(bide.OutcomeUnknown, error):
+                queue.put(id, id=id)
+                put.add(id)
+            with suppress(bide.OutcomeUnknown, error):
+                events.claim(wait=0.001)  # by way of the thread
+        until(lambda: lane_of(events).is_idle)
+        events.put("go on")
+        assert waiting.result(PATIENCE) == "go on"
+        there = {message.id for message in queue.scan()}
+        assert put <= there <= perhaps
+        assert queue.audit()
+        assert events.audit()

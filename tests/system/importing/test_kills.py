@@ -1,0 +1,262 @@
+"""A run that dies at any point loses nothing, and nothing is delivered by both."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bide
+from bide.importing.foreign_redis import ForeignRedis
+from bide.importing.source import SourceEntry
+from bide.importing.takeover import Library
+from bide.lane.steps import find_all
+from bide.model.commands import Put
+from bide.model.limits import MAX_BYTES
+from tests.system.contrib.celery.conftest import Broker
+
+IDS = [f"job-{number}" for number in range(5)]
+
+
+class Dead(BaseException):
+    """The process is gone."""
+
+
+class Death:
+    """Ends a run before or after its nth call of the source or the store."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at = at
+        self.after = after
+        self.calls = 0
+        self.over = False
+
+    def around(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.over or (self.calls == self.at and not self.after):
+                self.over = True
+                raise Dead
+            reply = real(*args, **kwargs)
+            if self.calls == self.at:
+                self.over = True
+                raise Dead
+            return reply
+
+        return call
+
+
+def fill_rq(broker: Broker) -> None:
+    import rq
+
+    queue = rq.Queue("default", connection=broker.client, serializer="json")
+    for id in IDS:
+        queue.enqueue("shop.expire", 1, job_id=id)
+
+
+def fill_celery(broker: Broker) -> None:
+    from celery import Celery
+
+    app = Celery("shop", broker=broker.url, set_as_current=False)
+    for id in IDS:
+        app.send_task("shop.expire", (1,), task_id=id)
+    app.close()
+
+
+def fill_arq(broker: Broker) -> None:
+    from arq.jobs import serialize_job
+
+    for id in IDS:
+        job = serialize_job("shop.expire", (1,), {}, None, 1, serializer=None)
+        broker.client.set(f"arq:job:{id}", job)
+        broker.client.zadd("arq:queue", {id: 1})
+
+
+FILLS: dict[Library, Callable[[Broker], None]] = {
+    "rq": fill_rq,
+    "celery": fill_celery,
+    "arq": fill_arq,
+}
+
+
+def work(orders: bide.Queue, done: Counter[str]) -> None:
+    while deliveries := orders.claim(100):
+        done.update(delivery.id for delivery in deliveries)
+        orders.ack(deliveries)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("library", FILLS)
+def test_a_run_that_dies_anywhere_is_continued(
+    library: Library,
+    after: bool,
+    broker: Broker,
+    orders: bide.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run() -> bide.TakenOver:
+        return bide.take_over(orders, library, broker.store_url, allow_pickle=True, batch=2)
+
+    at, died = 0, True
+    while died:
+        at += 1
+        done: Counter[str] = Counter()
+        FILLS[library](broker)
+        death = Death(at, after=after)
+        with monkeypatch.context() as patch:
+            patch.setattr(ForeignRedis, "ask_all", death.around(ForeignRedis.ask_all))
+            patch.setattr(bide.Queue, "_execute", death.around(bide.Queue._execute))
+            try:
+                run()
+            except Dead:
+                pass
+        died = death.over
+        work(orders, done)  # workers of bide go on meanwhile
+        broker.client.delete(*broker.client.keys("bide:import:*:run") or ["none"])  # it lapses
+        assert run()
+        work(orders, done)
+        assert done == dict.fromkeys(IDS, 1), at
+        assert broker.client.keys("bide:*") == []
+        assert orders.counts().sizes.total == 0
+        assert orders.audit()
+        broker.client.flushdb()
+    assert at > 10
+
+
+def test_a_second_run_at_the_same_time_is_refused(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_rq(broker)
+    broker.client.set("bide:import:rq:default:run", "another")
+    monkeypatch.setattr("bide.importing.transit.PATIENCE", 0)
+    with pytest.raises(bide.AlreadyMoving, match="another import takes messages out of"):
+        bide.take_over(orders, "rq", broker.store_url)
+    assert orders.counts().sizes.total == 0
+
+
+def test_a_run_whose_right_lapsed_stops(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.importing.transit import Transit
+
+    fill_rq(broker)
+    take = Transit.take
+
+    def slow(self: Transit, ready: Any) -> Any:
+        broker.client.set("bide:import:rq:default:run", "another")
+        return take(self, ready)
+
+    monkeypatch.setattr(Transit, "take", slow)
+    with pytest.raises(bide.AlreadyMoving, match="made no progress for too long"):
+        bide.take_over(orders, "rq", broker.store_url)
+    assert broker.client.llen("rq:queue:default") == len(IDS)
+    assert broker.client.get("bide:import:rq:default:run") == b"another"
+
+
+def test_a_run_that_stalls_puts_nothing_that_another_run_has_put(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.importing.transit import Transit
+
+    fill_rq(broker)
+    done = Counter[str]()
+    carry = Transit.carry
+
+    def stalls(self: Transit, taken: Any) -> Any:
+        monkeypatch.setattr(Transit, "carry", carry)
+        broker.client.delete("bide:import:rq:default:run")  # it lapses
+        assert bide.take_over(orders, "rq", broker.store_url, batch=2)
+        work(orders, done)
+        return carry(self, taken)
+
+    monkeypatch.setattr(Transit, "carry", stalls)
+    with pytest.raises(bide.AlreadyMoving, match="made no progress for too long"):
+        bide.take_over(orders, "rq", broker.store_url, batch=2)
+    work(orders, done)
+    assert done == Counter(IDS)
+
+
+def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bide.Queue) -> None:
+    fill_rq(broker)
+    orders.put("mine", id=IDS[1])
+    done = bide.take_over(orders, "rq", broker.store_url)
+    assert (done.stored, done.reasons) == (
+        4,
+        {IDS[1]: f"orders has a message of the id {IDS[1]!r}"},
+    )
+    assert broker.client.lrange("rq:queue:default", 0, -1) == [IDS[1].encode()]
+
+
+@pytest.mark.parametrize("library", FILLS)
+def test_an_id_that_is_put_in_between_goes_back_to_the_source(
+    library: Library, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.importing.transit import Transit
+
+    FILLS[library](broker)
+    before = {key: broker.client.dump(key) for key in broker.client.scan_iter()}
+    take = Transit.take
+
+    def then_put(self: Transit, ready: Any) -> Any:
+        taken = take(self, ready)
+        for id in IDS:
+            orders.put("mine", id=id)
+        return taken
+
+    monkeypatch.setattr(Transit, "take", then_put)
+    done = bide.take_over(orders, library, broker.store_url, allow_pickle=True)
+    assert (done.stored, done.refused) == (0, 5)
+    assert {key: broker.client.dump(key) for key in broker.client.scan_iter()} == before
+
+
+def test_an_id_that_the_queue_had_until_just_now(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the message, and the one that it has ends before this one is back."""
+    from bide.importing import takeover
+    from bide.importing.transit import Transit
+
+    fill_rq(broker)
+    back = Transit._put_back
+    once = [True]
+
+    def put_now(queue: str, ids: Any) -> Any:
+        messages = yield from find_all(queue, ids)
+        if once:
+            orders.put("another", id=IDS[0])
+        return messages
+
+    def end_now(transit: Transit, entry: SourceEntry) -> None:
+        once.clear()
+        orders.cancel(IDS[0])
+        back(transit, entry)
+
+    monkeypatch.setattr(takeover, "find_all", put_now)
+    monkeypatch.setattr(Transit, "_put_back", end_now)
+    bide.take_over(orders, "rq", broker.store_url)
+    assert not once
+    done = Counter[str]()
+    work(orders, done)
+    assert done == Counter(IDS)
+
+
+def test_large_messages_go_in_several_commands(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rq
+
+    source = rq.Queue("default", connection=broker.client, serializer="json")
+    for id in IDS:
+        source.enqueue("shop.expire", "x" * 3_000_000, job_id=id)
+    sizes: list[int] = []
+    do = bide.Queue._execute
+
+    def note(self: Any, command: Any, *more: Any, **options: Any) -> Any:
+        if type(command) is Put:
+            sizes.append(sum(len(item.data) for item in command.items))
+        return do(self, command, *more, **options)
+
+    monkeypatch.setattr(bide.Queue, "_execute", note)
+    with bide.Queue("orders", orders.url, max_body=4_000_000) as large:
+        assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
+    assert max(sizes) == 2 * min(sizes) < MAX_BYTES

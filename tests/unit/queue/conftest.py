@@ -1,0 +1,3 @@
+from tests.contract.queue.conftest import loop
+
+__all__ = ["loop"]
