@@ -6,7 +6,7 @@ then the shard hands out what follows there. A shard that does not answer is lef
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,18 +25,36 @@ from bide.model.replies import Claimed, Died
 _log = logger("bide.redis")
 
 
+class _Following(NamedTuple):
+    """What a script says of what a claim may do next."""
+
+    moment: float | None
+    """In how many milliseconds to claim again: 0 if there is more now, `None` if nothing is known
+    to come."""
+    more: bool
+    """Whether the script has stopped before it was through: a further call brings more."""
+
+
 class _Claiming:
     """What a claim has got so far."""
 
     def __init__(self, command: Claim) -> None:
         self.command = command
         self.room = command.max_bytes
-        self.token = self.now = self._answers = 0
-        self._missing = 0
-        """How many messages are no longer held, of a claim that was repeated."""
-        self.results = self.limited = self.behind = False
+        """Bytes that the reply may still become larger."""
+        self.token = 0
+        """Of the leases; 0: nothing is leased yet."""
+        self._now = 0
+        """The latest time of the answers, in Unix milliseconds: shards answer side by side."""
+        self._answers = 0
+        """How many answers had messages."""
+        self._ended = 0
+        """How many leases have ended meanwhile, of a claim that was repeated."""
+        self._keeps_results = self._limited = self._behind = False
+        """Of the queue, see `Claimed`."""
         self.died: list[Died] = []
         self._damaged: list[str] = []
+        """Ids of leased messages whose records cannot be read."""
         self._messages: dict[str, tuple[Message, bytes]] = {}
         """By id: the message, and its record."""
 
@@ -48,41 +66,50 @@ class _Claiming:
     @property
     def wanted(self) -> int:
         """How many messages are still wanted; none if there is no room for more."""
-        return 0 if self.full else self.command.count - len(self._messages) - self._missing
+        return 0 if self.full else self.command.count - len(self._messages) - self._ended
 
-    def call(self, count: int, shared: bool = False, floor: int = 0, of: int = 0) -> ScriptCall:
+    def call(
+        self, count: int, *, shared: bool = False, highest_token: int = 0, of: int = 0
+    ) -> ScriptCall:
         """Return a call of the script, which describes its arguments.
 
-        `of`: the number of messages that calls of several shards request together, in one room.
+        Args:
+            count: how many messages are wanted of it.
+            shared: whether it leases only a part of what is wanted, beside calls of other shards.
+            highest_token: the highest one that is known of all shards.
+            of: how many messages the calls of several shards ask for together: each gets its part
+                of the room. 0: this one gets all.
         """
         command = self.command
         room = self.room * count // of if of else self.room
         lease = command.lease, command.holder, self.token or None
-        return ScriptCall("claim", command.queue, (count, *lease, room, shared, floor))
+        arguments = count, *lease, room, shared, highest_token
+        return ScriptCall("claim", command.queue, arguments)
 
-    def take(self, answer: Sequence[Any]) -> Sequence[Any]:
-        """Take in what the script answered; return the rest of its head."""
+    def take(self, answer: Sequence[Any]) -> _Following:
+        """Take in what the script answered."""
         head, ids, records = answer
-        now, _change, token, until, self.results, following, more, died, *limits = head
-        self.limited, self.behind = limits
-        self._answers += bool(ids)
-        self.now = max(self.now, now)  # shards answer side by side
+        (now, _change, token, until, keeps_results, moment, more, died, limited, behind) = head
+        self._keeps_results, self._limited, self._behind = keeps_results, limited, behind
+        if ids:
+            self._answers += 1
+        self._now = max(self._now, now)
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         queue, holder = self.command.queue, self.command.holder
-        for id_, record in zip(ids, records, strict=True):
+        for encoded_id, record in zip(ids, records, strict=True):
             if record is None:
-                self._missing += 1
+                self._ended += 1
                 continue
-            id = id_.decode()
-            self.room -= len(id_) + len(record)
+            id = encoded_id.decode()
+            self.room -= len(encoded_id) + len(record)
             try:
                 message = claimed_message(queue, id, record, holder, until)
             except DAMAGED:
                 self._damaged.append(id)
             else:
                 self._messages[id] = message, record
-        return (0 if more else following), more
+        return _Following(0 if more else moment, more)
 
     def repair(self, shards: int) -> Round:
         """Make dead letters of the messages whose records cannot be read."""
@@ -94,93 +121,129 @@ class _Claiming:
                 self.command.queue,
             )
         if rows := [(id, str(self.token)) for id in self._damaged]:
-            head = "repair", None, None, None, None, "", self.command.holder
-            yield from in_lots("change", self.command, rows, head, shards)
+            at = after = if_due = if_version = None
+            actor = self.command.holder
+            arguments = "repair", at, after, if_due, if_version, "", actor
+            yield from in_lots("change", self.command, rows, arguments, shards)
 
-    def reply(self, following: float | None) -> Claimed:
-        """Return the reply, of the messages whose lease has not ended meanwhile."""
-        held = [each for each in self._messages.values() if (each[0].until or 0) > self.now]
-        if not held:
-            following = 0 if self._messages or self._damaged else following
-            limits = {"limited": self.limited, "behind": self.behind}
-            return Claimed([], 0, self.now, following, self.died, **limits)
-        if self._answers > 1 and not self.limited:  # each is in this order, as records begin
-            held.sort(key=lambda each: (ready_rank(each[0].due, each[0].priority), each[1]))
-        messages = [message for message, _ in held]
+    def reply(self, moment: float | None) -> Claimed:
+        """Return the reply, of the messages whose lease has not ended meanwhile.
+
+        Args:
+            moment: of `_Following`, for a reply without messages.
+        """
+        leased = [each for each in self._messages.values() if (each[0].until or 0) > self._now]
+        if not leased:
+            again_at_once = self._messages or self._damaged  # others may be behind these
+            return Claimed(
+                [],
+                0,
+                self._now,
+                0 if again_at_once else moment,
+                self.died,
+                limited=self._limited,
+                behind=self._behind,
+            )
+        # One answer is in order, and that of a limited queue, which is fair to groups, in its own.
+        if self._answers > 1 and not self._limited:
+            leased.sort(key=_delivery_order)
         return Claimed(
-            messages,
+            [message for message, _record in leased],
             self.token,
-            self.now,
+            self._now,
             died=self.died,
-            results=self.results,
-            limited=self.limited,
-            behind=self.behind,
+            results=self._keeps_results,
+            limited=self._limited,
+            behind=self._behind,
         )
+
+
+def _delivery_order(leased: tuple[Message, bytes]) -> tuple[int, bytes]:
+    """Return the place of a message in the order of delivery, of the message and its record.
+
+    Of equal ranks, the order of putting decides: records begin with it.
+    """
+    message, record = leased
+    return ready_rank(message.due, message.priority), record
 
 
 def claim(command: Claim) -> Step:
     """Lease messages, mostly in one call; many of them slice by slice."""
     claiming = _Claiming(command)
-    for _ in range(command.count // SLICE + 8):  # some calls bring nothing
+    # Some calls bring nothing: they only take back leases, or expire what is late.
+    for _ in range(command.count // SLICE + 8):
         (answer,) = yield [claiming.call(claiming.wanted)]
         if isinstance(answer, StoreError):
             if claiming.token:  # without a reply, no worker would know of the messages
                 break
             raise answer
-        following, more = claiming.take(answer)
-        if not more or not claiming.wanted:
+        following = claiming.take(answer)
+        if not following.more or not claiming.wanted:
             break
     yield from claiming.repair(1)
-    return [claiming.reply(following)]
+    return [claiming.reply(following.moment)]
 
 
 def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     """Lease messages of all shards: peek into each, then lease the first ones among all."""
     claiming = _Claiming(command)
-    alive = dict.fromkeys(range(sharded.count))
-    left_out: list[StoreError] = []
+    present = dict.fromkeys(range(sharded.count))  # shards that have always answered, in order
+    failures: list[StoreError] = []
     examined = 0
 
     def ask(calls: Mapping[int, ScriptCall]) -> Round:
-        """Call shards; return what those answered that are there, and leave out the others."""
-        present = {}
-        answers = yield [replace(call, shard=s, shards=sharded.count) for s, call in calls.items()]
+        """Call shards, by number; return what each answered, without those that did not."""
+        answer_by_shard = {}
+        answers = yield [
+            replace(call, shard=shard, shards=sharded.count) for shard, call in calls.items()
+        ]
         for shard, answer in zip(calls, answers, strict=True):
             error = answer if isinstance(answer, StoreError) else None
             sharded.note(shard, error)
             if error is None:
-                present[shard] = answer
+                answer_by_shard[shard] = answer
             else:
-                left_out.append(error)
-                alive.pop(shard, None)
-        return present
+                failures.append(error)
+                present.pop(shard, None)
+        return answer_by_shard
 
+    # Messages that are too late are examined, too, and only expire: there is an end to that.
     while examined < max(PROMOTE, command.count):
         wanted = claiming.wanted
+        # Mostly, a shard has not much more than its part of the first ones.
         most = min(wanted, SLICE, wanted // sharded.count * 5 // 4 + 8)
-        peeked = yield from ask(dict.fromkeys(alive, ScriptCall("peek", command.queue, (most,))))
-        if not peeked and left_out and not claiming.token:
-            raise left_out[0]
-        if not peeked and left_out and wanted == command.count:
+        peek = ScriptCall("peek", command.queue, (most,))
+        peeked = yield from ask(dict.fromkeys(present, peek))
+        if not peeked and failures and not claiming.token:
+            raise failures[0]
+        if not peeked and failures and wanted == command.count:
             raise OutcomeUnknown(
-                f"{left_out[0]}; messages were leased, and come again when the lease ends"
-            ) from left_out[0]
-        views: dict[int, tuple[int, list[list[int]]]] = {}
-        for s, (_now, _change, token, ready, listed, died) in peeked.items():
+                f"{failures[0]}; messages were leased, and come again when the lease ends"
+            ) from failures[0]
+        views: dict[int, _View] = {}
+        for shard, (_now, _change, token, ready, first, died) in peeked.items():
             claiming.died += [Died(*each) for each in died]
             sharded.token = max(sharded.token, token)
-            views[s] = ready, listed
+            views[shard] = _View(ready, [_Listed(*each) for each in first])
         shares = _shares(views, wanted)
         examined += sum(shares.values())
-        more = any(ready >= most or ready > shares.get(s, 0) for s, (ready, _) in views.items())
-        while shares and not claiming.full:  # those that are too late expire, if no more are wanted
-            # One shard gives the token, the others take it over.
+        more = any(
+            view.ready >= most or view.ready > shares.get(shard, 0) for shard, view in views.items()
+        )
+        # Also if no more are wanted: those of the shares that are too late expire.
+        while shares and not claiming.full:
+            # All leases of a claim have one token: the first shard gives it.
             chosen = list(shares) if claiming.token else list(shares)[:1]
-            of = sum(shares[s] for s in chosen)
-            if sharded.enrolled:
+            together = sum(shares[shard] for shard in chosen)
+            if sharded.enrolled:  # this lane waits no longer, which each shard is to know
                 sharded.enrolled = False
-                chosen += [s for s in alive if s not in shares]
-            calls = {s: claiming.call(shares.pop(s, 0), True, sharded.token, of) for s in chosen}
+                chosen += [shard for shard in present if shard not in shares]
+            calls = {
+                shard: claiming.call(
+                    shares.pop(shard, 0), shared=True, highest_token=sharded.token, of=together
+                )
+                for shard in chosen
+            }
             for answer in (yield from ask(calls)).values():
                 claiming.take(answer)
             sharded.token = max(sharded.token, claiming.token)
@@ -190,32 +253,54 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     reply = claiming.reply(None)
     if reply.messages or reply.next == 0:
         return [reply]
-    answers = yield from ask(dict.fromkeys(alive, _Claiming(command).call(0)))
-    sharded.enrolled = True  # each shard knows now that this lane waits
-    nexts = [claiming.take(answer)[0] for answer in answers.values()]
-    return [claiming.reply(min([each for each in nexts if each is not None], default=None))]
+    # Nothing is there: a claim of no messages lets each shard know that this lane waits.
+    answers = yield from ask(dict.fromkeys(present, _Claiming(command).call(0)))
+    sharded.enrolled = True
+    moments = [claiming.take(answer).moment for answer in answers.values()]
+    return [claiming.reply(min([each for each in moments if each is not None], default=None))]
 
 
-def _shares(views: Mapping[int, tuple[int, list[list[int]]]], wanted: int) -> dict[int, int]:
-    """Return how many to lease of each shard.
+class _Listed(NamedTuple):
+    """A ready message of a shard, as a peek lists it."""
 
-    A view is the number of ready messages, and rank, order and expiry of the first ones. The shard
-    with the very first message comes first: the others may find no room in the reply.
+    rank: int
+    order: int
+    """Of putting, among those of equal rank."""
+    is_late: int
+    """1 if it has expired: it is leased to nobody."""
+
+
+class _View(NamedTuple):
+    """What a peek into a shard shows."""
+
+    ready: int
+    """How many messages are ready."""
+    first: list[_Listed]
+    """The first of them, in the order of delivery."""
+
+
+def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
+    """Return how many messages to lease of each shard, by its number; 0 is left out.
+
+    The shard with the very first message comes first: the others may find no room in the reply.
     """
-    if sum(ready for ready, _ in views.values()) <= wanted:
-        first = sorted(views, key=lambda s: views[s][1])
-        return {s: min(views[s][0], SLICE) for s in first if views[s][0]}
-    entries: list[tuple[int, int, int, int]] = []
-    reach: tuple[int, int, int] | None = None  # nothing is known of the messages behind it
-    for s, (ready, listed) in views.items():
-        places = [(rank, order, s, late) for rank, order, late in listed]
-        entries += places
-        if places and len(places) < ready:
-            reach = places[-1][:3] if reach is None else min(reach, places[-1][:3])
+    if sum(view.ready for view in views.values()) <= wanted:  # all of them
+        in_order = sorted(views, key=lambda shard: views[shard].first)
+        return {shard: min(views[shard].ready, SLICE) for shard in in_order if views[shard].ready}
+    places: list[tuple[int, int, int, int]] = []  # rank, order, shard, 1 if it is late
+    # The last place before which no shard has messages that are not listed.
+    horizon: tuple[int, int, int] | None = None
+    for shard, view in views.items():
+        places += [(each.rank, each.order, shard, each.is_late) for each in view.first]
+        if view.first and len(view.first) < view.ready:
+            last = view.first[-1]
+            end = last.rank, last.order, shard
+            horizon = end if horizon is None else min(horizon, end)
     shares: Counter[int] = Counter()
-    for *place, s, late in sorted(entries):
-        if wanted <= 0 or (reach is not None and (*place, s) > reach):
+    for rank, order, shard, is_late in sorted(places):
+        if wanted <= 0 or (horizon is not None and (rank, order, shard) > horizon):
             break
-        shares[s] += 1
-        wanted -= not late
+        shares[shard] += 1
+        if not is_late:
+            wanted -= 1
     return shares

@@ -26,20 +26,24 @@ from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS
 
-_SINGLE: dict[Any, Callable[[Any, int], Step]] = {
+_STEP_OF: dict[Any, Callable[[Any, int], Step]] = {
     step.__name__: step
     for step in (history, find, configure, count, scan, forecast, explain, delete)
 }
-"""By the name of its verb: how a command is executed of which each is executed as one."""
+"""By the verb of a command: the function of that name, which executes one command."""
 
-_ALONE = (cmd.Scan, cmd.ForecastCommand, cmd.Explain, cmd.Delete)
-"""Commands of several rounds: nothing else may be executed meanwhile."""
+_OF_SEVERAL_ROUNDS = (cmd.Scan, cmd.ForecastCommand, cmd.Explain, cmd.Delete)
+"""Commands between whose rounds nothing else may be executed."""
 
 
-def _alike(command: cmd.Command) -> object:
-    """Return what is equal for commands that are executed as one: only their messages differ."""
-    of_its_own = getattr(command, "origin", None) or getattr(command, "where", None)
-    if of_its_own or not command.named_by or isinstance(command, (cmd.Edit, cmd.Find)):
+def _what_is_shared(command: cmd.Command) -> object:
+    """Return what is equal for commands that can be executed as one: all but their messages.
+
+    For a command that must be executed by itself, something that equals nothing else.
+    """
+    names_messages = command.named_by and getattr(command, "where", None) is None
+    is_from_outbox = getattr(command, "origin", None) is not None
+    if not names_messages or is_from_outbox or isinstance(command, (cmd.Edit, cmd.Find)):
         return object()
     return command.queue, script_of(command)
 
@@ -59,9 +63,10 @@ class RedisEngine:
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._lane = secrets.token_hex(6)
+        """The name of the lane that uses this engine, among all of the store."""
         self._notifier: RedisNotifier | None = None
         self._closed = False
-        self._sender = CallSender(settings, self._lane, self._lose)
+        self._sender = CallSender(settings, self._lane, self._report_loss)
         self._sender.open()
         self._shards = ShardMap(self._sender, settings.shards)
 
@@ -75,16 +80,18 @@ class RedisEngine:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
         try:
-            if self._sender.claims:
+            if self._sender.claims:  # an exception of a signal handler has left them
                 self._give_back(now)
             outcomes = self._execute(commands, now, identities)
         except BideError:
             self._sender.claims.clear()
             raise
         self._sender.claims.clear()  # what they brought may be large
-        if errors := [outcome for outcome in outcomes if isinstance(outcome, BideError)]:
-            alike = len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1
-            raise errors[0] if alike else PartlyDone(outcomes)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
+        if errors:
+            texts = {(type(error), str(error)) for error in errors}
+            all_are_one = len(errors) == len(outcomes) and len(texts) == 1
+            raise errors[0] if all_are_one else PartlyDone(outcomes)
         return outcomes  # type: ignore[return-value]
 
     def reader(self) -> "RedisEngine":
@@ -113,37 +120,38 @@ class RedisEngine:
         Where that fails, the leases expire later.
         """
         interrupted = self._sender.claims
-        # First of all: another call would take the place of a reply.
+        # First of all: the reply to another call would take the place of that to a claim.
         answers = [self._sender.again(request) for _, request in interrupted]
         for answer in answers:
             call, _ = interrupted[0]
             if not isinstance(answer, StoreError):
-                head, ids, _ = answer
-                rows = [part for id in ids for part in (id, str(head[2]))]
-                script, args = script_of(cmd.RetryCommand(call.queue, [], release=True))
-                given_back = ScriptCall(
-                    script, call.queue, args, call.shard, call.shards, rows=rows
+                (_now, _change, token, *_), ids, _records = answer
+                rows = [word for id in ids for word in (id, str(token))]
+                script, arguments = script_of(cmd.RetryCommand(call.queue, [], release=True))
+                release = ScriptCall(
+                    script, call.queue, arguments, call.shard, call.shards, rows=rows
                 )
-                self._sender.send([given_back], now)
-            del interrupted[0]
+                self._sender.send([release], now)
+            del interrupted[0]  # a further interrupt leaves the others
 
     def _execute(
         self, commands: Sequence[cmd.Command], now: int | None, identities: Identities
     ) -> list[Result]:
         """Execute commands, in one pipeline what can be; return what came of each."""
+        # A run: consecutive commands that are executed as one.
         runs: Iterable[Sequence[cmd.Command]] = (commands,)
-        if identities is not None:  # each has an answer of its own
+        if identities is not None:  # the store remembers an answer to each
             runs = [(command,) for command in commands]
         elif len(commands) != 1:
-            runs = [list(run) for _, run in groupby(commands, _alike)]
+            runs = [list(run) for _, run in groupby(commands, _what_is_shared)]
         asked: dict[str, ShardedQueue | StoreError] = {}
         outcomes: list[Result] = []
-        together: list[Step] = []
+        together: list[Step] = []  # those before the one at hand that are not executed yet
         for place, run in enumerate(runs):
-            step, alone = self._step(run, asked, now)
+            step, is_alone = self._step(run, asked, now)
             if identities is not None and (identity := identities[place]) is not None:
                 step = identified(step, identity)
-            if alone:
+            if is_alone:
                 outcomes += self._advance(together, now)
                 outcomes += self._advance([step], now)
                 together = []
@@ -154,18 +162,22 @@ class RedisEngine:
     def _queue_of(
         self, command: cmd.Command, asked: dict[str, ShardedQueue | StoreError], now: int | None
     ) -> ShardedQueue | StoreError:
-        """Return the queue of a command, an error as a value; make it if the command creates it."""
+        """Return the queue of a command, an error as a value; make it if the command creates it.
+
+        The arguments are those of `_step`.
+        """
         queue = command.queue
         known = self._shards.known.get(queue)
         if known is not None and known.kept:
             return known
         creates = isinstance(command, (cmd.Put, cmd.Configure))
-        before = asked.get(queue)
-        if before is None or (creates and not isinstance(before, StoreError)):
-            limited = any(getattr(command, name, None) for name in LIMITS)
-            new = 1 if limited else self._settings.shards
+        earlier = asked.get(queue)
+        # A command that only read has not made the queue.
+        if earlier is None or (creates and not isinstance(earlier, StoreError)):
+            sets_limits = any(getattr(command, name, None) for name in LIMITS)
+            shards_of_new = 1 if sets_limits else self._settings.shards
             try:
-                asked[queue] = self._shards.find(queue, new if creates else 0, now)
+                asked[queue] = self._shards.find(queue, shards_of_new if creates else 0, now)
             except StoreError as error:
                 asked[queue] = error
         return asked[queue]
@@ -177,7 +189,7 @@ class RedisEngine:
 
         Args:
             run: commands on one queue that are executed as one.
-            asked: queues for which this batch has asked the store.
+            asked: by name, the queues for which this batch has asked the store.
             now: see `execute`.
         """
         command = run[0]
@@ -185,7 +197,7 @@ class RedisEngine:
             return self._list(command), True
         sharded = self._queue_of(command, asked, now)
         if isinstance(sharded, StoreError):
-            return _fail([sharded] * len(run)), False
+            return _return_errors([sharded] * len(run)), False
         shards = sharded.count
         match command:
             case cmd.Put():
@@ -195,34 +207,40 @@ class RedisEngine:
                 return step, shards > 1 or command.count > SLICE
             case cmd.Cancel(where=cmd.Where()) | cmd.Purge(ids=None):
                 return sweep(command, shards), True
-            case _ if single := _SINGLE.get(command.__struct_config__.tag):
-                alone = isinstance(command, _ALONE) or (
-                    isinstance(command, cmd.Count) and (command.recount or command.stored)
+            case _ if step_of := _STEP_OF.get(command.__struct_config__.tag):
+                looks_at_messages = isinstance(command, cmd.Count) and (
+                    command.recount or command.stored
                 )
-                return single(command, shards), alone
+                is_alone = isinstance(command, _OF_SEVERAL_ROUNDS) or looks_at_messages
+                return step_of(command, shards), is_alone
             case _:
                 return change(run, shards), False
 
     def _list(self, command: cmd.Queues) -> Step:
+        """Return the names of queues, in a step that calls no script."""
         yield ()
         return [Names(names_of_queues(self._sender, command.queue))]
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Result]:
         """Execute steps: what they ask for in the same round goes in one pipeline."""
         outcomes: list[list[Result]] = [[]] * len(steps)
+        # Of each: its place among all steps, the step, and the calls of its next round.
         waiting = [(place, step, next(step)) for place, step in enumerate(steps)]
         while waiting:
             answers = self._ask([call for _, _, calls in waiting for call in calls], now)
-            asked, waiting, first = waiting, [], 0
-            for place, step, calls in asked:
-                answered = answers[first : first + len(calls)]
-                first += len(calls)
+            answered, waiting = waiting, []
+            first = 0  # the index of the first answer for the step at hand
+            for place, step, calls in answered:
+                behind = first + len(calls)
                 try:
-                    waiting.append((place, step, step.send(answered)))
+                    next_calls = step.send(answers[first:behind])
                 except StopIteration as end:
                     outcomes[place] = end.value
                 except StoreError as error:
                     outcomes[place] = [error]
+                else:
+                    waiting.append((place, step, next_calls))
+                first = behind
         return list(chain.from_iterable(outcomes))
 
     def _ask(self, calls: Sequence[ScriptCall], now: int | None) -> list[Any]:
@@ -237,29 +255,35 @@ class RedisEngine:
     def _make_shards(
         self, calls: Sequence[ScriptCall], answers: list[Any], now: int | None
     ) -> None:
-        """Make shards that were not there, and send calls of them again that did nothing."""
-        missing: set[tuple[str, int]] = set()
-        again: dict[int, ScriptCall] = {}
-        for at, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+        """Make shards that were not there, and send the calls again that found none.
+
+        Later calls of the same shard are sent again, too, which keeps the order of commands: but
+        not behind one that has made a change, since the shard was there by then.
+        """
+        missing: set[tuple[str, int]] = set()  # queue and number of a shard
+        call_by_place: dict[int, ScriptCall] = {}  # those to send again
+        for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
             shard = call.queue, call.shard
             if is_of_shards(answer):
                 missing.add(shard)
             elif call.script in CHANGING:  # another process has made the shard meanwhile
                 missing.discard(shard)
             if shard in missing:
-                again[at] = call
-        with suppress(StoreError):
-            for queue, shards in {(call.queue, call.shards) for call in again.values()}:
+                call_by_place[place] = call
+        with suppress(StoreError):  # the calls fail likewise then
+            for queue, shards in {(call.queue, call.shards) for call in call_by_place.values()}:
                 self._shards.make(queue, shards, now)
-        for at, answer in zip(again, self._sender.send([*again.values()], now), strict=True):
-            answers[at] = answer
+        new_answers = self._sender.send([*call_by_place.values()], now)
+        for place, answer in zip(call_by_place, new_answers, strict=True):
+            answers[place] = answer
 
-    def _lose(self, queue: str, count: int) -> None:
+    def _report_loss(self, queue: str, count: int) -> None:
         """Report lost changes; the number of shards may be lost with them."""
         losses.report(self._settings.shown, queue, count)
         self._shards.forget(queue)
 
 
-def _fail(errors: list[Result]) -> Step:
+def _return_errors(errors: list[Result]) -> Step:
+    """Return errors, in a step that calls no script."""
     yield ()
     return errors

@@ -41,9 +41,10 @@ SLOTS: Final = 16384
 """How many slots a cluster has."""
 
 _COPIES = 6
-"""In so many parts of the slots of a cluster there is a copy of what belongs to no queue."""
+"""How many copies a cluster has of a key that belongs to no queue: one in each sixth of its
+slots."""
 
-_PARTS = (
+_SHARD_KEYS = (
     "meta",
     "records",
     "delayed",
@@ -63,9 +64,12 @@ _PARTS = (
     "turns",
     "shares",
 )
+"""The last words of the keys of a shard, in the order in which scripts get them: what each holds is
+said at the head of lua/_prelude.lua."""
 
 
 def _prefix(queue: str, shard: int) -> str:
+    """Return how the keys of a shard begin; a cluster keeps keys of the same braces together."""
     return f"bide:{{{queue}#{shard}}}:"
 
 
@@ -97,11 +101,13 @@ def script_keys(queue: str, shard: int = 0) -> list[bytes]:
         b'bide:{orders#0}:meta'
     """
     prefix = _prefix(queue, shard)
-    return [f"{prefix}{part}".encode() for part in _PARTS]
+    return [f"{prefix}{word}".encode() for word in _SHARD_KEYS]
 
 
 def replay_key(queue: str, shard: int, lane: str, place: int) -> bytes:
-    """Return the key of the reply that a lane may request again.
+    """Return the key of the reply to a call, which its lane may request again.
+
+    Calls at the same place of later pipelines use the same key: a lane has one pipeline at a time.
 
     Args:
         queue: the name of the queue.
@@ -117,10 +123,10 @@ def replay_key(queue: str, shard: int, lane: str, place: int) -> bytes:
 
 
 def sender_keys(sender: str, owner: str, queue: str, shard: int | None) -> list[bytes]:
-    """Return the keys of what is remembered of a sender, and of all senders of its owner.
+    """Return two keys: of what is remembered of a sender, and of all senders of its owner.
 
     Args:
-        sender: of commands that it may send again.
+        sender: the name of one that may send its commands again.
         owner: of the sender.
         queue: the name of the queue.
         shard: the number of the shard; `None`: one server keeps it for all queues.
@@ -151,27 +157,31 @@ def copies(key: bytes) -> tuple[bytes, ...]:
         >>> copies(b"bide:queues")[:2]
         (b'bide:queues', b'bide:queues:2')
     """
-    names: dict[int, bytes] = {}
+    name_by_sixth: dict[int, bytes] = {}  # of the slots
     number = 0
-    while len(names) < _COPIES:
+    while len(name_by_sixth) < _COPIES:
         name = b"%s:%d" % (key, number) if number else key
-        names.setdefault(slot_of(name) * _COPIES // SLOTS, name)
+        name_by_sixth.setdefault(slot_of(name) * _COPIES // SLOTS, name)
         number += 1
-    return tuple(names.values())
+    return tuple(name_by_sixth.values())
 
 
 ORDER = 12
-"""Digits of the order of putting, in front of each member of a sorted set."""
+"""Hexadecimal digits of the order of putting, in front of each member of a sorted set."""
 
 Word = bytes | str
+"""A word of a command as it goes to a server."""
+
 Arg = Word | int
+"""A word of a command before it is packed."""
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
 def packed_values(values: tuple[Any, ...]) -> bytes:
     """Return up to 15 values in MessagePack, one behind the other: Lua needs no table for them."""
-    return _pack(values)[1:]  # without the head of the array
+    # The head of an array of up to 15 values is one byte.
+    return _pack(values)[1:]
 
 
 DAMAGED = (ValueError, msgspec.MsgspecError)
@@ -181,7 +191,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message as Redis stores it."""
+    """A message as Redis stores it. Times are Unix milliseconds."""
 
     order: str
     """Of putting, in hexadecimal digits."""
@@ -189,13 +199,18 @@ class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     created: int
     """When the message was first put; 0 if an import does not know."""
     json: bool
+    """Whether the body is JSON; else it is bytes."""
     priority: int
     attempt: int
+    """How many attempts have ended."""
     attempts: int
+    """How many there may be."""
     expires: int | None
+    """How many milliseconds after `due`."""
     state: Literal["dead", "acked", "expired"] | None
     """`None`: it can be claimed, or is leased."""
     ended: int | None
+    """When it got that state."""
     planned: int | None
     """The due time that was asked for, if a retry has moved `due`."""
     asked: int | None
@@ -206,12 +221,14 @@ class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """In JSON."""
     failures: tuple[Failure, ...]
     data: bytes
+    """The body."""
 
 
 class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The lease of a message as Redis stores it, if nothing is noted of its worker."""
 
     order: str
+    """Of putting, as in the record of the message: else the lease is of an earlier one."""
     token: str
     until: int
     holder: str
@@ -219,6 +236,7 @@ class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     extended: int
     """How many times."""
     successor: StoredRecord | None
+    """What takes the place of the message when its lease ends."""
 
 
 class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -237,6 +255,9 @@ class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     successor: StoredRecord | None
 
 
+_HEAD_OF_NINE = b"\x99"
+"""The first byte of an array of nine values in MessagePack: a `NotedLease` has as many fields."""
+
 _decode_record = msgspec.msgpack.Decoder(StoredRecord).decode
 _decode_lease = msgspec.msgpack.Decoder(StoredLease).decode
 _decode_noted_lease = msgspec.msgpack.Decoder(NotedLease).decode
@@ -249,7 +270,8 @@ def decode_lease(lease: bytes) -> StoredLease | NotedLease:
     Raises:
         Exception: one of `DAMAGED`: it cannot be read.
     """
-    return _decode_noted_lease(lease) if lease[:1] == b"\x99" else _decode_lease(lease)
+    is_noted = lease[:1] == _HEAD_OF_NINE
+    return _decode_noted_lease(lease) if is_noted else _decode_lease(lease)
 
 
 def as_message(
@@ -261,7 +283,7 @@ def as_message(
     """
     try:
         message = read_record(queue, id, record, now, ready=ready)
-        return message if lease is None else _held(message, lease)
+        return message if lease is None else _leased(message, lease)
     except DAMAGED:
         return unreadable(queue, id, record, now)
 
@@ -279,44 +301,49 @@ def read_record(queue: str, id: str, record: bytes, now: int, *, ready: bool = F
     Raises:
         Exception: one of `DAMAGED`: the record cannot be read.
     """
-    read = _decode_record(record)
-    state: State = "ready" if ready or read.due <= now else "delayed"
+    stored = _decode_record(record)
+    pending_state: State = "ready" if ready or stored.due <= now else "delayed"
     return Message(
         id,
         queue,
-        read.data,
-        read.json,
-        read.due,
-        read.priority,
-        attempt=read.attempt,
-        attempts=read.attempts,
-        state=read.state or state,
-        expires=read.expires,
-        group=read.group or None,
-        headers=_headers(read),
-        failures=read.failures,
-        ended=read.ended,
-        planned=read.planned,
-        created=read.created or None,
-        asked=read.asked,
+        stored.data,
+        stored.json,
+        stored.due,
+        stored.priority,
+        attempt=stored.attempt,
+        attempts=stored.attempts,
+        state=stored.state or pending_state,
+        expires=stored.expires,
+        group=stored.group or None,
+        headers=_headers(stored),
+        failures=stored.failures,
+        ended=stored.ended,
+        planned=stored.planned,
+        created=stored.created or None,
+        asked=stored.asked,
     )
 
 
-def _held(message: Message, lease: bytes) -> Message:
-    held = decode_lease(lease)
+def _leased(message: Message, lease: bytes) -> Message:
+    """Return a message as a worker holds it, by its lease as Redis stores it.
+
+    Raises:
+        Exception: one of `DAMAGED`: the lease cannot be read.
+    """
+    stored = decode_lease(lease)
     successor: Item | None = None
-    if held.successor is not None:
-        successor = _as_successor(message.id, held.successor)
+    if stored.successor is not None:
+        successor = _as_successor(message.id, stored.successor)
     stopping = progress = None
-    if isinstance(held, NotedLease):
-        stopping = held.stopping
-        progress = None if held.progress is None else _decode_progress(held.progress)
+    if isinstance(stored, NotedLease):
+        stopping = stored.stopping
+        progress = None if stored.progress is None else _decode_progress(stored.progress)
     return msgspec.structs.replace(
         message,
         attempt=message.attempt + 1,
         state="leased",
-        holder=held.holder,
-        until=held.until,
+        holder=stored.holder,
+        until=stored.until,
         successor=successor,
         stopping=stopping,
         progress=progress,
@@ -329,33 +356,37 @@ def claimed_message(queue: str, id: str, record: bytes, holder: str, until: int)
     Raises:
         Exception: one of `DAMAGED`: the record cannot be read.
     """
-    read = _decode_record(record)
+    stored = _decode_record(record)
     return Message(
         id,
         queue,
-        read.data,
-        read.json,
-        read.due,
-        read.priority,
-        attempt=read.attempt + 1,
-        attempts=read.attempts,
+        stored.data,
+        stored.json,
+        stored.due,
+        stored.priority,
+        attempt=stored.attempt + 1,
+        attempts=stored.attempts,
         state="leased",
-        expires=read.expires,
-        group=read.group or None,
-        headers=_headers(read),
-        failures=read.failures,
+        expires=stored.expires,
+        group=stored.group or None,
+        headers=_headers(stored),
+        failures=stored.failures,
         holder=holder,
         until=until,
-        planned=read.planned,
-        created=read.created or None,
-        asked=read.asked,
+        planned=stored.planned,
+        created=stored.created or None,
+        asked=stored.asked,
     )
 
 
-def as_outcome(queue: str, id: str, done: bool, *rest: Any) -> Outcome | StoreCorrupt:
-    """Return what became of a message, or the error of one whose record cannot be read."""
-    if rest[:1] != ("unreadable",):
-        return Outcome(id, done, *rest)
+def as_outcome(queue: str, id: str, done: bool, *fields: Any) -> Outcome | StoreCorrupt:
+    """Return what became of a message, or the error of one whose record cannot be read.
+
+    `fields` are those of an `Outcome` from `state` on, of which there may be none.
+    """
+    is_unreadable = fields[:1] == ("unreadable",)
+    if not is_unreadable:
+        return Outcome(id, done, *fields)
     return StoreCorrupt(
         f"the record of {id!r} in queue {queue!r} cannot be read, so the message was not changed: "
         "something else has written to the keys of bide; once it is due, a claim makes a dead "
@@ -364,10 +395,12 @@ def as_outcome(queue: str, id: str, done: bool, *rest: Any) -> Outcome | StoreCo
 
 
 def _headers(record: StoredRecord) -> dict[str, str] | None:
+    """Return the headers of a message, `None` without any."""
     return _decode_headers(record.headers) if record.headers else None
 
 
 def _as_successor(id: str, record: StoredRecord) -> Item:
+    """Return what takes the place of a message when its lease ends."""
     return Item(
         id=id,
         data=record.data,

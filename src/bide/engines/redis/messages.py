@@ -3,8 +3,8 @@
 What many callers ask for becomes few calls.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -22,8 +22,19 @@ from bide.model.replies import Outcome, Outcomes
 BYTES = 1_000_000
 """The maximum bytes of one call, unless one message alone is larger."""
 
-_Next = Sequence[Any]
-"""Of a message: whether its lease was ended, and when a limited queue allows one after that."""
+
+class _LeaseEnd(NamedTuple):
+    """What a change of a message means for the next claim of a limited queue."""
+
+    ended: bool
+    """Whether its lease was ended."""
+    opens: int | None
+    """When a claim gets a ready message after that, in Unix milliseconds; `None`: not before
+    another lease ends."""
+
+
+_PENDING = ("delayed", "ready")
+"""States in which a message can be claimed at its due time."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,29 +44,32 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
     command = run[0]
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
     rows = [(item.id, _record_of(item), _plan_of(item)) for item in items]
-    script, head = script_of(command)
-    first = None if sharded.count == 1 else sharded.next
+    script, arguments = script_of(command)
+    first_place = None if sharded.count == 1 else sharded.next
     sharded.next += len(items)
     outcomes, answered, failed = yield from in_lots(
-        script, command, rows, head, sharded.count, first
+        script, command, rows, arguments, sharded.count, first_place
     )
-    for lot, (now, _change, following, stored) in answered:
-        sharded.next = max(sharded.next, following)
-        for place, index in enumerate(lot):
-            item, outcome = items[index], stored[place]
-            if isinstance(outcome, list):
-                outcomes[index] = as_outcome(command.queue, item.id, *outcome)
+    for indexes, (now, _change, next_place, results) in answered:
+        sharded.next = max(sharded.next, next_place)
+        for index, result in zip(indexes, results, strict=True):
+            item = items[index]
+            if isinstance(result, list):  # the id existed, or the message may not be stored
+                outcomes[index] = as_outcome(command.queue, item.id, *result)
                 continue
-            state: State = "ready" if outcome <= now else "delayed"
+            due: int = result
+            state: State = "ready" if due <= now else "delayed"
             if item.died is not None:
                 state = "dead"
-            outcomes[index] = Outcome(item.id, True, state, outcome, item.died)
+            outcomes[index] = Outcome(item.id, True, state, due, item.died)
     return _share_out([len(each.items) for each in run], outcomes, failed)
 
 
 def _record_of(item: Item) -> bytes:
-    """Return the record of an item, from `json` on."""
+    """Return the fields of a `StoredRecord` of an item, from `json` on."""
     state = None if item.died is None else "dead"
+    ended = item.died
+    planned = asked = None
     fields = (
         item.json,
         item.priority,
@@ -63,17 +77,19 @@ def _record_of(item: Item) -> bytes:
         item.attempts,
         item.expires,
         state,
-        item.died,
-        None,
-        None,
+        ended,
+        planned,
+        asked,
         item.group or "",
-        _text_of(item.headers),
+        _headers_text(item.headers),
         item.failures,
     )
+    # The body is written by hand as "bin 32", its length in four bytes: see _records.lua.
     return b"".join((packed_values(fields), b"\xc6", len(item.data).to_bytes(4), item.data))
 
 
-def _text_of(headers: dict[str, str] | None) -> str:
+def _headers_text(headers: dict[str, str] | None) -> str:
+    """Return headers as a record has them: JSON, or empty."""
     return "" if headers is None else _encode(headers).decode()
 
 
@@ -94,83 +110,89 @@ def _plan_of(item: Item) -> bytes:
 
 
 def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return the script of a command, and its arguments but for the messages: see there."""
+    """Return the script of a command, and the arguments that are the same for all its messages.
+
+    The head of each script in lua/ says what its arguments are.
+    """
     if isinstance(command, cmd.Ack):
-        return "ack", (3 if command.results else 2,)
+        words_of_each = 3 if command.results else 2
+        return "ack", (words_of_each,)
     if isinstance(command, cmd.Put):
         return "put", (command.on_conflict, command.if_version)
     if isinstance(command, cmd.Extend):
-        return "extend", (command.lease, 3 if command.progress else 2)
+        words_of_each = 3 if command.progress else 2
+        return "extend", (command.lease, words_of_each)
     at = getattr(command, "at", None)
     after = getattr(command, "delay", None)
     if isinstance(command, cmd.Edit):
-        return "edit", (at, after, command.if_version, _edited(command))
+        return "edit", (at, after, command.if_version, _edited_fields(command))
     verb = command.__struct_config__.tag
-    if getattr(command, "release", False):
+    if getattr(command, "release", False):  # a retry that counts no attempt
         verb = "untouched"
-    elif getattr(command, "running", False):
+    elif getattr(command, "running", False):  # a cancel that also asks workers to stop
         verb = "stop"
-    seen = getattr(command, "if_due", None), getattr(command, "if_version", None)
+    conditions = getattr(command, "if_due", None), getattr(command, "if_version", None)
     reason = getattr(command, "reason", "")[:REASON_LENGTH]
-    return "change", (verb, at, after, *seen, reason, command.actor)
+    return "change", (verb, at, after, *conditions, reason, command.actor)
 
 
-def _edited(command: cmd.Edit) -> dict[str, Any]:
-    """Return the fields of a record that an edit changes."""
-    given = command.options
-    if given.get("expires", 0) is None:
-        given["expires"] = False
-    if "group" in given:
-        given["group"] = given["group"] or ""
-    if "headers" in given:
-        given["headers"] = _text_of(given["headers"])
+def _edited_fields(command: cmd.Edit) -> dict[str, Any]:
+    """Return the fields of a record that an edit changes, by their names in Lua."""
+    fields = command.options
+    if fields.get("expires", 0) is None:
+        fields["expires"] = False  # a table of Lua has no nil
+    if "group" in fields:
+        fields["group"] = fields["group"] or ""
+    if "headers" in fields:
+        fields["headers"] = _headers_text(fields["headers"])
     if command.data is not UNSET:
-        given["json"] = command.json
-        # The script reads texts, and no bytes.
-        given["body"] = msgspec.Raw(b"\xdb" + len(command.data).to_bytes(4) + command.data)
-    return given
+        fields["json"] = command.json
+        # The script reads texts ("str 32"), and no bytes.
+        fields["body"] = msgspec.Raw(b"\xdb" + len(command.data).to_bytes(4) + command.data)
+    return fields
 
 
-def _named(command: Any) -> list[tuple[Word, ...]]:
-    """Return the id, and the token if there is one, of all messages that a command names.
+def _rows_of(command: Any) -> list[tuple[Word, ...]]:
+    """Return what a script is told of each message that a command names.
 
-    Of an ack with results also the result, of an extend with reports the report; of a command with
-    versions what the caller saw.
+    Its id, and the token of its lease, the version that the caller saw, or an empty text; of an ack
+    with results also the result, of an extend with reports the report.
     """
     if isinstance(command, cmd.Ack) and command.results:
-        both = zip(command.leases, command.results, strict=True)
-        return [(lease.id, str(lease.token), result or "") for lease, result in both]
+        leases_with_results = zip(command.leases, command.results, strict=True)
+        return [(lease.id, str(lease.token), result or "") for lease, result in leases_with_results]
     if isinstance(command, cmd.Extend) and command.progress:
-        reports = zip(command.leases, command.progress, strict=True)
+        leases_with_reports = zip(command.leases, command.progress, strict=True)
         return [
             (lease.id, str(lease.token), "" if report is None else _encode(report))
-            for lease, report in reports
+            for lease, report in leases_with_reports
         ]
-    leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
+    leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 
 def change(run: Sequence[Any], shards: int) -> Step:
-    """Change messages of consecutive commands on one queue that say the same."""
+    """Change messages of consecutive commands on one queue that differ only in their messages."""
     command = run[0]
-    script, head = script_of(command)
-    named = [_named(each) for each in run]
-    rows = named[0] if len(run) == 1 else [row for ids in named for row in ids]
-    outcomes, answered, failed = yield from in_lots(script, command, rows, head, shards)
-    nexts: list[_Next | None] = [None] * len(rows)
-    for lot, (_now, _change, *lists) in answered:
-        changed, opens = lists or ([], [])
-        for place, index in enumerate(lot):
+    script, arguments = script_of(command)
+    rows_by_command = [_rows_of(each) for each in run]
+    rows = [row for rows_of_one in rows_by_command for row in rows_of_one]
+    outcomes, answered, failed = yield from in_lots(script, command, rows, arguments, shards)
+    lease_ends: list[_LeaseEnd | None] = [None] * len(rows)
+    for indexes, (_now, _change, *lists) in answered:
+        # An ack that only removes messages answers without lists: all were done.
+        results, ends = lists or ([], [])
+        for place, index in enumerate(indexes):
             id = str(rows[index][0])
             outcomes[index] = (
-                as_outcome(command.queue, id, *changed[place]) if changed else Outcome(id, True)
+                as_outcome(command.queue, id, *results[place]) if results else Outcome(id, True)
             )
-            buried_by_id = isinstance(command, cmd.BuryCommand) and not rows[index][1]
-            if opens and not buried_by_id:
-                nexts[index] = opens[place]
-    return _share_out([len(ids) for ids in named], outcomes, failed, nexts)
+            has_no_lease = isinstance(command, cmd.BuryCommand) and not rows[index][1]
+            if ends and not has_no_lease:
+                lease_ends[index] = _LeaseEnd(*ends[place])
+    return _share_out([len(each) for each in rows_by_command], outcomes, failed, lease_ends)
 
 
 class _Lot(msgspec.Struct):
@@ -180,26 +202,27 @@ class _Lot(msgspec.Struct):
     indexes: dict[str, int]
     """Their places among all messages, by their ids."""
     words: list[Word]
-    """Their arguments, end to end."""
+    """Their rows, end to end."""
     size: int = 0
-    """Of their arguments, about, in bytes."""
+    """Of their rows, about, in bytes."""
 
 
 def _divide(rows: Sequence[Sequence[Any]], shards: int) -> list[_Lot]:
     """Divide messages among calls, so that no call is too large or names one twice.
 
     Args:
-        rows: the arguments of each message; its id is the first one.
+        rows: what a script is told of each message; its id is the first word.
         shards: of how many the queue is made.
 
     Returns:
         A lot for each call; one without messages if there are none.
     """
     lots: list[_Lot] = []
-    latest: dict[int, _Lot] = {}
+    latest: dict[int, _Lot] = {}  # of each shard
     for index, row in enumerate(rows):
         id, size = row[0], sum(map(len, row))
-        lot = latest.get(shard := shard_of(id, shards))
+        shard = shard_of(id, shards)
+        lot = latest.get(shard)
         if lot is None or id in lot.indexes or len(lot.indexes) == SLICE or lot.size + size > BYTES:
             lot = latest[shard] = _Lot(shard, {}, [])
             lots.append(lot)
@@ -209,62 +232,71 @@ def _divide(rows: Sequence[Sequence[Any]], shards: int) -> list[_Lot]:
     return lots or [_Lot(0, {}, [])]
 
 
+class LotAnswers(NamedTuple):
+    """What came of the calls of `in_lots`. A message is named by its index among all."""
+
+    outcomes: list[Any]
+    """By index: the error of the message's call, `None` if it was answered. The caller puts the
+    outcomes in there that it reads from `answered`."""
+    answered: Sequence[tuple[Collection[int], Any]]
+    """Of each call that was answered: the indexes of its messages, and the answer."""
+    failed: StoreError | None
+    """The first error of a call."""
+
+
 def in_lots(
     script: str,
     command: Any,
     rows: Sequence[Sequence[Word]],
-    head: Sequence[Any],
+    arguments: Sequence[Any],
     shards: int,
-    first: int | None = None,
+    first_place: int | None = None,
 ) -> Round:
-    """Call a script for messages, in as many calls as are needed.
+    """Call a script for messages, in as many calls as are needed; return `LotAnswers`.
 
     Args:
         script: its name.
         command: the first of those that are executed together.
-        rows: the arguments of each message; its id is the first one.
-        head: the arguments, besides origin and places.
+        rows: what the script is told of each message; its id is the first word.
+        arguments: those of the script, but for the origin and the places at their end.
         shards: of how many the queue is made.
-        first: the place of the first message of a put, among those of all shards.
-
-    Returns:
-        A list with the errors of those messages whose call failed; the indexes of the others with
-        what was answered to their call; and the first error.
+        first_place: the place of the first message of a put, among those of all shards.
     """
     lots = _divide(rows, shards)
     origin: Origin | None = getattr(command, "origin", None)
     calls = []
-    begun: set[int] = set()
+    begun: set[int] = set()  # shards with a call before the one at hand
     for lot in lots:
-        shard, forwarded, places = lot.shard, None, None
+        shard, origin_words, places = lot.shard, None, None
         if origin is not None:
             # A later call to the same shard must not forget what the first one remembers.
             before = "" if shard in begun else origin.before
-            forwarded = origin.outbox, before, [origin.rows[at] for at in lot.indexes.values()]
+            origin_words = origin.outbox, before, [origin.rows[at] for at in lot.indexes.values()]
             begun.add(shard)
-        if first is not None:
-            places = [first + at for at in lot.indexes.values()]
-        arguments = *head, forwarded, places
-        calls.append(ScriptCall(script, command.queue, arguments, shard, shards, rows=lot.words))
+        if first_place is not None:
+            places = [first_place + index for index in lot.indexes.values()]
+        all_arguments = *arguments, origin_words, places
+        calls.append(
+            ScriptCall(script, command.queue, all_arguments, shard, shards, rows=lot.words)
+        )
     answers = yield calls
     outcomes: list[Any] = [None] * len(rows)
     answered, failed = [], None
-    for place, lot in enumerate(lots):
-        answer = answers[place]
+    for lot, answer in zip(lots, answers, strict=True):
         if not isinstance(answer, StoreError):
             answered.append((lot.indexes.values(), answer))
             continue
         failed = failed or answer
         for index in lot.indexes.values():
             outcomes[index] = answer
-    return outcomes, answered, failed
+    return LotAnswers(outcomes, answered, failed)
 
 
 def _share_out(
     sizes: Sequence[int],
     outcomes: Sequence[Any],
     failed: StoreError | None,
-    nexts: Sequence[_Next | None] = (),
+    lease_ends: Sequence[_LeaseEnd | None] = (),
 ) -> list[Result]:
     """Return the reply, or the error, of each of the commands that were executed together.
 
@@ -272,31 +304,36 @@ def _share_out(
         sizes: how many messages each command names.
         outcomes: those of all messages, errors as values.
         failed: an error, if there was one: also that of a command that names no message.
-        nexts: of a limited queue, but for those that cannot end a lease.
+        lease_ends: of each message of a limited queue; `None`: it had no lease to end.
     """
     replies: list[Result] = []
     first = 0
     for size in sizes:
-        part = outcomes[first : first + size]
-        opens = [each for each in nexts[first : first + size] if each is not None]
-        first += size
-        wake: int | None = None
-        errors = [failed] if failed is not None and not part else []
-        for outcome in part:
-            if isinstance(outcome, StoreError):
-                errors.append(outcome)
-            elif outcome.done and outcome.state in _PENDING:
-                wake = outcome.due if wake is None or outcome.due < wake else wake
-        if errors:
-            replies.append(errors[0] if len(errors) >= size else _partly(errors[0]))
-            continue
-        if opens and any(ended for ended, _ in opens) and (last := opens[-1][1]) is not None:
-            wake = last if wake is None else min(wake, last)
-        replies.append(Outcomes(part, wake))  # type: ignore[arg-type]
+        behind = first + size
+        ends = [end for end in lease_ends[first:behind] if end is not None]
+        replies.append(_reply_of(outcomes[first:behind], failed, ends))
+        first = behind
     return replies
 
 
-_PENDING = ("delayed", "ready")
+def _reply_of(
+    outcomes: Sequence[Any], failed: StoreError | None, lease_ends: Sequence[_LeaseEnd]
+) -> Result:
+    """Return the reply to one command, or its error; the arguments are those of `_share_out`."""
+    if failed is not None and not outcomes:
+        return failed
+    errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+    if errors:
+        return errors[0] if len(errors) == len(outcomes) else _partly(errors[0])
+    wake: int | None = None
+    for outcome in outcomes:
+        if outcome.done and outcome.state in _PENDING:
+            wake = outcome.due if wake is None else min(wake, outcome.due)
+    if any(end.ended for end in lease_ends):
+        opens = lease_ends[-1].opens  # the last one was asked when all leases had ended
+        if opens is not None:
+            wake = opens if wake is None else min(wake, opens)
+    return Outcomes(outcomes, wake)  # type: ignore[arg-type]
 
 
 def _partly(error: StoreError) -> StoreError:

@@ -30,16 +30,28 @@ def configure(command: Configure, shards: int) -> Step:
             )
         ]
     answers = yield from everywhere("configure", command.queue, args, shards)
-    nows, _changes, is_paused, keep, claimable, history, ttl, *in_force = zip(*answers, strict=True)
-    wake = min((now for now, some in zip(nows, claimable, strict=True) if some), default=None)
+    (
+        nows,
+        _changes,
+        paused_in,
+        keeps,
+        is_claimable_in,
+        histories,
+        result_ttls,
+        *limits_in_force,
+    ) = zip(*answers, strict=True)
+    claimable_at = [
+        now for now, is_claimable in zip(nows, is_claimable_in, strict=True) if is_claimable
+    ]
+    # All shards have the same settings, but for one that was made again after a loss.
     return [
         QueueSettings(
-            paused=any(is_paused),
-            keep=max(keep),
-            wake=wake,
-            history=max(history),
-            result_ttl=max(ttl),
-            **dict(zip(LIMITS, map(max, in_force), strict=True)),
+            paused=any(paused_in),
+            keep=max(keeps),
+            wake=min(claimable_at, default=None),
+            history=max(histories),
+            result_ttl=max(result_ttls),
+            **dict(zip(LIMITS, map(max, limits_in_force), strict=True)),
         )
     ]
 
@@ -47,53 +59,59 @@ def configure(command: Configure, shards: int) -> Step:
 def delete(command: Delete, shards: int) -> Step:
     """Delete a queue if it is empty: first look at all shards, then delete them."""
     existed = False
-    for really in (False, True) if shards > 1 else (True,):
-        answers = yield from everywhere("delete", command.queue, (really,), shards)
-        _nows, _changes, exists, *parts, kept = zip(*answers, strict=True)
-        sizes = Sizes(*map(sum, parts))
-        existed = existed or any(exists)
-        if sizes != Sizes() or sum(kept):
-            return [Deleted(False, sizes, sum(kept))]
+    for deletes in (False, True) if shards > 1 else (True,):
+        answers = yield from everywhere("delete", command.queue, (deletes,), shards)
+        _nows, _changes, exists_in, *sizes_by_state, kept_in = zip(*answers, strict=True)
+        sizes, kept = Sizes(*map(sum, sizes_by_state)), sum(kept_in)
+        existed = existed or any(exists_in)
+        if sizes != Sizes() or kept:  # what a call has deleted counts as empty
+            return [Deleted(False, sizes, kept)]
     return [Deleted(existed)]
 
 
 def sweep(command: Cancel | Purge, shards: int) -> Step:
-    """Delete, or count, the messages that a rule names."""
+    """Delete, or count, the messages that a rule names.
+
+    At most `BULK` are deleted; then one more look tells whether others are left.
+    """
     if isinstance(command, Purge):
-        # A worker holds those that are leased.
-        states = {"ready": "ready due", "delayed": "waiting", "leased": ""}
-        which = states.get(command.state, command.state)
+        # In the words of lua/change.lua. A worker holds those that are leased: none is named.
+        words = {"ready": "ready due", "delayed": "waiting", "leased": ""}
+        which = words.get(command.state, command.state)
         where, deletes = Where(before=command.before), True
-        counted = None if which in ("acked", "expired") else "purged"
+        counter = None if which in ("acked", "expired") else "purged"
     else:
-        where, deletes, counted = command.where or Where(), not command.dry_run, "cancelled"
+        where, deletes, counter = command.where or Where(), not command.dry_run, "cancelled"
         which = "ready delayed" if where.group is None else "group"
-    head = which, where.after, where.before, where.group
+    rule = which, where.after, where.before, where.group
     total = 0
+    # Of shards that are not through: behind which message to go on; `None`: at the beginning.
     cursors: dict[int, str | None] = dict.fromkeys(range(shards))
     while cursors:
         room = BULK - total if deletes else SLICE
         chosen = list(cursors)[: max(room, 1)]
-        now_deletes = deletes and room > 0  # else: is anything left?
-        share = min(SLICE, max(1, room // len(chosen)))
-        tail = counted if now_deletes else None, now_deletes, command.actor
+        deletes_now = deletes and room > 0  # else: is anything left?
+        limit = min(SLICE, max(1, room // len(chosen)))
+        effect = counter if deletes_now else None, deletes_now, command.actor
         answers = yield [
             ScriptCall(
                 "sweep",
                 command.queue,
-                (*head, share, cursors[shard], *tail),
+                (*rule, limit, cursors[shard], *effect),
                 shard,
                 shards,
-                reads=not now_deletes,
+                reads=not deletes_now,
             )
             for shard in chosen
         ]
         for shard, answer in zip(chosen, raised(answers), strict=True):
             _now, _change, affected, cursor = answer
-            if deletes and not now_deletes and affected > 0:
+            if deletes and not deletes_now and affected > 0:
                 return [Affected(total, more=True)]
             total += affected
-            if cursor is not None or (now_deletes and which != "group" and affected == share):
+            # Only a group has cursors: of other rules, what was deleted is not met again.
+            may_have_more = deletes_now and which != "group" and affected == limit
+            if cursor is not None or may_have_more:
                 cursors[shard] = cursor
             else:
                 del cursors[shard]
@@ -111,34 +129,42 @@ def _stop(command: Cancel, where: Where, total: int, shards: int) -> Step:
         total: how many messages it has cancelled, or counted, before.
         shards: of how many the queue is made.
     """
-    stopping: list[str] = []
+    stopping: list[str] = []  # ids
     room = BULK - total
+    # Of shards that are not through: end and order of the last lease that was looked at.
     places: dict[int, tuple[int, str]] = dict.fromkeys(range(shards), (0, ""))
     while places:
         chosen = list(places)[: max(room, 1)]
-        stops = not command.dry_run and room > 0  # else: is anything left?
+        stops_now = not command.dry_run and room > 0  # else: is anything left?
         limit = SLICE if command.dry_run else max(1, room // len(chosen))
-        head, tail = (where.after, where.before, where.group, limit), (stops, command.actor)
         answers = yield [
             ScriptCall(
                 "stop",
                 command.queue,
-                (*head, *places[shard], *tail),
+                (
+                    where.after,
+                    where.before,
+                    where.group,
+                    limit,
+                    *places[shard],
+                    stops_now,
+                    command.actor,
+                ),
                 shard,
                 shards,
-                reads=not stops,
+                reads=not stops_now,
             )
             for shard in chosen
         ]
         for shard, answer in zip(chosen, raised(answers), strict=True):
-            _now, _change, found, cancelled, ids, place = answer
+            _now, _change, named, cancelled, ids, place = answer
             if command.dry_run:
-                total += found
-            elif stops:
+                total += named
+            elif stops_now:
                 total += cancelled
                 stopping += ids
-                room -= found
-            elif found:
+                room -= named
+            elif named:
                 return [Affected(total, more=True, stopping=stopping)]
             if place is None:
                 del places[shard]

@@ -24,18 +24,25 @@ class ShardedQueue:
     next: int = 0
     """The place of the next message that is put, among those of all shards."""
     token: int = 0
-    """The highest token that is known."""
+    """The highest token of a lease that is known."""
     enrolled: bool = False
     """Whether the shards may believe that this lane waits."""
-    out: set[int] = field(default_factory=set)
-    """Shards without which claims go on."""
+    left_out: set[int] = field(default_factory=set)
+    """The numbers of the shards without which claims go on."""
 
     def note(self, shard: int, error: StoreError | None) -> None:
-        """Note whether a claim goes on without a shard; log it if that is new."""
-        if (shard in self.out) == (error is not None):
+        """Note whether a claim goes on without a shard, which has failed with `error`, or has not.
+
+        Log it if that is new.
+        """
+        if (shard in self.left_out) == (error is not None):
             return
-        self.out ^= {shard}
-        change = f"is left out by claims until it is back ({error})" if error else "is back"
+        if error is not None:
+            self.left_out.add(shard)
+            change = f"is left out by claims until it is back ({error})"
+        else:
+            self.left_out.remove(shard)
+            change = "is back"
         _log.warning("queue %s: shard %d of %d %s", self.queue, shard, self.count, change)
 
 
@@ -51,13 +58,14 @@ class ShardMap:
         self._sender = sender
         self._usual = usual
         self.known: BoundedDict[str, ShardedQueue] = BoundedDict()
+        """By name: queues that this process has used."""
 
-    def find(self, queue: str, new: int = 0, now: int | None = None) -> ShardedQueue:
-        """Ask the store for the number of a queue, which may not exist.
+    def find(self, queue: str, shards_of_new: int = 0, now: int | None = None) -> ShardedQueue:
+        """Ask the store for the number of shards of a queue, which may not exist.
 
         Args:
             queue: its name.
-            new: the number to keep for a new queue, which is made; 0: none.
+            shards_of_new: the number to keep for a new queue, which is made; 0: none is made.
             now: see `CallSender.send`.
 
         Raises:
@@ -65,12 +73,13 @@ class ShardMap:
         """
         kept_numbers = self._sender.each_copy("ZSCORE", NUMBERS, queue)
         kept = next((int(number) for number in kept_numbers if number is not None), 0)
-        if new and None in kept_numbers:  # it is new, or a server has lost what it kept
+        # It is new, or a server has lost what it kept.
+        if shards_of_new and None in kept_numbers:
             self._sender.each_copy("ZADD", QUEUES, 0, queue)
             if not kept:  # the first shard decides between processes that make it at once
-                self._sender.send([ScriptCall("make", queue, (), 0, new)], now)
+                self._sender.send([ScriptCall("make", queue, (), 0, shards_of_new)], now)
                 (made,) = raised(self._sender.plain([("HGET", meta_key(queue), "shards")]))
-                kept = int(made or new)
+                kept = int(made or shards_of_new)
             self._sender.each_copy("ZADD", NUMBERS, kept, queue)
             self._make(queue, kept, now)  # else others make it while a large put goes on
         known = self.known.get(queue)
@@ -78,10 +87,11 @@ class ShardMap:
             known = self.known[queue] = ShardedQueue(queue, kept or self._usual)
         known.kept = kept > 0
         if kept > 1:  # what this process puts follows what is there, in whatever shard
-            asked = [("HGET", meta_key(queue, shard), "seq") for shard in range(kept)]
-            numbers_put = self._sender.plain(asked, hurried=True)
-            numbers = [int(n) for n in numbers_put if type(n) is bytes and n.isdigit()]
-            known.next = max([known.next, *numbers])
+            commands = [("HGET", meta_key(queue, shard), "seq") for shard in range(kept)]
+            answers = self._sender.plain(commands, hurried=True)
+            # Of a shard that does not answer or is empty, nothing is known.
+            places = [int(each) for each in answers if type(each) is bytes and each.isdigit()]
+            known.next = max([known.next, *places])
         return known
 
     def make(self, queue: str, shards: int, now: int | None) -> None:
@@ -93,6 +103,7 @@ class ShardMap:
         self._make(queue, self.find(queue, shards, now).count, now)
 
     def _make(self, queue: str, shards: int, now: int | None) -> None:
+        """Make those shards that are not there; one that fails is made when it is used."""
         self._sender.send(
             [ScriptCall("make", queue, (), shard, shards) for shard in range(shards)], now
         )
@@ -113,15 +124,18 @@ def names_of_queues(sender: CallSender, prefix: str) -> list[str]:
     Raises:
         StoreError: none of the copies tells them.
     """
-    encoded: set[bytes] = set()
+    names: set[bytes] = set()
+    # A range of names: "[" before the first one, "(" before one that is not in it.
     low, high = f"[{prefix}".encode(), f"({prefix}".encode() + b"\xff"  # no name has this byte
     while low:
         pages = sender.each_copy("ZRANGEBYLEX", QUEUES, low, high, "LIMIT", 0, PAGE)
-        encoded.update(*pages)
-        low = min([b"(" + page[-1] for page in pages if len(page) == PAGE], default=b"")
-    names = sorted(name.decode() for name in encoded)
-    asked = [("HEXISTS", meta_key(name), "token") for name in names]
-    present = sender.plain(asked, hurried=sender.clustered)
+        names.update(*pages)
+        full_pages = [page for page in pages if len(page) == PAGE]
+        low = min([b"(" + page[-1] for page in full_pages], default=b"")
+    queues = sorted(name.decode() for name in names)
+    # The name of a queue that was deleted stays in the list; its first shard has no token then.
+    commands = [("HEXISTS", meta_key(queue), "token") for queue in queues]
+    answers = sender.plain(commands, hurried=sender.clustered)
     if not sender.clustered:
-        raised(present)  # else a queue whose node is away is believed to exist
-    return [name for name, exists in zip(names, present, strict=True) if exists]
+        raised(answers)  # in a cluster, a queue whose node is away is believed to exist
+    return [queue for queue, exists in zip(queues, answers, strict=True) if exists]

@@ -23,20 +23,23 @@ def find(command: Find, shards: int) -> Step:
     _, answered, failed = yield from in_lots("find", command, rows, (command.max_bytes,), shards)
     if failed is not None:
         raise failed
-    by_index: dict[int, tuple[Message | None, int]] = {}
-    for lot, (head, records, leases) in answered:
-        now = head[0]
-        for index, record, lease in zip(lot, records, leases, strict=False):
+    # By index of the id: the message, `None` if it does not exist, and its size in bytes.
+    looked_at: dict[int, tuple[Message | None, int]] = {}
+    for indexes, ((now, _change), records, leases) in answered:
+        # A shard leaves out the last ones for which it had no room.
+        for index, record, lease in zip(indexes, records, leases, strict=False):
             id = command.ids[index]
-            by_index[index] = None, 0
+            looked_at[index] = None, 0
             if record is not None:
-                read = as_message(command.queue, id, record, now, lease=lease)
-                by_index[index] = read, len(id) + len(record)
+                found_message = as_message(command.queue, id, record, now, lease=lease)
+                looked_at[index] = found_message, len(id) + len(record)
     messages: list[Message | None] = []
     budget = Budget(command.max_bytes)  # each shard has kept to it; together they may have not
     for index in range(len(command.ids)):
-        message, size = by_index.get(index, (None, 0))
-        if index not in by_index or (message is not None and not budget.takes(size)):
+        if index not in looked_at:
+            break
+        message, size = looked_at[index]
+        if message is not None and not budget.takes(size):
             break
         messages.append(message)
     return [replies.Found(messages)]
@@ -48,7 +51,8 @@ def count(command: Count, shards: int) -> Step:
     With `recount` or `stored`, look at each message too.
     """
     counts = yield from everywhere("count", command.queue, (), shards)
-    strays = stored = 0
+    strays = stored_bytes = 0
+    # Of shards that are not through: number of the set to look at, and an offset in it.
     places: dict[int, tuple[int, int]] = dict.fromkeys(range(shards), (1, 0))
     while places and (command.recount or command.stored):
         answers = yield [
@@ -56,34 +60,46 @@ def count(command: Count, shards: int) -> Step:
             for shard, place in places.items()
         ]
         for shard, answer in zip(list(places), raised(answers), strict=True):
-            _now, _change, astray_here, place, offset, size = answer
-            strays += astray_here
-            stored += size
-            places[shard] = place, offset
-            if place is None:
+            _now, _change, strays_in_slice, next_set, offset, slice_bytes = answer
+            strays += strays_in_slice
+            stored_bytes += slice_bytes
+            if next_set is None:
                 del places[shard]
-    (_now, _change, *sizes, kept, paused, keep, oldest, astray, flows, history, ttl, limits) = zip(
-        *counts, strict=True
-    )
-    total = replies.Sizes(*map(sum, sizes))
-    first = min([moment for moment in oldest if moment is not None], default=None)
+            else:
+                places[shard] = next_set, offset
+    (
+        _now,
+        _change,
+        *sizes_by_state,
+        kept_in,
+        paused_in,
+        keeps,
+        oldest_in,
+        strays_by_size,
+        flows,
+        histories,
+        result_ttls,
+        limits,
+    ) = zip(*counts, strict=True)
+    sizes = replies.Sizes(*map(sum, sizes_by_state))
+    oldest = min([due for due in oldest_in if due is not None], default=None)
     fields = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
     if command.recount:
-        fields |= {"recount": total, "strays": strays + sum(astray)}
+        fields |= {"recount": sizes, "strays": strays + sum(strays_by_size)}
     if command.stored:
-        fields["stored"] = stored
+        fields["stored"] = stored_bytes
     flow = replies.Flow(*map(sum, zip(*flows, strict=True)))
-    settings = sum(kept), any(paused), max(keep), max(history), max(ttl)
-    return [replies.Counts(total, flow, *settings, oldest=first, **fields)]
+    settings = sum(kept_in), any(paused_in), max(keeps), max(histories), max(result_ttls)
+    return [replies.Counts(sizes, flow, *settings, oldest=oldest, **fields)]
 
 
 def forecast(command: ForecastCommand, shards: int) -> Step:
     """Count what falls due in each bucket."""
     args = command.bucket, command.buckets
     answers = yield from everywhere("forecast", command.queue, args, shards)
-    _now, _change, starts, overdue, counts, later = zip(*answers, strict=True)
-    buckets = [sum(bucket) for bucket in zip(*counts, strict=True)]
-    return [replies.Forecasted(min(starts), sum(overdue), buckets, sum(later))]
+    _nows, _changes, starts, overdue_in, buckets_in, later_in = zip(*answers, strict=True)
+    buckets = [sum(counts) for counts in zip(*buckets_in, strict=True)]
+    return [replies.Forecasted(min(starts), sum(overdue_in), buckets, sum(later_in))]
 
 
 def explain(command: Explain, shards: int) -> Step:
@@ -92,44 +108,46 @@ def explain(command: Explain, shards: int) -> Step:
     home = shard_of(id, shards)
     answers = yield [ScriptCall("explain", command.queue, (id,), home, shards)]
     ((head, record, lease),) = raised(answers)
-    now, _change, paused, past, ahead, order, limited = head
-    pauses = [replies.Pause(*pause) for pause in past]
-    if paused and not (pauses and pauses[-1].until is None):
+    now, _change, is_paused, past_pauses, ahead, order, limited = head
+    pauses = [replies.Pause(*pause) for pause in past_pauses]
+    lasts = bool(pauses) and pauses[-1].until is None
+    if is_paused and not lasts:  # when it began is not remembered
         pauses.append(replies.Pause(None))
     if record is None:
         return [replies.Explained(now=now, pauses=pauses)]
-    seen = as_message(command.queue, id, record, now, lease=lease or None)
-    if ahead is not None and shards > 1:
-        place = ready_rank(seen.due, seen.priority), order
+    message = as_message(command.queue, id, record, now, lease=lease or None)
+    if ahead is not None and shards > 1:  # so far, only those of its own shard are counted
+        place = ready_rank(message.due, message.priority), order
         others = [shard for shard in range(shards) if shard != home]
         answers = yield [
             ScriptCall("ahead", command.queue, place, shard, shards) for shard in others
         ]
-        ahead = min(replies.AHEAD + 1, ahead + sum(answer[2] for answer in raised(answers)))
+        ahead_elsewhere = sum(count for _now, _change, count in raised(answers))
+        ahead = min(replies.AHEAD + 1, ahead + ahead_elsewhere)
     since, extended = None, 0
-    if seen.holder:
-        held = decode_lease(lease)
-        since, extended = held.since, held.extended
+    if message.holder:
+        stored_lease = decode_lease(lease)
+        since, extended = stored_lease.since, stored_lease.extended
     return [
         replies.Explained(
             now=now,
             pauses=pauses,
-            state=seen.state,
-            due=seen.due,
-            planned=seen.planned,
-            priority=seen.priority,
-            attempt=seen.attempt,
-            attempts=seen.attempts,
-            failure=seen.failures[-1] if seen.failures else None,
+            state=message.state,
+            due=message.due,
+            planned=message.planned,
+            priority=message.priority,
+            attempt=message.attempt,
+            attempts=message.attempts,
+            failure=message.failures[-1] if message.failures else None,
             ahead=ahead,
-            holder=seen.holder,
+            holder=message.holder,
             since=since,
             extended=extended,
-            stopping=seen.stopping,
-            progress=seen.progress,
-            until=seen.until,
-            ended=seen.ended,
-            successor=None if seen.successor is None else seen.successor.at,
+            stopping=message.stopping,
+            progress=message.progress,
+            until=message.until,
+            ended=message.ended,
+            successor=None if message.successor is None else message.successor.at,
             limited=replies.Limited(*limited) if limited else None,
         )
     ]
@@ -140,35 +158,52 @@ def history(command: History, shards: int) -> Step:
     shard = shard_of(command.id, shards)
     script = "watch" if command.watch else "history"
     answers = yield [ScriptCall(script, command.queue, (command.id,), shard, shards, reads=True)]
-    ((head, text),) = raised(answers)
+    ((head, packed_ends),) = raised(answers)
     now, _change, state, history, result_ttl = head
-    since = now - (max(history, result_ttl) or STOPPED_KEEP)
+    remembered_since = now - (max(history, result_ttl) or STOPPED_KEEP)
     try:
-        remembered = _decode_ends(text or b"\x90")
-        ends = [
-            End(
-                how=how,
-                moment=moment,
-                by=None if by is False else by,
-                due=due,
-                attempt=attempt,
-                since=begun or None,
-                failures=failures,
-                result=result.encode() if result and moment > now - result_ttl else None,
-            )
-            for moment, how, due, attempt, begun, by, failures, result in remembered
-            if moment > since
-        ]
+        stored_ends = _decode_ends(packed_ends or _NO_ENDS)
     except DAMAGED:
         raise StoreCorrupt(
             f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "
             "else has written to the keys of bide"
         ) from None
+    ends = [
+        End(
+            how=end.how,
+            moment=end.moment,
+            by=None if end.by is False else end.by,
+            due=end.due,
+            attempt=end.attempt,
+            since=end.since or None,
+            failures=end.failures,
+            result=end.result.encode() if end.result and end.moment > now - result_ttl else None,
+        )
+        for end in stored_ends
+        if end.moment > remembered_since  # older ones are deleted later
+    ]
     return [replies.Ends(state, within_budget(ends, command.max_bytes))]
 
 
-_Text = str | Literal[False]
+class _StoredEnd(
+    msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True
+):
+    """How a message has ended, as Redis stores it: see the head of lua/_records.lua."""
 
-_decode_ends = msgspec.msgpack.Decoder(
-    list[tuple[int, Ending, int, int, int | bool, _Text, tuple[Failure, ...], _Text]]
-).decode
+    moment: int
+    """Unix milliseconds, as `due` and `since`."""
+    how: Ending
+    due: int
+    attempt: int
+    since: int | bool
+    """When its lease began; `False`: it was not leased."""
+    by: str | Literal[False]
+    failures: tuple[Failure, ...]
+    result: str | Literal[False]
+    """In JSON."""
+
+
+_decode_ends = msgspec.msgpack.Decoder(list[_StoredEnd]).decode
+
+_NO_ENDS = b"\x90"
+"""An empty array in MessagePack."""
