@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("full"):
         os.environ[FULL] = "1"
     # Without a deadline: a busy machine is slow, and that is no failure.
-    settings.register_profile("bide", deadline=None, max_examples=effort(50, 100))
+    settings.register_profile("bide", deadline=None, max_examples=effort(20, 100))
     settings.load_profile("bide")
 
 

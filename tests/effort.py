@@ -1,6 +1,10 @@
 """How much the tests of chance and the long runs do: less in `make test` than in `test-full`."""
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 FULL = "BIDE_TESTS_FULL"
 
@@ -8,3 +12,11 @@ FULL = "BIDE_TESTS_FULL"
 def effort(usual: int, full: int) -> int:
     """Return how many examples to try, or seconds to run."""
     return full if FULL in os.environ else usual
+
+
+def one_in(count: int, parameters: Iterable[Any]) -> list[Any]:
+    """Return parameters of a test; all but the first of each so many are for `test-full` alone."""
+    return [
+        pytest.param(parameter, marks=pytest.mark.full if place % count else ())
+        for place, parameter in enumerate(parameters)
+    ]

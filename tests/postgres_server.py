@@ -152,7 +152,7 @@ class PostgresServer:
 @contextmanager
 def empty_stores(server: PostgresServer) -> Iterator[Callable[[], str]]:
     """Provide URLs of stores on a server, which are empty when they are handed out."""
-    numbers = itertools.cycle(range(16))
+    numbers = itertools.cycle(range(8))
     made: set[str] = set()
     with server.client() as client:
 

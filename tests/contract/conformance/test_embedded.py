@@ -28,6 +28,7 @@ class TestMemory(EngineConformance):
         return lambda engine: MemoryEngine()
 
 
+@pytest.mark.full
 def test_random_scripts_reach_every_transition_of_the_lifecycle() -> None:
     left = set(TRANSITIONS)
     for seed in range(2_000):
@@ -42,7 +43,7 @@ def test_random_scripts_reach_every_transition_of_the_lifecycle() -> None:
 
 
 class TestSqlite(EngineConformance):
-    examples = EXAMPLES // effort(2, 1)
+    examples = EXAMPLES // effort(4, 1)
 
     @pytest.fixture
     def paths(self) -> dict[Engine, Path]:

@@ -140,7 +140,7 @@ class TestWhatTheProtocolCarries(
     """
 
     driver, bare = EngineConformance.driver, EngineConformance.bare
-    examples = EXAMPLES // effort(5, 1)
+    examples = EXAMPLES // effort(10, 1)
 
 
 @pytest.mark.full

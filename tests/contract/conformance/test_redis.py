@@ -25,7 +25,7 @@ from tests.servers import RedisServer, valkey_program
 
 
 class TestRedis(EngineConformance):
-    examples = EXAMPLES // effort(2, 1)
+    examples = EXAMPLES // effort(5, 1)
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:

@@ -14,7 +14,7 @@ from tests.system.faults.strikes import cancellations, own_threads
 
 pytestmark = pytest.mark.process
 
-HITS = effort(200, 2_000)
+HITS = effort(100, 2_000)
 
 CALLERS = 3
 """How many threads call at the same time, so that batches have calls of several."""

@@ -32,7 +32,7 @@ def test_a_signal_handler_that_raises(url: str, error: type[BaseException]) -> N
         ledger = Ledger(url, strikes)
         ledger.turn()
         threads = {thread.name for thread in own_threads()}
-        while strikes.hits < effort(300, 2_000):
+        while strikes.hits < effort(120, 2_000):
             ledger.turn()
     assert threads <= {thread.name for thread in own_threads()}
     assert ledger.problems() == []
@@ -64,7 +64,7 @@ def test_the_death_of_threads_of_its_own(
         waiting = spawn(wait_for_an_event)
         put: set[str] = set()
         perhaps: set[str] = set()
-        while deaths.total() < before + effort(50, 2_000):
+        while deaths.total() < before + effort(20, 2_000):
             for thread in own_threads():
                 raise_in(thread, error)
             id = f"m{next(strikes)}"

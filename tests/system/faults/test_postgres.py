@@ -146,8 +146,8 @@ def until_known(engine: PostgresEngine, command: cmd.Command) -> list[object]:
 
 
 # About 500 bytes go up for each of these, and 300 come down.
-UP = range(0, 1100, effort(90, 7))
-DOWN = range(0, 700, effort(60, 5))
+UP = range(0, 1100, effort(180, 7))
+DOWN = range(0, 700, effort(120, 5))
 
 
 @pytest.mark.process
@@ -216,7 +216,7 @@ def test_faults_of_the_network(
     faults = Faults(0.05, ("cut", "reset", "half", "lose", "crumbs"), seed=1)
     ledger.turn()
     proxy.faults = faults
-    while sum(faults.counts.values()) < effort(200, 2_000):
+    while sum(faults.counts.values()) < effort(100, 2_000):
         ledger.turn()
     proxy.faults = None
     assert ledger.problems() == []

@@ -24,6 +24,7 @@ from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing.hooks import lane_of
 from tests.descriptors import low_ones_taken
+from tests.effort import one_in
 from tests.system.outbox.shop import connected, forward, rows
 from tests.system.server.conftest import running
 
@@ -432,7 +433,7 @@ MEANWHILE = {
 }
 
 
-@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("meanwhile", one_in(2, MEANWHILE))
 def test_a_forwarder_that_dies_at_any_step_neither_loses_nor_doubles(
     store: str, url: str, shop: Any, meanwhile: str
 ) -> None:

@@ -222,7 +222,7 @@ def test_signals_that_strike_a_queue(error: type[BaseException]) -> None:
             return None
 
     with alarms(error) as strikes:
-        while strikes.hits < effort(300, 2_000):
+        while strikes.hits < effort(150, 2_000):
             number = next(numbers)
             answer = strikes.during(partial(queue.put, number, 0.00005))
             if answer is not Struck.STRUCK:
@@ -247,7 +247,7 @@ def test_signals_that_strike_a_wheel(error: type[BaseException]) -> None:
     cancelled: set[int] = set()
     numbers = itertools.count()
     with alarms(error) as strikes:
-        while strikes.hits < effort(300, 2_000):
+        while strikes.hits < effort(150, 2_000):
             number = next(numbers)
             delay = (0.0005, 0.3, 20_000)[number % 3]
             timer = strikes.during(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from bide.model.replies import Claimed, Counts
 from bide.model.times import CREDIT
 from bide.testing.engine_hooks import postgres_caller
 from tests.contract.engines.postgres.claims import claim, counts, ids, leases, put
+from tests.effort import effort
 from tests.postgres_server import BOUND, PostgresServer, until
 
 MESSAGES, PROCESSES = 150, 5
@@ -129,7 +131,7 @@ def test_claims_of_several_limited_queues_wait_in_no_circle(
         return own
 
     def many(own: PostgresEngine, order: str) -> None:
-        for _ in range(60):
+        for _ in range(effort(20, 60)):
             with suppress(PartlyDone):  # a busy machine: it waited for a lock for too long
                 own.execute([commands[name] for name in order])
         own.close()
@@ -147,24 +149,43 @@ def work(url: str, log: str) -> None:
     """Claim and ack; write down what was claimed when."""
     with Path(log).open("a", buffering=1) as file, bide.Queue("q", url) as queue:
         while True:
-            for delivery in queue.claim(2, wait=60, lease=0.5):
-                file.write(f"{delivery.claimed}\n")
-                time.sleep(0.01)  # it works
-                with suppress(bide.LeaseLost):  # this process had no turn on a busy machine
+            with suppress(bide.LeaseLost, bide.StoreBusy):  # it had no turn on a busy machine
+                for delivery in queue.claim(2, wait=60, lease=0.5):
+                    file.write(f"{delivery.claimed}\n")
+                    time.sleep(0.01)  # it works
                     delivery.ack()
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., BaseProcess]]:
+    """Starts processes that call a function; they are killed at the end, also of a failed test."""
+    context = multiprocessing.get_context("spawn")
+    processes: list[BaseProcess] = []
+
+    def start(function: Callable[..., object], *arguments: str) -> BaseProcess:
+        process = context.Process(target=function, args=arguments)
+        process.start()
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 @pytest.mark.process
 def test_processes_together_keep_limits_and_those_that_are_killed_hold_nothing_up(
-    engine: PostgresEngine, url: str, tmp_path: Path, postgres: PostgresServer
+    engine: PostgresEngine,
+    url: str,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    started: Callable[..., BaseProcess],
 ) -> None:
+    log = tmp_path / "log"
     limits = {"limit": 4, "group_limit": 2, "rate": 2_000}
     engine.execute([cmd.Configure("q", **limits)])  # type: ignore[arg-type]
-    context = multiprocessing.get_context("spawn")
-    log = tmp_path / "log"
-    workers = [context.Process(target=work, args=(url, str(log))) for _ in range(PROCESSES)]
-    for worker in workers:
-        worker.start()
+    workers = [started(work, url, str(log)) for _ in range(PROCESSES)]
     leased = f"FROM {engine.schema}.message WHERE state = 2"
     look = (
         f"SELECT (SELECT count(*) FROM {engine.schema}.message), (SELECT count(*) {leased}),"

@@ -769,7 +769,7 @@ def test_a_script_may_be_cut_behind_any_of_its_writes(
     change()
     done = writes(disk)[known:]
     assert len(done) > 3
-    step = effort(2, 1)
+    step = effort(4, 1)
     for cut in [*range(0, min(len(done), 24), step), *range(24, len(done), 1 + len(done) // 6)]:
         server.flushall()
         for name, dumped in before.items():

@@ -20,6 +20,7 @@ from bide.model.progress import Progress
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.conformance.driver import START, Driver
+from tests.effort import one_in
 from tests.postgres_server import PostgresServer
 from tests.proxy import Fault, Faults, Proxy
 from tests.system.engines.postgres.test_pooler import bouncer
@@ -160,7 +161,7 @@ def told(reply: Reply) -> object:
     return reply
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", one_in(3, CHANGES))
 def test_an_answer_is_true_wherever_the_connection_is_cut(
     proxied: tuple[str, Proxy, str], name: str
 ) -> None:
