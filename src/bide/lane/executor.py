@@ -22,7 +22,7 @@ from bide.model import errors
 from bide.model.command_identity import Identity
 from bide.model.commands import Command
 from bide.model.forks import in_child
-from bide.model.replies import Claimed, Reply
+from bide.model.replies import Claimed, Died, Reply
 
 E = TypeVar("E", bound=BaseException)
 
@@ -103,8 +103,8 @@ class Executor:
             self._batch_waits = False
             self._execute_batch(batch)
         for request in batch:
-            if isinstance(request.reply, Claimed):
-                log_died(request.command, request.reply)
+            if isinstance(request.reply, Claimed) and request.reply.died:
+                log_died(request.command, request.reply.died)
 
     def _execute_batch(self, batch: Sequence[LaneRequest]) -> None:
         """Open the engine if needed, and execute a batch on it."""
@@ -340,10 +340,10 @@ def _raisable(error: BaseException) -> Exception:
     return wrapped
 
 
-def log_died(command: Command, reply: Claimed) -> None:
+def log_died(command: Command, died: Sequence[Died]) -> None:
     """Log the messages that a claim made dead letters."""
     queue = command.queue
-    for message in reply.died[:LOGGED_DIED]:
+    for message in died[:LOGGED_DIED]:
         _log.error(
             "%s of %s, attempt %d: it is dead now: its lease expired; %s held it last",
             message.id,
@@ -358,7 +358,7 @@ def log_died(command: Command, reply: Claimed) -> None:
                 "holder": message.holder,
             },
         )
-    if (more := len(reply.died) - LOGGED_DIED) > 0:
+    if (more := len(died) - LOGGED_DIED) > 0:
         _log.error(
             "%s: %d more messages are dead now, because their leases expired",
             queue,

@@ -133,8 +133,8 @@ class Lane(LaneThread):
                     self._lock.release()
                 except RuntimeError:  # it was not taken
                     pass
-            if isinstance(reply, Claimed):
-                log_died(command, reply)
+            if isinstance(reply, Claimed) and reply.died:
+                log_died(command, reply.died)
             if self._listeners or self._waiting.queues:
                 self._hint_all([(command, reply)])
             return reply

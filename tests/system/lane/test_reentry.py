@@ -132,24 +132,27 @@ def test_a_signal_handler_that_puts(url: str, work: Callable[[], None]) -> None:
         check(url, puts)
 
 
-def test_a_logging_handler_that_puts(
-    url: str, work: Callable[[], None], root_log: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each claim logs, under the lock of the handler: the lane's thread must not wait for it."""
-    with bide.Queue("notes", url) as notes:
+def test_a_logging_handler_that_puts(url: str, root_log: None) -> None:
+    """Claims log what died, under the lock of the handler: the lane's thread must not wait for it.
+
+    Each claim lets its messages die, and the next claims log that.
+    """
+    with bide.Queue("notes", url) as notes, bide.Queue("work", url) as work:
         puts = Puts(notes)
 
         class Shipping(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 puts.put()
 
+        def turn() -> None:
+            work.put("x", attempts=1)
+            work.claim(5, wait=0.001, lease=0.001)
+
         log = logging.getLogger("bide.lane")
         handler = Shipping()
         log.addHandler(handler)
-        monkeypatch.setattr("bide.lane.executor.log_died", lambda *_: log.error("died"))
-        monkeypatch.setattr("bide.lane.lane.log_died", lambda *_: log.error("died"))
         try:
-            in_threads(work, effort(100, 2_000))
+            in_threads(turn, effort(100, 2_000))
         finally:
             log.removeHandler(handler)
         check(url, puts)

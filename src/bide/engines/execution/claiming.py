@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from bide.engines.cursor import Budget
 from bide.engines.rules.change import expired
 from bide.engines.rules.leases import lapse
 from bide.engines.rules.record import Record
 from bide.engines.storage import QueueStore, StoredQueue
 from bide.model import commands as cmd
-from bide.model.message import size_of
+from bide.model.message import Message, size_of
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Died
 
@@ -19,7 +18,6 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     Messages that are too late are set aside as expired. A claim examines `reach` messages at most,
     so that many expired ones do not block other callers for long.
     """
-    budget = Budget(command.max_bytes)
     queue = store.open(command.queue)
     row, now, count = queue.row, queue.now, command.count
     if row.paused:
@@ -28,9 +26,14 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     if limited:
         queue.lines.forget()
         queue.lines.wake()
-    died = _end_lapsed(queue, reach)
+    died: list[Died] = []
+    for record in queue.lapsed(reach):
+        died += _end_lease(queue, record)
     queue.promote(reach)
+    until = now + command.lease
+    room = command.max_bytes
     taken: list[Record] = []
+    messages: list[Message] = []
     late: list[Record] = []
     for record in queue.in_order(reach) if count else ():
         if record.is_late(now):
@@ -38,9 +41,12 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
             if limited:
                 queue.lines.leave(record)
             continue
-        if not budget.takes(size_of(record)):
+        message = record.claimed(row.name, command.holder, until)
+        room -= size_of(message)
+        if room < 0 and taken:  # the first message always fits
             break
         taken.append(record)
+        messages.append(message)
         if limited:
             queue.lines.leave(record, leased=True)
         if len(taken) == count:
@@ -52,9 +58,7 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
         following = _next_claim(store, queue)
         return Claimed([], 0, now, following, died, limited=limited, behind=behind)
     row.token += 1
-    until = now + command.lease
     queue.lease(taken, command.holder, until)
-    messages = [record.claimed(row.name, command.holder, until) for record in taken]
     return Claimed(
         messages,
         row.token,
@@ -66,16 +70,14 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     )
 
 
-def _end_lapsed(queue: StoredQueue, reach: int) -> list[Died]:
-    """End expired leases; return the messages that are dead now."""
-    died = []
-    for record in queue.lapsed(reach):
-        changes = lapse(record, queue.facts)
-        queue.apply(changes)
-        after = changes[-1].after
-        if after is not None and after.state == "dead":
-            died.append(Died(record.id, after.attempt, record.holder or ""))
-    return died
+def _end_lease(queue: StoredQueue, record: Record) -> list[Died]:
+    """End a lease that has expired; return the message if it is dead now, else nothing."""
+    changes = lapse(record, queue.facts)
+    queue.apply(changes)
+    after = changes[-1].after
+    if after is None or after.state != "dead":
+        return []
+    return [Died(record.id, after.attempt, record.holder or "")]
 
 
 def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:

@@ -142,7 +142,7 @@ class MemoryQueue:
         assert before.state is not None
         assert after.state is not None
         if self.savepoint is not None:
-            self.savepoint.save(before.id, before)
+            self.savepoint.changed_records.setdefault(before.id, before)
         self.records[after.id] = after
         self.sets[before.state].remove((before.rank, before.seq, before))
         self.sets[after.state].add((after.rank, after.seq, after))
@@ -169,7 +169,7 @@ class MemoryQueue:
         """Store a record, and put it into the set of its state."""
         assert record.state is not None
         if self.savepoint is not None:
-            self.savepoint.save(record.id, None)
+            self.savepoint.changed_records.setdefault(record.id, None)
         self.records[record.id] = record
         self.all[record.seq] = record.id
         self.sets[record.state].add((record.rank, record.seq, record))
@@ -181,7 +181,7 @@ class MemoryQueue:
         """Delete a record, and remove it from the set of its state."""
         assert record.state is not None
         if self.savepoint is not None:
-            self.savepoint.save(record.id, record)
+            self.savepoint.changed_records.setdefault(record.id, record)
         del self.records[record.id]
         del self.all[record.seq]
         self.sets[record.state].remove((record.rank, record.seq, record))

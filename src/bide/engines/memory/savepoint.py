@@ -42,11 +42,6 @@ class Savepoint:
     changed_groups: dict[str, Group | None] = field(default_factory=dict)
     """By key, likewise."""
 
-    def save(self, id: str, record: Record | None) -> None:
-        """Save a record before its first change; `None`: there is none with this id."""
-        if id not in self.changed_records:
-            self.changed_records[id] = record
-
     def save_group(self, key: str, group: Group | None) -> None:
         """Save the turn of a group before its first change."""
         if key not in self.changed_groups:
