@@ -97,25 +97,24 @@ class Executor:
             return self._opened()
 
     def execute(self, batch: Sequence[LaneRequest]) -> None:
-        """Execute a batch: afterwards each of its requests has a reply or an error."""
+        """Open the engine if needed, and execute a batch on it.
+
+        Afterwards each of its requests has a reply or an error.
+        """
         self._batch_waits = True
         with self._lock:
             self._batch_waits = False
-            self._execute_batch(batch)
+            try:
+                engine = self._opened()
+                identities = self._identities(engine, batch)
+            except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
+                for request in batch:
+                    request.error = _raisable(copied(error))
+                return
+            self._execute(engine, batch, identities)
         for request in batch:
             if isinstance(request.reply, Claimed) and request.reply.died:
                 log_died(request.command, request.reply.died)
-
-    def _execute_batch(self, batch: Sequence[LaneRequest]) -> None:
-        """Open the engine if needed, and execute a batch on it."""
-        try:
-            engine = self._opened()
-            identities = self._identities(engine, batch)
-        except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
-            for request in batch:
-                request.error = _raisable(copied(error))
-            return
-        self._execute(engine, batch, identities)
 
     def _execute(
         self,

@@ -263,7 +263,7 @@ class Inbox:
             batch.append(request)  # before it leaves: else an error here would lose it
             self.requests.popleft()
             weight += request.command.weight
-        if batch:
+        if batch and (self._threads or self._tasks):
             self.wake_callers()
         if self._loops_in_turn:  # a loop that was closed never calls `_end_turn`
             closed_loops = {loop for loop in list(self._loops_in_turn) if loop.is_closed()}

@@ -90,9 +90,10 @@ class LaneThread(Executor):
                 if not batch and not overdue:
                     self._ended = True
                     return
-                for request in overdue:
-                    request.give_up(self.clock.now())
-                self._settle(overdue)
+                if overdue:
+                    for request in overdue:
+                        request.give_up(self.clock.now())
+                    self._settle(overdue)
                 if batch:
                     self._work(batch)
         finally:
@@ -131,9 +132,6 @@ class LaneThread(Executor):
             self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
             overdue = self._waiting.overdue(now)
             taken = self._inbox.take()
-            for request in taken:
-                if request.deadline is not None and not request.entered:
-                    self._waiting.enter(request)
             batch = self._waiting.wanted(taken, now)
             if batch or overdue or (self._closing and not self._inbox):
                 return batch, overdue
@@ -165,7 +163,8 @@ class LaneThread(Executor):
             if some_wait:  # before they ask: no change after their answer is missed
                 self._listen()
             self.execute(batch)
-            self._hint_all([(request.command, request.reply) for request in batch])
+            if self._listeners or self._waiting.queues:
+                self._hint_all([(request.command, request.reply) for request in batch])
             self._settle(self._keep_waiting(batch) if some_wait else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [request for request in batch if not request.settled]

@@ -118,14 +118,17 @@ class WaitingClaims:
         """Return what to execute of a batch: all but the claims whose callers have gone.
 
         Otherwise callers with short timeouts fill a slow store with claims that only take messages
-        from others and return them.
+        from others and return them. Those that may wait enter before they ask.
         """
         wanted = []
         for request in batch:
-            if not (isinstance(request.command, (Claim, History)) and request.gone):
-                wanted.append(request)
-            elif request.entered:
-                self.leave(request, now, asked=True)
+            if isinstance(request.command, (Claim, History)) and request.gone:
+                if request.entered:
+                    self.leave(request, now, asked=True)
+                continue
+            if request.deadline is not None and not request.entered:
+                self.enter(request)
+            wanted.append(request)
         return wanted
 
     def asks_by(self, queue: str, moment: float) -> bool:

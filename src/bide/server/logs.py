@@ -123,6 +123,8 @@ class ActionLog:
 
     def __init__(self, path: str | None) -> None:
         self.path = path
+        self.is_on = path is not None
+        """Whether acts are logged."""
         self._file: int | None = None
         self._ends_within_line = False
         """Whether the file ends within a line."""
@@ -135,11 +137,6 @@ class ActionLog:
                     f"action_log={path!r} cannot be opened: {error.strerror}; name a file in a "
                     "folder that this user may write to"
                 ) from None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether acts are logged."""
-        return self._file is not None
 
     def write(
         self,
@@ -205,6 +202,7 @@ class ActionLog:
 
     def close(self) -> None:
         """Close the file."""
+        self.is_on = False
         if self._file is not None:
             os.close(self._file)
             self._file = None

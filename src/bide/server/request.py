@@ -52,12 +52,16 @@ class ApiRequest:
         """The header fields by their names in lower case; of several with one name, the last."""
         scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         self.token = text.strip() if scheme.lower() == "bearer" else None
-        """The token of the request; `None`: it has none."""
-        """The bearer token, if there is one."""
+        """The bearer token of the request; `None`: it has none."""
         kind = headers.get(b"content-type", b"").decode("latin-1")
         self.content_type = kind.partition(";")[0].strip().lower()
         """The content type without parameters, in lower case."""
         mark = headers.get(MARK, b"")
+        self.host = self.header("host")
+        """The host for which the request is; `None`: it does not say."""
+        length = headers.get(b"content-length", b"0")
+        self.has_body = length != b"0" or b"transfer-encoding" in headers
+        """Whether the request announces a body."""
         self.mark = {MARK.decode(): mark.decode()} if _MARK.fullmatch(mark) else {}
         """The header field of the answer that names the request, if the client has named it."""
 
@@ -65,12 +69,6 @@ class ApiRequest:
         """Return a header by its name in lower case."""
         value = self.headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
-
-    @property
-    def has_body(self) -> bool:
-        """Whether the request announces a body."""
-        length = self.headers.get(b"content-length", b"0")
-        return length != b"0" or b"transfer-encoding" in self.headers
 
     @cached_property
     def names(self) -> dict[str, str]:

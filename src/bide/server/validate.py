@@ -33,10 +33,16 @@ _VALUES_PER_PAUSE = 256
 """Values of a list that are checked before other requests get a turn."""
 
 
-async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause) -> str:
+async def check(
+    command: cmd.Command | Bulk | Undo, caller: Caller, max_body: int, pause: Pause
+) -> str:
     """Check that a command can be carried out; return the name of its queue in the store.
 
-    `check_item` checks the messages of a Put, and `check_edit` the new values of an edit.
+    Args:
+        command: the command, with the caller's name of its queue.
+        caller: who sends it.
+        max_body: how many bytes a body may take.
+        pause: lets other requests go on.
 
     Raises:
         InvalidArgument: one of its values is not valid.
@@ -48,7 +54,8 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
     if isinstance(command, cmd.Queues):
         queue = caller.prefix(command.queue)
     else:
-        if not is_about_own_queues(command, internal, caller):
+        is_declared = internal is InternalQueue.DECLARED
+        if not (is_declared and is_about_own_queues(command, caller)):
             caller.need_queue(command.queue, internal, heartbeat=rights == ("consume",))
         queue = check_queue(caller.prefix(command.queue))
         if internal is InternalQueue.WORKERS:
@@ -56,6 +63,13 @@ async def check(command: cmd.Command | Bulk | Undo, caller: Caller, pause: Pause
     await check_values(command, pause)
     _check_versions(command, caller)
     _check_combinations(command)
+    if isinstance(command, cmd.Put):
+        for item in command.items:
+            await pause(len(item.data))
+            _check_item(item, max_body)
+    elif isinstance(command, cmd.Edit):
+        await pause(len(command.data or b""))
+        _check_edit(command, max_body)
     return queue
 
 
@@ -134,7 +148,7 @@ async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None
                     await pause()
 
 
-def check_item(item: Item, max_body: int) -> None:
+def _check_item(item: Item, max_body: int) -> None:
     """Check that a message can be put.
 
     Raises:
@@ -150,7 +164,7 @@ def check_item(item: Item, max_body: int) -> None:
     check_options(item)
 
 
-def check_edit(edit: cmd.Edit, max_body: int) -> None:
+def _check_edit(edit: cmd.Edit, max_body: int) -> None:
     """Check the new values of an edit.
 
     Raises:
@@ -159,7 +173,7 @@ def check_edit(edit: cmd.Edit, max_body: int) -> None:
     # An item with these values; a body and an id stand in for those that stay.
     data = b"0" if edit.data is UNSET else edit.data
     is_json = edit.json or edit.data is UNSET
-    check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
+    _check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
 
 
 def _check_undo(value: str, name: str) -> None:

@@ -194,7 +194,7 @@ def _pauses_in(work: Callable[[Pause], Coroutine[Any, Any, object]]) -> int:
     """Return how often others may go on during some work."""
     pauses = 0
 
-    async def pause() -> None:
+    async def pause(size: int = 0) -> None:
         nonlocal pauses
         pauses += 1
 
@@ -207,7 +207,7 @@ def test_leases_are_signed_and_checked_in_steps(tmp_path: Path) -> None:
 
     class Counted(LargeBodies):
         def pauses(self) -> Pause:
-            async def pause() -> None:
+            async def pause(size: int = 0) -> None:
                 pauses.append("pause")
 
             return pause

@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from bide.engines.waiting import watch
 from bide.model.limits import MAX_ANSWER, MAX_HEAD, MAX_INTERIM
@@ -244,23 +245,28 @@ class HttpAnswer:
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it comes.
+        """Return the body as it comes.
 
-        Raises:
-            ChannelBroken: its end is missing.
+        The iterator raises `ChannelBroken` if the end of the body is missing.
         """
         if self._chunked:
-            while size := self._size_of_chunk():
-                yield from self._exactly(size)
-                if self.channel.line():
-                    raise ChannelBroken("its answer has a chunk that is longer than announced")
-            while self.channel.line():  # fields behind the body, up to an empty line
-                pass
-        elif self.length is not None:
-            yield from self._exactly(self.length)
-        else:
-            while piece := self.channel.take(None):
-                yield piece
+            return self._chunks()
+        if self.length is not None:
+            return self._exactly(self.length)
+        return iter(partial(self.channel.take, None), b"")
+
+    def _chunks(self) -> Iterator[bytes]:
+        """Yield chunks as they come, up to the last one.
+
+        Raises:
+            ChannelBroken: the last one is missing.
+        """
+        while size := self._size_of_chunk():
+            yield from self._exactly(size)
+            if self.channel.line():
+                raise ChannelBroken("its answer has a chunk that is longer than announced")
+        while self.channel.line():  # fields behind the body, up to an empty line
+            pass
 
     def _exactly(self, size: int) -> Iterator[bytes]:
         """Yield so many bytes as they come.

@@ -232,10 +232,11 @@ class HttpConnection:
             StoreUnavailable: it has another id, and nothing was to be done.
             OutcomeUnknown: it has another id or none, and something may have been done.
         """
-        answered_id, shown = answer.fields.get(MARK), self._address.shown
+        answered_id = answer.fields.get(MARK)
         if answered_id == request_id or (answered_id is None and answer.status >= 300):
             return
         self.close()
+        shown = self._address.shown
         if answered_id is None and method == "GET":
             raise NotAStore(f"{shown} answers, but is no server of bide's, or an older one")
         error_type = StoreUnavailable if method == "GET" else OutcomeUnknown

@@ -1,25 +1,19 @@
 """Who reads and writes the settings that apps declare: each token, those of its own queues."""
 
 from bide.model import commands as cmd
-from bide.model.internal_queues import InternalQueue
 from bide.model.undoing import Bulk, Undo
 from bide.server.access.rights import Caller
 
 
-def is_about_own_queues(
-    command: cmd.Command | Bulk | Undo, internal: InternalQueue | None, caller: Caller
-) -> bool:
+def is_about_own_queues(command: cmd.Command | Bulk | Undo, caller: Caller) -> bool:
     """Tell whether a command reads or writes only what was declared for queues of the caller.
 
     The messages of the queue of declarations have the names of queues as ids.
 
     Args:
-        command: the command, with the caller's name of its queue.
-        internal: the internal queue that it is for; `None`: a queue of users.
+        command: one for the queue of declarations, with the caller's name of that queue.
         caller: the caller.
     """
-    if internal is not InternalQueue.DECLARED:
-        return False
     match command:
         case cmd.Find():
             names = command.ids

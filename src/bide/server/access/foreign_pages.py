@@ -27,7 +27,7 @@ def refuse_pages(request: ApiRequest) -> None:
         Problem: the request shows signs of such a page, or its body has a content type that a page
             could send without a preflight.
     """
-    refuse_foreign_hosts(request.scope, request.header("host"))
+    refuse_foreign_hosts(request.scope, request.host)
     origin = request.headers.get(b"origin", b"").decode("latin-1")
     if b"origin" in request.headers and not _is_local_page(origin):
         raise Problem(
@@ -68,6 +68,10 @@ def _refuse_content_type(content_type: str, *, takes_bytes: bool) -> None:
 
 def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
     """Refuse a request for the host name of another site (DNS rebinding).
+
+    Args:
+        scope: the ASGI scope of the request.
+        host: its header field `Host`; `None`: it has none.
 
     Raises:
         Problem: the host is not this machine.

@@ -118,10 +118,11 @@ class Connection(ResponseOutput):
             if self._discarded > MAX_DISCARDED:
                 self.transport.abort()
             return
+        was_in_head = self._parser.in_head
         self._unparsed = memoryview(b"".join((self._unparsed, data)))
         self._parse()
-        head_is_unfinished = self._parser.in_head and not self._parses_no_more
-        if head_is_unfinished and self._timer is None and self._current is None:
+        head_began = self._parser.in_head and not was_in_head
+        if head_began and self._current is None and not self._parses_no_more:
             self._close_after(self.table.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -146,12 +147,9 @@ class Connection(ResponseOutput):
 
     # The parser's side, also several times for one piece of data.
 
-    def head_begins(self) -> None:
-        """Wait no longer for a request."""
-        self._stop_timer()
-
     def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> Exchange:
-        """Start the request, or queue it."""
+        """Start the request, or queue it; wait no longer for one."""
+        self._stop_timer()
         exchange = Exchange(self, scope, keep=keep, expects=expects)
         if self._current is None and not self.write_paused:
             self._start(exchange)
@@ -233,7 +231,6 @@ class Connection(ResponseOutput):
 
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange
-        self._stop_timer()
         if self._closes_soon and not (self._queue or self._unparsed):
             exchange.keep = False  # it is the last one
         exchange.start(self._app)

@@ -45,9 +45,6 @@ class BodySink(Protocol):
 class RequestSink(Protocol):
     """Gets the requests of a connection."""
 
-    def head_begins(self) -> None:
-        """Note that the head of a request begins."""
-
     def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> BodySink:
         """Take a request; return what gets its body.
 
@@ -149,7 +146,6 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """Begin a head."""
         self._begin_head()
-        self._sink.head_begins()
 
     def on_url(self, url: bytes) -> None:
         """Keep the request's target, which may come in pieces."""

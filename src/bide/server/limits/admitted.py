@@ -1,8 +1,8 @@
 """Commands that the quotas admit, and what is to be undone when they have been executed."""
 
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 
@@ -16,8 +16,10 @@ HISTORY_RECORD = 256
 """About the number of bytes of a record in a history, without result and reasons."""
 
 
-class Admitted:
+class Admitted(ExitStack):
     """Commands that may be executed. Use it as a context manager around their execution.
+
+    Its callbacks are called when they have been executed, or failed.
 
     Args:
         commands: to be executed: those that were asked for, perhaps without results and with
@@ -25,29 +27,8 @@ class Admitted:
     """
 
     def __init__(self, commands: Sequence[Any]) -> None:
+        super().__init__()
         self.commands = commands
-        self._end_calls: list[Callable[[], object]] = []
-        """What `end` will call."""
-
-    def at_end(self, call: Callable[[], object]) -> None:
-        """Call a function when the commands have been executed, or failed."""
-        self._end_calls.append(call)
-
-    def end(self) -> None:
-        """Call what was given to `at_end`, the last one first; once."""
-        while self._end_calls:
-            self._end_calls.pop()()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.end()
 
 
 def bytes_left_by(command: Any) -> int:

@@ -115,13 +115,15 @@ class Batches:
             Problem: there is no room for the replies.
             ClientGone: the client has gone.
         """
-        wanted_room = sum(room_for(sent.command, self._gate.largest) for sent in batch)
+        parts = parts_of(batch)
         only_reads = all(sent.command.only_reads for sent in batch)
-        if wanted_room:
+        if any(part.large for part in parts):
+            largest = self._gate.largest
+            wanted_room = sum(room_for(sent.command, largest) for sent in batch)
             await visit.hold(min(wanted_room, cmd.MAX_BYTES))
         room = cmd.MAX_BYTES
         answers: list[Answer] = []
-        for part in parts_of(batch):
+        for part in parts:
             if only_reads:
                 visit.check()
             if not part.large:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from math import ceil
 from typing import Any
 
@@ -175,13 +174,13 @@ class Quotas:
         Raises:
             Problem: messages are too many, too large, or too far ahead.
         """
-        admitted = Admitted(commands)
         if not self.any:
-            return admitted
+            return Admitted(commands)
+        admitted = Admitted(commands)
         try:
             await self._admit(caller.namespace, admitted)
         except BaseException:
-            admitted.end()
+            admitted.close()
             raise
         return admitted
 
@@ -321,7 +320,7 @@ class Quotas:
             await self._count(namespace, "stored", RECOUNT_EVERY)
         # First: a count that begins now must know of them, or find them in the store.
         self.state.under_way.add(namespace, added, size)
-        admitted.at_end(partial(self.state.under_way.add, namespace, -added, -size))
+        admitted.callback(self.state.under_way.add, namespace, -added, -size)
         with self.shared.of(namespace) as use:
             if use.messages.value + added > most_messages:
                 raise _exceeded(
@@ -495,7 +494,7 @@ class Quotas:
             columns.release(byte)
             lock.release()
 
-        admitted.at_end(end)
+        admitted.callback(end)
 
     async def _count(
         self, namespace: str | None, measure: Measure, every: float, *, waits: bool = True

@@ -23,8 +23,9 @@ SLICE_SECONDS = 0.002
 
 T = TypeVar("T")
 
-Pause = Callable[[], Awaitable[None]]
-"""A function that loops over large requests await, so that other requests go on."""
+Pause = Callable[..., Awaitable[None]]
+"""A function that loops over large requests await, so that other requests go on. Its argument is
+how many bytes the next step decodes at once, 0 unless it is given."""
 
 
 class LargeBodies:
@@ -77,9 +78,12 @@ class LargeBodies:
         """
         since = time.monotonic()
 
-        async def pause() -> None:
+        async def pause(size: int = 0) -> None:
             nonlocal since  # when this loop got the interpreter, in seconds of the monotonic clock
-            if time.monotonic() - since >= SLICE_SECONDS:
+            if size > LARGE:
+                await self.turn(size)
+                since = time.monotonic()
+            elif time.monotonic() - since >= SLICE_SECONDS:
                 await asyncio.sleep(0)
                 await self._turn.acquire()
                 asyncio.get_running_loop().call_soon(self._turn.release)

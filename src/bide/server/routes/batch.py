@@ -62,10 +62,9 @@ async def batch(call: ApiCall) -> Answer:
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
     service, caller = call.service, call.visit.caller
-    bodies = service.large_bodies
     binary = call.request.content_type == MSGPACK
-    pause = bodies.pauses()
-    request = await (_unpacked(call, pause) if binary else call.request.read(RequestBatch))
+    request = await (_unpacked(call) if binary else call.request.read(RequestBatch))
+    pause = service.large_bodies.pauses()
     if service.action_log.is_on:
         call.acts = [
             Act(str(command.__struct_config__.tag), command.queue) for command in request.commands
@@ -79,8 +78,8 @@ async def batch(call: ApiCall) -> Answer:
     check_count("messages", message_count, MAX_BATCH_MESSAGES)
     with await service.quotas.admit(caller, commands) as admitted:
         answers = await _execute(call, request, admitted.commands)
+    pause = service.large_bodies.pauses()
     replies = []
-    pause = bodies.pauses()
     for command, answer in zip(commands, answers, strict=True):
         reply = await _completed(call, command, answer)
         replies.append(await _shown(reply, caller, service.client_text, pause))
@@ -174,16 +173,17 @@ async def _execute_composed(
         return error
 
 
-async def _unpacked(call: ApiCall, pause: Pause) -> RequestBatch:
+async def _unpacked(call: ApiCall) -> RequestBatch:
     """Decode a batch in msgpack.
 
     Raises:
         Problem: it does not fit.
     """
     data = await call.request.bytes()
-    await call.service.large_bodies.turn(len(data))
+    bodies = call.service.large_bodies
+    await bodies.turn(len(data))
     try:
-        return await unpack(data, pause)
+        return await unpack(data, bodies.pauses())
     except UNREADABLE as error:
         raise of_decoding(error, RequestBatch) from None
 
@@ -194,14 +194,7 @@ async def _for_store(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
     """
     service, caller = call.service, call.visit.caller
-    queue = await validate.check(command, caller, pause)
-    for item in command.items if isinstance(command, cmd.Put) else ():
-        await service.large_bodies.turn(len(item.data))
-        validate.check_item(item, service.settings.max_body)
-        await pause()
-    if isinstance(command, cmd.Edit):
-        await service.large_bodies.turn(len(command.data or b""))
-        validate.check_edit(command, service.settings.max_body)
+    queue = await validate.check(command, caller, service.settings.max_body, pause)
     changes: dict[str, Any] = {"queue": queue, "actor": None}
     token = caller.name or caller.token or ""
     if not command.only_reads and command.actor is not None:
