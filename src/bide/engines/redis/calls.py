@@ -27,18 +27,18 @@ class ScriptCall(msgspec.Struct, frozen=True, gc=False):
     script: str
     queue: str
     args: Sequence[Any] = ()
-    """What can be said in MessagePack, but for bytes."""
+    """Its arguments: what MessagePack has, but no bytes, which Lua reads as text."""
     shard: int = 0
     shards: int = 1
     """The number of shards of the queue."""
     reads: bool = False
     """It changes nothing, though its script may."""
     rows: Sequence[Word] = ()
-    """What it says of each message, end to end."""
+    """What the script is told of each message, end to end."""
     identity: Identity | None = None
     """Of the command, if its sender may send it again."""
     turn: int = 0
-    """Of the call among those of such a command of its script on its shard, from 0."""
+    """Its number among the calls of the same script on the same shard for this command, from 0."""
 
 
 Result = Reply | StoreError | Unsupported
@@ -60,7 +60,7 @@ def identified(step: Step, identity: Identity) -> Step:
     What a step asks for follows from the answers before. So a repetition goes on where the first
     try was lost: each shard answers as before what it was asked then.
     """
-    turns: Counter[tuple[str, int]] = Counter()
+    turns: Counter[tuple[str, int]] = Counter()  # by script and shard: of the next call
 
     def identify(call: ScriptCall) -> ScriptCall:
         turn = turns[call.script, call.shard]
@@ -77,10 +77,10 @@ def identified(step: Step, identity: Identity) -> Step:
 
 
 def raised(answers: list[Any]) -> list[Any]:
-    """Return answers.
+    """Return answers, of which none is an error.
 
     Raises:
-        StoreError: the first of those that are one.
+        StoreError: the first error among them.
     """
     for answer in answers:
         if isinstance(answer, StoreError):
@@ -99,7 +99,7 @@ def everywhere(script: str, queue: str, args: Sequence[Any], shards: int) -> Rou
 
 
 _SHARED = ("_prelude", "_records", "_limits", "_waking")
-"""Files of what several functions use, in the order in which they use each other."""
+"""Files of what several functions use; each uses only those before it."""
 
 _VERBS = ("change", "claim", "configure", "put", "reads", "scan")
 """Files of functions."""
@@ -114,11 +114,14 @@ class Library(NamedTuple):
     writing: frozenset[str]
     """The verbs that may change something."""
     commands: tuple[str, ...]
-    """What they call: the user needs the right to all of these."""
+    """The commands of Redis that its functions call: the user needs the right to all of these."""
 
 
 def as_library(text: str) -> Library:
-    """Return a library of a text, whose functions say by their flags whether they write."""
+    """Return a library of a text in Lua, whose functions say by their flags whether they write.
+
+    Its name has a hash of the text, so that libraries of several versions are there side by side.
+    """
     name = f"bide_{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:16]}"
     flags = dict(re.findall(r"^define\('(\w+)', \{(.*?)\}", text, re.MULTILINE))
     return Library(
@@ -134,6 +137,6 @@ def load_library() -> Library:
     """Return the library of this version."""
     folder = files("bide.engines.redis") / "lua"
     texts = [(folder / f"{name}.lua").read_text("utf-8") for name in _SHARED]
-    # A function has room for so many local variables: those of a file are its own.
+    # A chunk of Lua may have 200 local names at a time: in a block, those of a file are its own.
     texts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in _VERBS]
     return as_library(with_constants("".join(texts), CONSTANTS))

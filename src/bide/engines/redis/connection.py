@@ -23,8 +23,8 @@ from bide.engines.redis.settings import RedisSettings, shown_address
 from bide.engines.redis.wire import ConnectionLost, Wire, pack
 from bide.model.errors import SchemaTooNew, StoreUnavailable
 
-_LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
-"""A server that takes no library for one of these may have it, from another client."""
+_TAKES_NO_CHANGES = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
+"""First words of refusals: a server that takes no library for one may have it already."""
 
 
 def check_layout(version: bytes | None, shown: str) -> None:
@@ -66,17 +66,21 @@ class RedisConnection(Wire):
         self.refusal: Refusal | None = None
         """Why the server did not take the library, which it may have all the same."""
         self._run = ""
-        """The run of the server, if that and the number of the connection are known."""
+        """The id of the server's run since its start; empty if it, or `_client_id`, is not
+        known."""
+        self._client_id: Any = None
+        """The number that the server gave to this connection."""
         self._shown = settings.shown_at(address)
         try:
             self.connect()
             self._examine()
             if lost is not None and lost._run and lost._run == self._run:
-                self.ask("CLIENT", "KILL", "ID", lost._number)  # this user may not be allowed to
+                # A refusal is ignored: this user may not be allowed to.
+                self.ask("CLIENT", "KILL", "ID", lost._client_id)
         except BaseException as error:
             self.close()
             cause = (isinstance(error, ConnectionLost) and error.__cause__) or error
-            if not is_of_network(cause):
+            if not is_of_network(cause):  # a signal handler has raised it
                 raise origin(cause) from None
             if not isinstance(cause, (raised.RedisError, Refusal)):
                 cause = origin(cause)  # redis-py fails to report a Unix socket that is silent
@@ -99,64 +103,81 @@ class RedisConnection(Wire):
         return answer
 
     def _examine(self) -> None:
-        """Check that the server can be what bide needs, and prepare it."""
-        alone = self._settings.cluster is None
+        """Check that the server can be what bide needs, and prepare it.
+
+        Raises:
+            Refusal: it refuses.
+            StoreError: it is not what bide needs.
+        """
+        is_cluster = self._settings.cluster is not None
         packed = pack(("INFO", "default")) + pack(("CLIENT", "ID")) + pack(("GET", VERSION))
-        info, number, version = self.exchange(packed, [b""] * 3)
+        info, client_id, version = self.exchange(packed, [b""] * 3)
         if isinstance(info, Refusal):
             raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
-        self._check_kind(facts, alone=alone)
-        if alone:  # in a cluster, another node may have it
+        self._check_kind(facts)
+        if not is_cluster:  # there, another node may have the version: `CallSender.open` asks
             if isinstance(version, Refusal):
                 raise version
             check_layout(version, self._shown)
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
         self._load()
-        self._run = facts.get("run_id", "") if isinstance(number, int) else ""
-        self._number = number
+        self._run = facts.get("run_id", "") if isinstance(client_id, int) else ""
+        self._client_id = client_id
         self._check_settings(facts)
 
     def _load(self) -> None:
         """Load the library, unless it is there, and check that this user may run all of it."""
         library = load_library()
-        asked: tuple[Arg, ...] = ("FCALL", library.functions["rights"], 0, *library.commands)
-        packed = pack(("FUNCTION", "LOAD", library.text)) + pack(asked)
-        answer, missing = self.exchange(packed, [b""] * 2)
-        if isinstance(answer, Refusal) and "already exists" not in str(answer):
-            if answer.word not in _LATER:
-                raise answer
-            self.refusal = answer
+        check_rights: tuple[Arg, ...] = (
+            "FCALL",
+            library.functions["rights"],
+            0,
+            *library.commands,
+        )
+        packed = pack(("FUNCTION", "LOAD", library.text)) + pack(check_rights)
+        loaded, missing = self.exchange(packed, [b""] * 2)
+        if isinstance(loaded, Refusal) and "already exists" not in str(loaded):
+            if loaded.word not in _TAKES_NO_CHANGES:
+                raise loaded
+            self.refusal = loaded
         if isinstance(missing, list) and missing:
             names = " ".join(f"+{name.decode().lower()}" for name in missing)
             raise Refusal(f"NOPERM this user lacks {names}")
 
-    def _check_kind(self, facts: dict[str, str], *, alone: bool) -> None:
+    def _check_kind(self, facts: dict[str, str]) -> None:
+        """Check by what INFO says that the server is of the kind that the URL names.
+
+        Raises:
+            StoreUnavailable: it is another kind.
+            ConnectionError: it is no master any more; the sentinels soon name another one.
+        """
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
             raise raised.ConnectionError(f"a sentinel names it as the master, but it is a {role}")
-        sentinel = facts.get("redis_mode") == "sentinel"
-        node = alone and facts.get("cluster_enabled") == "1"
-        wrong = [
+        is_sentinel = facts.get("redis_mode") == "sentinel"
+        is_cluster = self._settings.cluster is not None
+        is_node_of_cluster = not is_cluster and facts.get("cluster_enabled") == "1"
+        wrong_kinds = [
             (
-                sentinel,
+                is_sentinel,
                 "a sentinel: write redis+sentinel://host:26379/mymaster (or rediss+sentinel://)",
             ),
             (is_too_old(version), f"Redis {version}; bide needs 7.0 or newer, or Valkey"),
             (
-                node,
+                is_node_of_cluster,
                 "a node of a cluster: write redis+cluster://host:port,host:port "
                 "(or rediss+cluster://)",
             ),
         ]
-        for is_so, what in wrong:
-            if is_so:
-                raise StoreUnavailable(f"{self._shown}: this is {what}")
+        for is_wrong, kind in wrong_kinds:
+            if is_wrong:
+                raise StoreUnavailable(f"{self._shown}: this is {kind}")
 
-    def _check_settings(self, info: dict[str, str]) -> None:
+    def _check_settings(self, facts: dict[str, str]) -> None:
         """Check that the server sends all answers; log what else is bad for messages.
 
         Raises:
@@ -165,11 +186,13 @@ class RedisConnection(Wire):
         answer = self.ask("CONFIG", "GET", *SETTINGS)
         words = [] if isinstance(answer, Refusal) else [word.decode() for word in answer]
         config = dict(zip(words[::2], words[1::2], strict=True))
-        if 0 < (most := answer_limit(config)) < LARGEST_ANSWER:
+        most = answer_limit(config)
+        if 0 < most < LARGEST_ANSWER:
             raise StoreUnavailable(
                 f"{self._shown}: client-output-buffer-limit normal is {most} bytes, and bide needs "
                 f"{LARGEST_ANSWER} or no limit: {ENDS_CONNECTIONS}; {UNLIMITED}"
             )
-        warn(self._shown, [each for each in of_server(info, config) if each.level == "danger"])
+        dangers = [finding for finding in of_server(facts, config) if finding.level == "danger"]
+        warn(self._shown, dangers)
         if self._settings.sentinels is not None and self._settings.wait_replicas:
             warn(self._shown, cut_off(config))

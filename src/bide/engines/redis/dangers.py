@@ -25,15 +25,16 @@ OLDEST = (7, 0)
 """The version of the oldest server that has what bide needs."""
 
 _log = logger("bide.redis")
-_said: set[tuple[str, Finding]] = set()
+_logged: set[tuple[str, Finding]] = set()
+"""Findings that this process has logged, with the URLs of their stores."""
 
 
 def warn(shown: str, findings: Iterable[Finding]) -> None:
     """Log findings about the store at a URL, each once."""
-    for each in findings:
-        if (shown, each) not in _said:
-            _said.add((shown, each))
-            _log.warning("%s: %s: %s; %s", shown, each.what, each.loss, each.fix)
+    for finding in findings:
+        if (shown, finding) not in _logged:
+            _logged.add((shown, finding))
+            _log.warning("%s: %s: %s; %s", shown, finding.what, finding.loss, finding.fix)
 
 
 def is_too_old(version: str) -> bool:
@@ -42,22 +43,28 @@ def is_too_old(version: str) -> bool:
 
 
 def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Finding]:
-    """Tell whether messages may be evicted, what a restart loses, and whether answers fit."""
-    policy, limited = info.get("maxmemory_policy", "noeviction"), info.get("maxmemory") != "0"
+    """Tell whether messages may be evicted, what a restart loses, and whether answers fit.
+
+    Args:
+        info: what INFO tells.
+        config: what CONFIG GET tells of `SETTINGS`; empty if this user may not ask.
+    """
+    policy = info.get("maxmemory_policy", "noeviction")
+    has_memory_limit = info.get("maxmemory") != "0"
     save, fsync = config.get("save"), config.get("appendfsync", "always")
-    forgets = info.get("aof_enabled") == "0" and save is not None
-    most = answer_limit(config)
-    seconds = {"everysec": "a second", "no": "half a minute"}.get(fsync, "some")
+    is_without_log = info.get("aof_enabled") == "0" and save is not None
+    answer_bytes = answer_limit(config)
+    lost_time = {"everysec": "a second", "no": "half a minute"}.get(fsync, "some")
     return findings(
         (
             policy != "noeviction",
-            "danger" if limited else "warning",
+            "danger" if has_memory_limit else "warning",
             f"maxmemory-policy {policy}",
             "the server deletes messages when it reaches its maxmemory",
             "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
         ),
         (
-            forgets,
+            is_without_log,
             "warning" if save else "danger",
             f"appendonly no, save {save!r}",
             "a restart loses what was put, acked and cancelled since the last snapshot"
@@ -66,16 +73,16 @@ def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Findin
             "CONFIG SET appendonly yes, and in redis.conf",
         ),
         (
-            not forgets and fsync != "always",
+            not is_without_log and fsync != "always",
             "warning",
             f"appendfsync {fsync}",
-            f"when the machine fails, up to {seconds} of confirmed changes is lost",
+            f"when the machine fails, up to {lost_time} of confirmed changes is lost",
             "CONFIG SET appendfsync always, if that is too much",
         ),
         (
-            0 < most < LARGEST_ANSWER,
+            0 < answer_bytes < LARGEST_ANSWER,
             "danger",
-            f"client-output-buffer-limit normal {most}",
+            f"client-output-buffer-limit normal {answer_bytes}",
             f"{ENDS_CONNECTIONS}, so bide does not use it",
             UNLIMITED,
         ),
@@ -84,6 +91,7 @@ def of_server(info: Mapping[str, str], config: Mapping[str, str]) -> list[Findin
 
 def answer_limit(config: Mapping[str, str]) -> int:
     """Return how many bytes a server sends to a client at once, at most; 0: without a limit."""
+    # Four words for each kind of client: kind, hard limit, soft limit, seconds.
     words = config.get("client-output-buffer-limit", "").split()
     limits = dict(zip(words[::4], words[1::4], strict=False))
     return int(limits.get("normal", "0"))
@@ -109,7 +117,7 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
         facts: what SENTINEL MASTER tells.
         name: what they call the group.
     """
-    down, failover = facts["down-after-milliseconds"], facts["failover-timeout"]
+    down_ms, failover_ms = facts["down-after-milliseconds"], facts["failover-timeout"]
     count, quorum = facts["num-other-sentinels"] + 1, facts["quorum"]
     return findings(
         (
@@ -127,17 +135,17 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
             f"SENTINEL SET {name} quorum {count // 2 + 1}",
         ),
         (
-            failover < FAILOVER_MS,
+            failover_ms < FAILOVER_MS,
             "warning",
-            f"failover-timeout {failover}",
+            f"failover-timeout {failover_ms}",
             "two sentinels may fail over one after the other, to a replica that lacks changes",
             f"SENTINEL SET {name} failover-timeout 180000, on each sentinel",
         ),
         (
-            down > 30_000,
+            down_ms > 30_000,
             "warning",
-            f"down-after-milliseconds {down}",
-            f"when the master fails, the store stops for more than {down / 1000:.0f} s",
+            f"down-after-milliseconds {down_ms}",
+            f"when the master fails, the store stops for more than {down_ms / 1000:.0f} s",
             f"SENTINEL SET {name} down-after-milliseconds 5000",
         ),
     )

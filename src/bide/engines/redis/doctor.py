@@ -21,6 +21,10 @@ _STATUSES = ("aof_last_write_status", "rdb_last_bgsave_status")
 def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     """Look at the server, or at the masters of a cluster, at the sentinels and the messages.
 
+    Args:
+        parts: the URL.
+        longest: for how many seconds to look at messages.
+
     Raises:
         StoreUnavailable: it cannot be reached.
     """
@@ -43,12 +47,13 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 
 
 def _client(settings: RedisSettings, addresses: Sequence[Address]) -> Any:
+    """Return a client of redis-py for a cluster, or for the first one of the addresses."""
     if settings.cluster is not None:
         arguments = {name: each for name, each in settings.arguments.items() if name != "db"}
         nodes: list[Any] = [ClusterNode(*address) for address in addresses]  # type: ignore[no-untyped-call]
-        encrypted = settings.kind is SSLConnection
+        is_encrypted = settings.kind is SSLConnection
         return redis.RedisCluster(
-            startup_nodes=nodes, require_full_coverage=False, ssl=encrypted, **arguments
+            startup_nodes=nodes, require_full_coverage=False, ssl=is_encrypted, **arguments
         )
     arguments = settings.arguments_at(addresses[0])
     pool = redis.ConnectionPool(connection_class=settings.kind, **arguments)
@@ -68,19 +73,21 @@ def _servers(client: Any, settings: RedisSettings) -> Iterator[Finding]:
 
 
 def _node(client: redis.Redis, settings: RedisSettings) -> Iterator[Finding]:
+    """Look at one server."""
     info = {name: str(value) for name, value in client.info().items()}
     config: dict[str, str] = {}
-    no_functions = no_settings = ""
+    call_error = settings_error = ""
     try:
-        client.fcall("bide", 0)
+        client.fcall("bide", 0)  # no function has this name: where they are allowed, it says that
     except redis.ResponseError as error:
-        no_functions = str(error)
+        call_error = str(error)
     try:
         config = {name: str(client.config_get(name).get(name, "")) for name in SETTINGS}
     except redis.ResponseError as error:
-        no_settings = str(error)
+        settings_error = str(error)
     statuses = {name: info.get(name, "ok") for name in _STATUSES}
-    is_replica, alone = info["role"] != "master", info.get("connected_slaves") == "0"
+    is_replica = info["role"] != "master"
+    has_no_replica = info.get("connected_slaves") == "0"
     yield from of_server(info, config)
     yield from findings(
         (
@@ -91,16 +98,16 @@ def _node(client: redis.Redis, settings: RedisSettings) -> Iterator[Finding]:
             "upgrade to Redis 7.0 or Valkey",
         ),
         (
-            no_functions not in ("", "Function not found"),
+            call_error not in ("", "Function not found"),
             "danger",
-            f"functions are not allowed ({no_functions})",
+            f"functions are not allowed ({call_error})",
             "bide works by functions on the server: every command fails",
             "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting",
         ),
         (
-            no_settings != "",
+            settings_error != "",
             "warning",
-            f"the settings cannot be read ({no_settings})",
+            f"the settings cannot be read ({settings_error})",
             "whether messages are evicted, or lost at a restart, cannot be seen here",
             "ask your provider for maxmemory-policy noeviction and for an append-only file",
         ),
@@ -122,43 +129,44 @@ def _node(client: redis.Redis, settings: RedisSettings) -> Iterator[Finding]:
             "name the master in the URL, or the sentinels with redis+sentinel://",
         ),
         (
-            not is_replica and alone,
+            not is_replica and has_no_replica,
             "warning",
             "the server has no replica",
             "if its machine or disk is lost, so are all messages",
             "add a replica, and ?wait_replicas=1 to the URL",
         ),
         (
-            not (is_replica or alone or settings.wait_replicas),
+            not (is_replica or has_no_replica or settings.wait_replicas),
             "warning",
             "puts do not wait for the replicas (wait_replicas=0)",
             "a failover loses messages that were confirmed just before",
             "add ?wait_replicas=1 to the URL",
         ),
     )
-    if not (is_replica or alone):
+    if not (is_replica or has_no_replica):
         yield from cut_off(config)
 
 
 def _sentinels(settings: RedisSettings, sentinels: Sentinels) -> list[Finding]:
+    """Look at the sentinels, and whether the URL gives a fail-over enough time."""
     facts = sentinels.facts()
-    down = facts["down-after-milliseconds"] / 1000
+    down_seconds = facts["down-after-milliseconds"] / 1000
     return of_sentinels(facts, sentinels.name) + findings(
         (
-            settings.reconnect < down + 1,
+            settings.reconnect < down_seconds + 1,
             "warning",
             f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the master up "
-            f"after {down:g} s",
+            f"after {down_seconds:g} s",
             "during a failover commands fail that could have waited",
-            f"add ?reconnect={down + 5:.0f}s to the URL",
+            f"add ?reconnect={down_seconds + 5:.0f}s to the URL",
         ),
     )
 
 
-FEWEST, MOST = 16, 1_000
+FEWEST_RECORDS, MOST_RECORDS = 16, 1_000
 """How many records are asked for at a time, the first time and at most."""
 
-ROOM = 1 << 20
+PAGE_BYTES = 1 << 20
 """Bytes of records that are asked for at a time, about."""
 
 
@@ -170,9 +178,9 @@ def soundness(client: Any, settings: RedisSettings, longest: float) -> Iterator[
         settings: of the store.
         longest: for how many seconds.
     """
-    looked_at = _looked_at(client.execute_command, clustered=settings.cluster is not None)
+    damage = _damage(client.execute_command, clustered=settings.cluster is not None)
     try:
-        yield from of_messages(looked_at, longest, settings.shown, "records", "keys")
+        yield from of_messages(damage, longest, settings.shown, "records", "keys")
     except redis.RedisError as error:
         yield Finding(
             "warning",
@@ -186,13 +194,15 @@ Send = Callable[..., Any]
 """Sends a command, and returns what comes back."""
 
 
-def _looked_at(send: Send, *, clustered: bool) -> Iterator[str | None]:
+def _damage(send: Send, *, clustered: bool) -> Iterator[str | None]:
     """Yield what cannot be read, and `None` after each page of records."""
-    keys = layout.VERSION, layout.QUEUES
-    versions, names = (layout.copies(key) if clustered else (key,) for key in keys)
-    if {send("GET", key) for key in versions} - {None} != {b"%d" % layout.LAYOUT}:
+    version_keys, queues_keys = (
+        layout.copies(key) if clustered else (key,) for key in (layout.VERSION, layout.QUEUES)
+    )
+    versions = {send("GET", key) for key in version_keys} - {None}
+    if versions != {b"%d" % layout.LAYOUT}:
         return  # there is no store, or one that this bide cannot read
-    queues = set().union(*(send("ZRANGE", key, 0, -1) for key in names))
+    queues = set().union(*(send("ZRANGE", key, 0, -1) for key in queues_keys))
     for queue in sorted(name.decode() for name in queues):
         for shard in range(layout.SHARDS):
             if not send("EXISTS", layout.meta_key(queue, shard)):
@@ -201,7 +211,8 @@ def _looked_at(send: Send, *, clustered: bool) -> Iterator[str | None]:
 
 
 def _records(send: Send, queue: str, key: bytes) -> Iterator[str | None]:
-    cursor, count = 0, FEWEST
+    """Yield the same of the records under a key."""
+    cursor, count = 0, FEWEST_RECORDS
     while True:
         cursor, records = send("HSCAN", key, cursor, "COUNT", count)
         for id, record in records.items():
@@ -213,5 +224,5 @@ def _records(send: Send, queue: str, key: bytes) -> Iterator[str | None]:
         yield None
         if not cursor:
             return
-        size = sum(map(len, records.values())) // (len(records) or 1) + 1
-        count = min(max(ROOM // size, FEWEST), MOST)
+        mean_bytes = sum(map(len, records.values())) // (len(records) or 1) + 1
+        count = min(max(PAGE_BYTES // mean_bytes, FEWEST_RECORDS), MOST_RECORDS)

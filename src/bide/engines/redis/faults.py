@@ -25,7 +25,7 @@ class Refusal(Exception):
         return "NOFUNCTION" if text == "ERR Function not found" else text.partition(" ")[0]
 
 
-_KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
+_MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "^OOM ",
         errors.StoreFull,
@@ -136,7 +136,9 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
         "bide",
     ),
 )
-"""What errors mean, by a pattern of their text. redis-py leaves out the first word of some."""
+"""A pattern of the text of an error, the error of bide, and its cause and fix.
+
+redis-py leaves out the first word of some texts. The first pattern that is found counts."""
 
 
 def translate(error: Exception, shown: str) -> StoreError:
@@ -147,14 +149,14 @@ def translate(error: Exception, shown: str) -> StoreError:
         shown: the URL without its password.
     """
     text = str(error)
-    for pattern, kind, fix in _KNOWN:
+    for pattern, kind, fix in _MEANINGS:
         if re.search(pattern, text):
             return kind(f"{shown}: {fix} ({text})")
     return StoreError(f"{shown}: {text}")
 
 
 def passes(answer: object) -> bool:
-    """Tell whether an answer means that nothing was done, for a reason that may soon be over."""
+    """Tell whether an answer says that nothing was done, for a reason that may soon be over."""
     return isinstance(answer, Refusal) and answer.word in ("BUSY", "MASTERDOWN", "NOREPLICAS")
 
 
@@ -181,13 +183,14 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
         address: of the server.
     """
     first = origin(error)
-    answers = (Refusal, raised.ResponseError, raised.AuthenticationError, raised.BusyLoadingError)
-    if isinstance(first, answers):
+    refusals = (Refusal, raised.ResponseError, raised.AuthenticationError, raised.BusyLoadingError)
+    if isinstance(first, refusals):
         return translate(first, shown)
-    text, encrypted = str(error).rstrip("."), shown.startswith("rediss")
-    broken = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
-    no_file = encrypted and isinstance(first, (FileNotFoundError, PermissionError))
-    known = (
+    text, is_encrypted = str(error).rstrip("."), shown.startswith("rediss")
+    broke_off = isinstance(first, (ssl.SSLError, ConnectionResetError, BrokenPipeError))
+    # With a Unix socket these mean its path; with TLS, a file of a certificate or key.
+    lacks_file = is_encrypted and isinstance(first, (FileNotFoundError, PermissionError))
+    causes = (
         (
             isinstance(first, raised.InvalidResponse),
             "what answers there is no Redis server: is it the right port?",
@@ -199,8 +202,8 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
             "checked (?verify=ca)",
         ),
         (
-            isinstance(first, broken)
-            or no_file
+            broke_off
+            or lacks_file
             or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
             "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it "
             "want a certificate of this client (?cert=...&cert_key=..., readable files that belong "
@@ -209,16 +212,17 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
         ),
         (True, "is the server running, is the address right, does a firewall block it?"),
     )
-    fix = next(fix for is_so, fix in known if is_so)
+    fix = next(fix for is_cause, fix in causes if is_cause)
     return StoreUnavailable(f"{shown}: no connection to {address} ({text}); {fix}")
 
 
 def is_away(error: StoreError) -> bool:
     """Tell whether no server answered, so that it may help to try again soon."""
     cause = error.__cause__
-    away = (raised.ConnectionError, raised.TimeoutError, OSError)
-    refused = (raised.AuthenticationError, raised.ResponseError, ssl.SSLCertVerificationError)
-    return isinstance(cause, away) and not isinstance(origin(cause), refused)
+    errors_of_network = (raised.ConnectionError, raised.TimeoutError, OSError)
+    # To redis-py some of these are kinds of `ConnectionError`; a further try does not mend them.
+    refusals = (raised.AuthenticationError, raised.ResponseError, ssl.SSLCertVerificationError)
+    return isinstance(cause, errors_of_network) and not isinstance(origin(cause), refusals)
 
 
 _NETWORK = ("redis", "socket", "ssl", "gevent", "eventlet")
@@ -232,7 +236,7 @@ def is_of_network(error: BaseException) -> bool:
     that which sends and receives, is the last in the traceback.
     """
     trace = origin(error).__traceback__
-    if trace is None:
+    if trace is None:  # it was made of an answer, and not raised
         return True
     while trace.tb_next is not None:
         trace = trace.tb_next
@@ -242,6 +246,7 @@ def is_of_network(error: BaseException) -> bool:
 
 def origin(error: BaseException) -> BaseException:
     """Return the error that was the first of a chain."""
+    # redis-py raises some while it handles an error of the system, without naming it as the cause.
     while error.__cause__ is not None or isinstance(error.__context__, OSError):
         error = error.__cause__ or error.__context__ or error
     return error

@@ -19,7 +19,7 @@ from bide.model.errors import StoreError, StoreUnavailable
 from bide.threads import Background
 
 QUICK = 1.0
-"""Seconds that a node of a cluster has to answer after its connection was lost."""
+"""Seconds that a node of a cluster has to answer when its lost connection is replaced."""
 
 CHECK = 1.0
 """How often, in seconds, sentinels are asked, and nodes of a cluster that did not answer."""
@@ -40,18 +40,19 @@ class Nodes:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        self._many = settings.cluster is not None
-        alone = not self._many and settings.sentinels is None
-        self.owners: list[Address | None] = [settings.address if alone else None]
+        self._is_cluster = settings.cluster is not None
+        is_single = not self._is_cluster and settings.sentinels is None
+        self.owners: list[Address | None] = [settings.address if is_single else None]
         """By slot: the server that has it, as far as is known. One server alone has slot 0."""
-        self.masters: frozenset[Address] = frozenset([settings.address] if alone else [])
+        self.masters: frozenset[Address] = frozenset([settings.address] if is_single else [])
         """The servers that have slots, as far as is known."""
         self._connections: dict[Address, RedisConnection] = {}
         self._away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self.doubtful = False
         """Whether sentinels may name another master."""
-        self._asked = 0.0
+        self._refreshed_at = 0.0
+        """By the monotonic clock."""
         self._closed = threading.Event()
         self._watcher = Background("bide-watcher", self._run)
         if settings.sentinels is not None:
@@ -81,15 +82,20 @@ class Nodes:
     def refresh(self) -> bool:
         """Find out which server has which slot, not too often; return whether that has changed."""
         now = time.monotonic()
-        if now >= self._asked + PAUSE:
-            self._asked = now
+        if now >= self._refreshed_at + PAUSE:
+            self._refreshed_at = now
             with suppress(StoreError):  # none tells it
                 return self._learn()
         return False
 
     def _learn(self) -> bool:
+        """Ask which server has which slot; return whether that has changed.
+
+        Raises:
+            StoreError: no server tells it.
+        """
         before = self.owners
-        if self._many:
+        if self._is_cluster:
             self.owners = self._ask_nodes()
         elif self._settings.sentinels is not None:
             self.owners = [self._settings.sentinels.master()]
@@ -102,25 +108,37 @@ class Nodes:
         return self.owners != before
 
     def _ask_nodes(self) -> list[Address | None]:
-        """Ask one node after the other for the map of the cluster."""
-        usable = [address for address, each in self._connections.items() if each.usable]
-        # Those that are away fail soon.
-        for address in dict.fromkeys((*usable, *(self._settings.cluster or ()), *self.masters)):
-            try:
-                return self._read(address, self.connection(address).demand("CLUSTER", "SLOTS"))
-            except StoreError as error:
-                trouble = error
-        raise trouble
+        """Ask one node after the other for the map of the cluster; return the owner of each slot.
 
-    def _read(self, asked: Address, answer: Any) -> list[Address | None]:
+        Raises:
+            StoreError: no node tells it.
+        """
+        connected = [address for address, each in self._connections.items() if each.usable]
+        # Those that are away fail soon.
+        nodes = dict.fromkeys((*connected, *(self._settings.cluster or ()), *self.masters))
+        for address in nodes:
+            try:
+                ranges = self.connection(address).demand("CLUSTER", "SLOTS")
+                return self._owners_of(ranges, address)
+            except StoreError as error:
+                last_error = error
+        raise last_error
+
+    def _owners_of(self, ranges: Any, asked: Address) -> list[Address | None]:
+        """Return the owner of each slot, `None` if it has none.
+
+        Args:
+            ranges: what CLUSTER SLOTS answers: first and last slot, owner, replicas.
+            asked: the node that has answered.
+        """
+        if not ranges:
+            text = f"{self._settings.shown}: no node has any slot: see `redis-cli --cluster create`"
+            raise StoreUnavailable(text) from raised.ConnectionError(text)
         owners: list[Address | None] = [None] * SLOTS
-        for first, last, (host, port, *_), *_replicas in answer:
+        for first, last, (host, port, *_), *_replicas in ranges:
             # A node that does not know its own name is where it was asked.
             name = (host or b"").decode().replace("?", "") or asked[0]
             owners[first : last + 1] = [(name, int(port))] * (last + 1 - first)
-        if not answer:
-            text = f"{self._settings.shown}: no node has any slot: see `redis-cli --cluster create`"
-            raise StoreUnavailable(text) from raised.ConnectionError(text)
         return owners
 
     # Connections.
@@ -140,17 +158,22 @@ class Nodes:
         return connection
 
     def _connect(self, address: Address, lost: RedisConnection | None) -> RedisConnection:
+        """Connect to a server; `lost`: the connection that the new one replaces.
+
+        Raises:
+            StoreError: see `connection`.
+        """
         away = self._away.get(address)
         if away is not None:
-            raise away.with_traceback(None)  # else each one would add to it
-        # One that answers again gets as long as it had for that: it may be slow.
-        quick = self._many and lost is not None and address not in self._away
-        settings = self._settings.hurried(QUICK) if quick else self._settings
+            raise away.with_traceback(None)  # else the traceback would grow each time
+        # A node that was away and has answered the thread gets the usual time: it may be slow.
+        is_quick = self._is_cluster and lost is not None and address not in self._away
+        settings = self._settings.hurried(QUICK) if is_quick else self._settings
         try:
             connection = RedisConnection(settings, address, lost)
         except StoreError as error:
             self.doubt()
-            if self._many and is_away(error):
+            if self._is_cluster and is_away(error):
                 self._away[address] = error
                 self._watch()
             raise
@@ -171,19 +194,21 @@ class Nodes:
     # The thread.
 
     def _watch(self) -> None:
+        """Start the thread, unless it runs."""
         if not self._watcher.was_started:
             self._watcher.ensure()
 
     def _run(self) -> None:
+        """Watch the sentinels, and nodes that are away, until this was closed."""
         sentinels = self._settings.sentinels
         while not self._closed.wait(CHECK):
             if sentinels is not None:
                 named = sentinels.look()
-                if self.doubtful or (named and self.masters - named):
+                if named and self.masters - named:  # callers use one that is no master any more
                     self.doubtful = True
             for address, error in list(self._away.items()):
                 if error is not None:
-                    with suppress(StoreError):
+                    with suppress(StoreError):  # it is away still
                         RedisConnection(self._settings, address).close()
                         self._away[address] = None
         if sentinels is not None:

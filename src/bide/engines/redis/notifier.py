@@ -38,6 +38,9 @@ CHECK = 5.0
 HEARTBEAT = 10.0
 """Seconds of silence after which the listener asks whether a server is still there."""
 
+MAX_HEARD = 1_000
+"""How many hints are remembered, to tell echoes."""
+
 ECHO = 1.0
 """Seconds for which the same hint from another node is taken for its echo."""
 
@@ -62,18 +65,28 @@ class RedisNotifier:
         self._settings = quick if self._clustered else settings
         self._channel = CHANNEL + lane
         self._nodes = Nodes(quick)
-        self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(1000)
-        self._at: dict[Address, RedisConnection] = {}
-        self._alive: dict[Address, float] = {}
-        self._checked = 0.0
-        self._closed = self._has_seen_other_text = False
+        # Times are those of the monotonic clock.
+        self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(MAX_HEARD)
+        """By hint: the server from which it came, and when it came last."""
+        self._connections: dict[Address, RedisConnection] = {}
+        """Those that have subscribed."""
+        self._last_signs: dict[Address, float] = {}
+        """By server, when it has last said something."""
+        self._refreshed_at = 0.0
+        """When a cluster was asked for its masters; 0: ask again."""
+        self._closed = False
+        self._has_seen_other_text = False
+        """Whether the log says that texts come which are not of bide."""
         self._hearing = threading.Lock()
+        """Held while `listen` runs: `close` waits for its end."""
         self._wake_out, self._wake_in = socket.socketpair()
+        """What `close` writes into the second one ends the wait of `listen`."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         try:
             self._check()
-            if not self._at and (address := self._nodes.owner(0)):
+            # Once more without hiding the error: the caller is to know why it cannot listen.
+            if not self._connections and (address := self._nodes.owner(0)):
                 self._subscribe(address)
         except BaseException:
             self.close()
@@ -82,17 +95,23 @@ class RedisNotifier:
     @property
     def is_listening(self) -> bool:
         """Whether it has a connection to every master, as far as it knows."""
-        return bool(self._at) and all(address in self._at for address in self._nodes.masters)
+        listens_somewhere = bool(self._connections)
+        return listens_somewhere and self._nodes.masters <= self._connections.keys()
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until hints come, and return them; an empty list once this was closed."""
+        """Block until hints come, and return them; an empty list once this was closed.
+
+        Returns:
+            The name of a queue each, and when to claim there, in Unix milliseconds.
+        """
         hints: list[tuple[str, int]] = []
         with self._hearing:
             while not (hints or self._closed):
                 self._check()
                 for key, _ in self._selector.select(POLL):
-                    if key.data is not None:
-                        hints += self._read(key.data)
+                    connection = key.data
+                    if connection is not None:  # else `close` wakes this
+                        hints += self._read(connection)
         return hints
 
     def close(self) -> None:
@@ -102,7 +121,7 @@ class RedisNotifier:
         self._closed = True
         self._wake_in.send(b"!")
         with self._hearing:
-            for address in list(self._at):
+            for address in list(self._connections):
                 self._leave(address)
             self._nodes.close()
             self._selector.close()
@@ -110,30 +129,33 @@ class RedisNotifier:
             self._wake_in.close()
 
     def _read(self, connection: RedisConnection) -> list[tuple[str, int]]:
-        """Read what a server has published."""
+        """Read what a server has published; return the hints in it."""
         address = connection.address
         try:
             answers = connection.heard()
         except ConnectionLost:
             self._leave(address)
             return []
-        self._alive[address] = time.monotonic()
+        self._last_signs[address] = time.monotonic()
         return [hint for answer in answers for hint in self._take(address, answer)]
 
     def _take(self, address: Address, answer: Any) -> list[tuple[str, int]]:
+        """Return the hints in what a server says; none if it is an echo, or of something else."""
         now = time.monotonic()
         if not isinstance(answer, list) or answer[0] != b"message":
             return []
-        hint: bytes = answer[2]
-        first, heard = self._heard.get(hint, (address, 0.0))
-        if first != address and now < heard + ECHO:
+        _message, _channel, hint = answer
+        first_address, last_heard = self._heard.get(hint, (address, 0.0))
+        if first_address != address and now < last_heard + ECHO:
             return []
         self._heard[hint] = address, now
         try:
-            queue, kind, moment = hint.decode().split(" ", 2)
+            queue, kind, rest = hint.decode().split(" ", 2)
             if kind in ("end", "stop"):
-                return [(end_of(queue, id), 0) for id in moment.split("\n")]
-            wake = int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+                ids = rest.split("\n")
+                return [(end_of(queue, id), 0) for id in ids]
+            is_of_clock = kind == "at"  # else `rest` is milliseconds from now
+            wake = int(rest) if is_of_clock else time.time_ns() // 1_000_000 + int(rest)
             return [(queue, wake)]
         except ValueError:  # any client of the server may publish
             if not self._has_seen_other_text:
@@ -145,32 +167,37 @@ class RedisNotifier:
         """Listen at all masters and nowhere else."""
         now = time.monotonic()
         with suppress(StoreError):
-            if self._clustered and now > self._checked + CHECK:
-                self._checked = now
+            if self._clustered and now > self._refreshed_at + CHECK:
+                self._refreshed_at = now
                 self._nodes.refresh()
-            self._nodes.owner(0)
+            self._nodes.owner(0)  # asks for the masters, if none is known or another may be it
         masters = self._nodes.masters
-        for address in set(self._at) - masters:
+        for address in set(self._connections) - masters:
             self._leave(address)
-        for address in masters - set(self._at):
+        for address in masters - set(self._connections):
             try:
                 if self._clustered:
                     self._nodes.connection(address)  # one that is away is waited for in a thread
                 self._subscribe(address)
             except StoreError:
                 self._nodes.lose(address)
-                self._checked = 0.0
-        for address, connection in list(self._at.items()):
-            silent = now - self._alive[address]
-            if silent > HEARTBEAT + self._settings.timeout:
+                self._refreshed_at = 0.0
+        for address, connection in list(self._connections.items()):
+            seconds_silent = now - self._last_signs[address]
+            if seconds_silent > HEARTBEAT + self._settings.timeout:
                 self._leave(address)
-            elif silent >= HEARTBEAT:
+            elif seconds_silent >= HEARTBEAT:
                 try:
                     connection.tell(pack(("PING",)))
                 except ConnectionLost:
                     self._leave(address)
 
     def _subscribe(self, address: Address) -> None:
+        """Listen at a server.
+
+        Raises:
+            StoreError: it cannot be reached, or does not let this user subscribe.
+        """
         connection = RedisConnection(self._settings, address)
         try:
             connection.demand("SUBSCRIBE", self._channel, EVERYBODY)
@@ -178,9 +205,10 @@ class RedisNotifier:
             connection.close()
             raise
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-        self._at[address], self._alive[address] = connection, time.monotonic()
+        self._connections[address], self._last_signs[address] = connection, time.monotonic()
 
     def _leave(self, address: Address) -> None:
-        connection = self._at.pop(address)
+        """Listen at a server no longer."""
+        connection = self._connections.pop(address)
         self._selector.unregister(connection.socket)
         connection.close()

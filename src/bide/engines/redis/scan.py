@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN, goes_by_set, phases_of
@@ -18,17 +18,20 @@ from bide.model.replies import Page
 _ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
 _SINCE = r"(?:[0-9]{1,15}-){0,63}[0-9]{1,15}"
 _CURSOR = re.compile(
-    rf"([0-9])\.([0-9]{{1,20}})\.({_ORDERS})\.([0-9]{{1,3}})(?:~({_SINCE})~([0-9]{{1,9}}))?"
+    rf"(?P<phase>[0-9])\.(?P<rank>[0-9]{{1,20}})\.(?P<order>{_ORDERS})\.(?P<shard>[0-9]{{1,3}})"
+    rf"(?:~(?P<since>{_SINCE})~(?P<returned>[0-9]{{1,9}}))?"
 )
+"""A `_Place` as text."""
 
 _ONE_BY_ONE = ("all", "group", "rest")
-"""The stretches that are read of one shard after another."""
+"""The phases in which one shard is read after another: these messages have no common order."""
 
 
 class _Place(NamedTuple):
     """Where a page begins: behind a message, or behind what HSCAN has returned."""
 
     phase: int = 0
+    """Its number in `_phase_names`."""
     rank: int = 0
     """Of all messages: the cursor of HSCAN."""
     order: str = ""
@@ -43,24 +46,24 @@ class _Place(NamedTuple):
     def __str__(self) -> str:
         """Return the place as a cursor."""
         since = f"~{self.since}~{self.returned}" if self.since else ""
-        return ".".join(map(str, self[:4])) + since
+        return f"{self.phase}.{self.rank}.{self.order}.{self.shard}{since}"
 
     def next_phase(self) -> "_Place":
-        """Return where the next stretch begins."""
+        """Return where the next phase begins."""
         return _Place(self.phase + 1, since=self.since, returned=self.returned)
 
-    def behind(self, shard: int) -> int:
-        """Return the number of the last change of a shard before the scan began."""
+    def last_change_before(self, shard: int) -> int:
+        """Return the number of the last change of a shard before the scan began; 0: not known."""
         numbers = self.since.split("-")
         return int(numbers[shard] or 0) if shard < len(numbers) else 0
 
 
-def _stretches(command: Scan) -> list[str]:
-    """Return of which stretches a scan is made: see lua/scan.lua."""
+def _phase_names(command: Scan) -> list[str]:
+    """Return what a scan reads in turn, in the words of lua/scan.lua."""
     if command.state is None and command.where is not None and command.where.group is not None:
         return ["group"]
-    parts: dict[bool | None, str] = {True: "due", False: "waiting"}  # of what is delayed
-    return [parts.get(phase.due, phase.state or "all") for phase in phases_of(command)]
+    delayed_words: dict[bool | None, str] = {True: "due", False: "waiting"}
+    return [delayed_words.get(phase.due, phase.state or "all") for phase in phases_of(command)]
 
 
 def check_cursor(command: Scan) -> _Place:
@@ -73,69 +76,104 @@ def check_cursor(command: Scan) -> _Place:
         return _Place()
     match = _CURSOR.fullmatch(command.cursor or "")
     if match is not None:
-        since, returned = match[5] or "", int(match[6] or 0)
-        place = _Place(int(match[1]), int(match[2]), match[3], int(match[4]), since, returned)
-        phases = _stretches(command)[place.phase : place.phase + 1]
-        sound = len(place.order) == ORDER or not (place.rank or place.order)
-        if phases and place.rank < 1 << 64 and (sound or phases[0] in ("all", "rest")):
-            return place
+        place = _Place(
+            phase=int(match["phase"]),
+            rank=int(match["rank"]),
+            order=match["order"],
+            shard=int(match["shard"]),
+            since=match["since"] or "",
+            returned=int(match["returned"] or 0),
+        )
+        names = _phase_names(command)
+        if place.phase < len(names) and place.rank < 1 << 64:  # HSCAN takes no larger cursor
+            is_at_beginning = not (place.rank or place.order)
+            has_one_order = len(place.order) == ORDER
+            if has_one_order or is_at_beginning or names[place.phase] in ("all", "rest"):
+                return place
     raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
+
+
+class _Entry(NamedTuple):
+    """A message that a shard has returned."""
+
+    place: _Place
+    message: Message
+    size: int
+    """Bytes of its id and record."""
+
+
+class _Entries(NamedTuple):
+    """What shards have returned behind a place."""
+
+    entries: list[_Entry]
+    """In order, as far as no shard can have others in between."""
+    behind: _Place | None
+    """Behind which place to go on; `None`: these shards have no more in this phase."""
+    place: _Place
+    """The place that was asked for, with the numbers of the last changes."""
 
 
 def scan(command: Scan, shards: int) -> Step:
     """Look at a page of messages."""
-    phases = _stretches(command)
+    names = _phase_names(command)
     place = check_cursor(command)
     messages: list[Message] = []
     room = command.max_bytes
-    while place.phase < len(phases):
-        phase = phases[place.phase]
-        if phase == "returned" and place.returned > MAX_RETURNED:
-            place = place.next_phase()
+    while place.phase < len(names):
+        name = names[place.phase]
+        if name == "returned" and place.returned > MAX_RETURNED:
+            place = place.next_phase()  # "rest" reads everything then
             continue
-        one_by_one = phase in _ONE_BY_ONE  # else all shards, in rank order
-        asked = [place.shard] if one_by_one else range(shards)
+        is_one_by_one = name in _ONE_BY_ONE  # else all shards, in rank order
+        asked = [place.shard] if is_one_by_one else range(shards)
         limit = command.limit - len(messages)
-        entries, behind, place = yield from _ask(command, place, asked, shards, limit, room)
-        for at, message, size in entries:
-            if messages and (size > room or len(messages) == command.limit):
+        entries, behind, place = yield from _ask(
+            command, place, asked, shards=shards, limit=limit, room=room
+        )
+        for entry in entries:
+            if messages and (entry.size > room or len(messages) == command.limit):
                 return [Page(messages, str(place))]
-            messages.append(message)
-            room -= size
-            place = at._replace(returned=place.returned + (phase == "returned"))
+            messages.append(entry.message)
+            room -= entry.size
+            returned = place.returned + 1 if name == "returned" else place.returned
+            place = entry.place._replace(returned=returned)
         if behind is not None:
             place = behind._replace(returned=place.returned)
-        elif one_by_one and place.shard + 1 < shards:
+        elif is_one_by_one and place.shard + 1 < shards:
             place = place._replace(rank=0, order="", shard=place.shard + 1)
         else:
             place = place.next_phase()
-        if place.phase < len(phases) and messages and (room <= 0 or limit <= len(entries)):
+        is_full = room <= 0 or limit <= len(entries)
+        if place.phase < len(names) and messages and is_full:
             return [Page(messages, str(place))]
     return [Page(messages, None)]
 
 
 def _ask(
-    command: Scan, place: _Place, asked: Sequence[int], shards: int, limit: int, room: int
+    command: Scan, place: _Place, asked: Sequence[int], *, shards: int, limit: int, room: int
 ) -> Round:
-    """Ask shards which messages follow a place.
+    """Ask shards which messages follow a place; return `_Entries`.
 
-    Returns:
-        Messages in their order, each with its place and size, as far as no shard can have others
-        in between; behind which place to go on, `None` if nothing is there; and the place, which
-        knows by then what the last changes were.
+    Args:
+        command: the scan.
+        place: behind which they are.
+        asked: the numbers of the shards to ask.
+        shards: of how many the queue is made.
+        limit: how many messages are wanted.
+        room: how many bytes they may have.
     """
-    phase, where = _stretches(command)[place.phase], command.where or Where()
-    if phase == "rest" and place.returned > MAX_RETURNED:
-        phase = "all"
-    of = len(asked)
-    most = min(limit if of == 1 else limit // of * 5 // 4 + 4, SLICE)
-    head = phase, where.after, where.before, where.group, most, max(room, 1)
+    name, where = _phase_names(command)[place.phase], command.where or Where()
+    if name == "rest" and place.returned > MAX_RETURNED:
+        name = "all"  # some returns may be remembered no more
+    # Mostly, a shard has not much more than its part of the first ones.
+    most = limit if len(asked) == 1 else limit // len(asked) * 5 // 4 + 4
+    rule = name, where.after, where.before, where.group, min(most, SLICE), max(room, 1)
     prefix = command.prefix or ""
     answers = yield [
         ScriptCall(
             "scan",
             command.queue,
-            (*head, *_mark(place, shard), prefix, place.behind(shard)),
+            (*rule, *_mark(place, shard), prefix, place.last_change_before(shard)),
             shard,
             shards,
         )
@@ -143,32 +181,39 @@ def _ask(
     ]
     pages = raised(answers)
     if goes_by_set(command) and not place.since:
-        place = place._replace(since="-".join(str(head[1]) for head, *_ in pages))
-    entries: list[tuple[_Place, Message, int]] = []
-    ends: list[_Place] = []
-    for shard, (head, *listed) in zip(asked, pages, strict=True):
-        now, _change, end, ranks = head
+        changes = [str(change) for (_now, change, *_), *_ in pages]
+        place = place._replace(since="-".join(changes))
+    entries: list[_Entry] = []
+    ends: list[_Place] = []  # of shards that have more
+    for shard, (head, ids, records, leases) in zip(asked, pages, strict=True):
+        now, _change, end, ranks_and_orders = head
         if end:
-            ends.append(place._replace(rank=int(end[0]), order=end[1], shard=shard))
-        for at, id, record, lease in zip(ranks, *listed, strict=True):
-            name, ready = id.decode(), phase == "ready"
-            message = as_message(command.queue, name, record, now, ready=ready, lease=lease)
-            rank, order = at.split()
+            end_rank, end_order = end
+            ends.append(place._replace(rank=int(end_rank), order=end_order, shard=shard))
+        for rank_and_order, id, record, lease in zip(
+            ranks_and_orders, ids, records, leases, strict=True
+        ):
+            message = as_message(
+                command.queue, id.decode(), record, now, ready=name == "ready", lease=lease
+            )
+            rank, order = rank_and_order.split()
             at_message = place._replace(rank=int(rank), order=order, shard=shard)
-            entries.append((at_message, message, len(record) + len(id)))
-    entries.sort(key=itemgetter(0))
+            entries.append(_Entry(at_message, message, len(record) + len(id)))
+    entries.sort(key=attrgetter("place"))
     behind = min(ends, default=None)
     if behind is not None:
-        entries = [entry for entry in entries if entry[0] <= behind]
-    return entries, behind, place
+        entries = [entry for entry in entries if entry.place <= behind]
+    return _Entries(entries, behind, place)
 
 
 def _mark(after: _Place, shard: int) -> tuple[str, str]:
     """Return behind which rank and order a shard goes on.
 
-    In shards behind that of the place, a message of the same rank and order is next.
+    Of equal rank and order, shards follow each other by number: a message that is equal to the
+    place comes behind it if its shard does.
     """
     order = after.order
     if order and shard > after.shard:
-        order = f"{int(order, 16) - 1:0{ORDER}x}"  # that of 0 begins with -, which is before digits
+        # That of order 0 begins with -, which is before all digits.
+        order = f"{int(order, 16) - 1:0{ORDER}x}"
     return str(after.rank), order

@@ -31,7 +31,7 @@ from bide.engines.redis.wire import PackedWords, pack_first
 from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
 
-FIRST = 2.0
+FIRST_WAIT = 2.0
 """Seconds for which a store is sought that has not answered yet: it may be starting."""
 
 SPARE = 150
@@ -60,14 +60,16 @@ class CallSender(Transport):
         self._library = load_library()
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
+        """For how many seconds the store keeps the reply to a call."""
         self._numbers = itertools.count(1)
+        """Of calls: an answer says which one it answers."""
         self.listens = False
         """Whether the caller receives what is published to its channel."""
         self.claims: list[tuple[ScriptCall, ServerCommand]] = []
         """Calls of claims whose replies no caller has got yet: the engine clears this."""
-        self._changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
-        """By queue and shard: the store's clock at its last answer, and the number of its last
-        change then."""
+        self._last_changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
+        """By queue and shard: the store's clock at its last answer, in Unix milliseconds, and the
+        number of its last change then."""
         self._on_lost = on_lost
 
     def open(self) -> None:
@@ -76,15 +78,15 @@ class CallSender(Transport):
         Raises:
             StoreError: the store cannot be reached, or is not what bide needs.
         """
-        self._limit = min(self._settings.reconnect, FIRST)
+        self._limit = min(self._settings.reconnect, FIRST_WAIT)
         slots = map(slot_of, copies(VERSION)) if self.clustered else [0]
-        self._since = dict.fromkeys(slots, time.monotonic())
+        self._waiting_since = dict.fromkeys(slots, time.monotonic())
         try:
             versions = self.each_copy("GET", VERSION)
             for version in versions:
                 check_layout(version, self._settings.shown)
             if None in versions:
-                with suppress(StoreError):  # who takes no changes may be read
+                with suppress(StoreError):  # a server that takes no changes may be read
                     self.each_copy("SET", VERSION, LAYOUT, "NX")
         except BaseException:
             self.nodes.close()
@@ -103,8 +105,9 @@ class CallSender(Transport):
         commands = [(name, each, *arguments) for each in keys]
         for hurried in (True, False) if self.clustered else (False,):
             answers = self.plain(commands, hurried=hurried)
-            if done := [answer for answer in answers if not isinstance(answer, StoreError)]:
-                return done
+            good_answers = [answer for answer in answers if not isinstance(answer, StoreError)]
+            if good_answers:
+                return good_answers
         raise answers[-1]
 
     def plain(self, commands: Sequence[Sequence[Any]], *, hurried: bool = False) -> list[Any]:
@@ -114,11 +117,11 @@ class CallSender(Transport):
             commands: the key is the second word of each.
             hurried: do not wait for a server that is away.
         """
-        slots = [slot_of(each[1]) if self.clustered else 0 for each in commands]
-        both = zip(slots, commands, strict=True)
-        return self.execute(
-            [ServerCommand(slot, tuple(each), False, hurried) for slot, each in both]
-        )
+        requests = []
+        for words in commands:
+            slot = slot_of(words[1]) if self.clustered else 0
+            requests.append(ServerCommand(slot, tuple(words), writes=False, hurried=hurried))
+        return self.execute(requests)
 
     def send(self, calls: Sequence[ScriptCall], now: int | None) -> list[Any]:
         """Send calls, and return what each answered, errors as values.
@@ -148,24 +151,28 @@ class CallSender(Transport):
         return self.result_of(request)
 
     def _note_changes(self, calls: Sequence[ScriptCall], answers: Sequence[Any]) -> None:
-        """Read from the numbers of changes whether the store has lost some."""
-        for place, call in enumerate(calls):
-            answer = answers[place]
+        """Read from the numbers of changes whether the store has lost some.
+
+        A number grows with each change of a shard. One that is smaller than before is of a server
+        that lacks changes: a replica that took over, or one that was restarted.
+        """
+        for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, StoreError):
                 continue
             head = answer[0] if type(answer[0]) is list else answer
-            latest = head[:2]
+            now, change = latest = head[:2]
             shard = call.queue, call.shard
-            last = self._changes.get(shard)
+            last = self._last_changes.get(shard)
             if last is None:
-                self._changes[shard] = latest
+                self._last_changes[shard] = latest
                 continue
-            if call.identity is not None and latest <= last:
+            last_now, last_change = last
+            if call.identity is not None and (now, change) <= (last_now, last_change):
                 continue  # perhaps the reply to a try that was long ago
-            self._changes.move_to_end(shard)
-            least = last[1] + (1 if call.script in CHANGING else 0)
-            if last[1] and latest[1] < least:
-                self._on_lost(call.queue, least - latest[1])
+            self._last_changes.move_to_end(shard)
+            least = last_change + (1 if call.script in CHANGING else 0)
+            if last_change and change < least:
+                self._on_lost(call.queue, least - change)
             last[:] = latest
 
     def _prepare(self, call: ScriptCall, place: int, now: int | None) -> ServerCommand:
@@ -178,23 +185,30 @@ class CallSender(Transport):
         if identity is None:
             slot, first = _first_words(script, queue, shard, self._lane, place)
         else:
+            # One server remembers a sender for all queues; in a cluster, each shard does.
             kept_in = shard if self.clustered else None
-            sender = identity.sender, identity.owner
-            slot, first = _first_words_identified(script, queue, shard, *sender, kept_in)
-            mark = f"{mark} {_words_of(call, identity)}"
+            slot, first = _first_words_identified(
+                script, queue, shard, identity.sender, identity.owner, kept_in
+            )
+            mark = f"{mark} {_identity_words(call, identity)}"
         lifetime = self._lifetime if writes else 0
         lane = self._lane if self.listens else ""
         values = packed_values((lifetime, call.shards, lane, now, *call.args))
-        hurried = call.shards > 1 and script in _HURRIED
-        words = mark, values, *call.rows
-        return ServerCommand(slot if self.clustered else 0, words, writes, hurried, first, label)
+        return ServerCommand(
+            slot=slot if self.clustered else 0,
+            words=(mark, values, *call.rows),
+            writes=writes,
+            hurried=call.shards > 1 and script in _HURRIED,
+            first=first,
+            label=label,
+        )
 
 
 @lru_cache(1024)
 def _first_words(
     script: str, queue: str, shard: int, lane: str, place: int
 ) -> tuple[int, PackedWords]:
-    """Return the slot of a call, and its words up to the mark."""
+    """Return the slot of a call, and its words in front of the mark."""
     return _call_of(script, queue, shard, [replay_key(queue, shard, lane, place)])
 
 
@@ -206,13 +220,16 @@ def _first_words_identified(
     return _call_of(script, queue, shard, sender_keys(sender, owner, queue, kept_in))
 
 
-def _call_of(script: str, queue: str, shard: int, kept: list[bytes]) -> tuple[int, PackedWords]:
-    keys = [*script_keys(queue, shard), *kept]
+def _call_of(
+    script: str, queue: str, shard: int, reply_keys: list[bytes]
+) -> tuple[int, PackedWords]:
+    """Return the same, with the keys under which the store keeps the reply."""
+    keys = [*script_keys(queue, shard), *reply_keys]
     words: tuple[Word, ...] = "FCALL", load_library().functions[script], str(len(keys)), *keys
     return slot_of(keys[0]), pack_first(words)
 
 
-def _words_of(call: ScriptCall, identity: Identity) -> str:
-    """Return what a script is told of the identity of its command."""
+def _identity_words(call: ScriptCall, identity: Identity) -> str:
+    """Return what a script is told of the identity of its command: see lua/_prelude.lua."""
     place = f"{identity.place}.{call.script}#{call.shard}.{call.turn}"
     return f"{identity.number} {identity.repeated:d} {place}"

@@ -19,11 +19,12 @@ SILENT = 10
 """After so many rounds in which no sentinel answers it is said once."""
 
 Address = tuple[str, int]
+"""The host and port of a server; of a Unix socket, its path and 0."""
 
 _log = logger("bide.redis")
 
 
-_WHOLE = (
+_NUMBERS = (
     "port",
     "num-other-sentinels",
     "quorum",
@@ -31,7 +32,7 @@ _WHOLE = (
     "down-after-milliseconds",
     "failover-timeout",
 )
-"""What sentinels tell in whole numbers, of what is of interest here."""
+"""The facts of a sentinel that are needed here as numbers."""
 
 
 class Sentinel:
@@ -46,6 +47,7 @@ class Sentinel:
         self.place = place
         self._client = client
         self._idle: list[Wire] = []
+        """Connections that no call uses."""
 
     def ask(self, *commands: tuple[str, ...]) -> list[Any]:
         """Return what the sentinel answers, on a connection that is this call's alone until then.
@@ -58,9 +60,9 @@ class Sentinel:
         packed = b"".join([pack(command) for command in commands])
         while True:
             try:
-                wire, used = self._idle.pop(), True
-            except IndexError:
-                wire, used = Wire(self._client()), False
+                wire, was_idle = self._idle.pop(), True
+            except IndexError:  # none is there, or another thread has taken the last one
+                wire, was_idle = Wire(self._client()), False
                 wire.connect()
             if wire.inherited:
                 wire.close()
@@ -68,7 +70,8 @@ class Sentinel:
             try:
                 answers = wire.exchange(packed, [b""] * len(commands))
             except ConnectionLost as lost:
-                if used and not isinstance(lost.__cause__, (raised.TimeoutError, TimeoutError)):
+                timed_out = isinstance(lost.__cause__, (raised.TimeoutError, TimeoutError))
+                if was_idle and not timed_out:
                     continue  # it was closed while it was idle
                 raise (lost.__cause__ or lost) from None
             self._idle.append(wire)
@@ -94,7 +97,9 @@ class Sentinels:
     members: list[Sentinel]
     """One that answers is enough."""
     _epoch: int = 0
-    _silent: int = 0
+    """The number of the last fail-over that a sentinel knew of."""
+    _silent_rounds: int = 0
+    """In how many rounds of `look` in a row no sentinel answered."""
 
     def master(self) -> Address:
         """Return the host and port of the master.
@@ -112,13 +117,14 @@ class Sentinels:
         Raises:
             StoreUnavailable: see `master`.
         """
-        newest, troubles = self._ask_all()
+        newest, errors = self._ask_all()
         for facts in newest:
             if not _is_down(facts):
                 return facts
-        if not newest and (refused := [each for each in troubles if not is_away(each)]):
-            raise refused[0]
-        reasons = "; ".join(str(each).removeprefix(f"{self.shown}: ") for each in troubles)
+        refusals = [error for error in errors if not is_away(error)]
+        if refusals and not newest:
+            raise refusals[0]
+        reasons = "; ".join(str(error).removeprefix(f"{self.shown}: ") for error in errors)
         raise StoreUnavailable(
             f"{self.shown}: no sentinel names a master that is up ({reasons or 'it is down'}); do "
             "the sentinels run, are their addresses right, is a fail-over under way, are there "
@@ -135,17 +141,17 @@ class Sentinels:
             sentinel.close()
 
     def look(self) -> frozenset[Address]:
-        """Return where the master is, as far as sentinels know."""
+        """Return where the master is, as far as sentinels know; several if they do not agree."""
         newest, _ = self._ask_all()
-        self._silent = 0 if newest else self._silent + 1
-        if self._silent == SILENT:
+        self._silent_rounds = 0 if newest else self._silent_rounds + 1
+        if self._silent_rounds == SILENT:
             _log.warning(
                 "%s: no sentinel answers, so that a fail-over to a master which is not asked yet "
                 "would go unnoticed",
                 self.shown,
             )
-        sound = [facts for facts in newest if not _is_down(facts)]
-        return frozenset(map(_address, sound or newest))
+        up = [facts for facts in newest if not _is_down(facts)]
+        return frozenset(map(_address, up or newest))
 
     def _ask_all(self) -> tuple[list[dict[str, Any]], list[StoreError]]:
         """Ask all of them, because one that is cut off with an old master believes in it.
@@ -154,7 +160,7 @@ class Sentinels:
             The answers of those that know of the last fail-over, and why others gave none.
         """
         answers: list[dict[str, Any]] = []
-        troubles: list[StoreError] = []
+        errors: list[StoreError] = []
         for sentinel in self.members:
             try:
                 answers.append(self._ask(sentinel))
@@ -162,36 +168,42 @@ class Sentinels:
                 if not is_of_network(error):
                     raise origin(error) from None
                 shown = f"{self.shown}: {sentinel.place}"
-                trouble = no_connection(error, shown, "this sentinel")
-                trouble.__cause__ = error
-                troubles.append(trouble)
+                store_error = no_connection(error, shown, "this sentinel")
+                store_error.__cause__ = error
+                errors.append(store_error)
         epoch = max([facts["config-epoch"] for facts in answers], default=0)
         if epoch < self._epoch and len(answers) < len(self.members):
-            return [], troubles  # the others do not know of the last fail-over
+            return [], errors  # the others do not know of the last fail-over
         self._epoch = epoch  # if all agree on a lower one, they were set up again
-        return [facts for facts in answers if facts["config-epoch"] == epoch], troubles
+        return [facts for facts in answers if facts["config-epoch"] == epoch], errors
 
     def _ask(self, sentinel: Sentinel) -> dict[str, Any]:
-        """Return what a sentinel says of the group."""
-        state, named = sentinel.ask(
+        """Return what a sentinel says of the group.
+
+        Raises:
+            Exception: see `Sentinel.ask`.
+        """
+        words_of_master, master_address = sentinel.ask(
             ("SENTINEL", "MASTER", self.name),
             ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name),
         )
-        words = [word.decode(errors="replace") for word in state]
+        words = [word.decode(errors="replace") for word in words_of_master]
         facts: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
-        facts |= {name: int(facts[name]) for name in _WHOLE}
-        # The one that leads a failover says there where the old master is, until all others follow
-        # the new one.
-        if named is not None:  # it has forgotten it
-            host, port = named[0].decode(errors="replace"), int(named[1])
+        facts |= {name: int(facts[name]) for name in _NUMBERS}
+        # The facts of the sentinel that leads a fail-over are those of the old master, until all
+        # replicas follow the new one; its second answer names the new one.
+        if master_address is not None:  # else the sentinel has forgotten the group meanwhile
+            host, port = master_address[0].decode(errors="replace"), int(master_address[1])
             if (host, port) != _address(facts):
                 facts |= {"ip": host, "port": port, "flags": "master"}
         return facts
 
 
 def _address(facts: Mapping[str, Any]) -> Address:
+    """Return where the master is by what a sentinel says."""
     return facts["ip"], facts["port"]
 
 
 def _is_down(facts: Mapping[str, Any]) -> bool:
+    """Tell whether a sentinel, or enough of them, believe that the master is down."""
     return not {"s_down", "o_down"}.isdisjoint(facts["flags"].split(","))

@@ -13,6 +13,9 @@ from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
+"""What redis-py calls them."""
+
+REDIS_PORT, SENTINEL_PORT = 6379, 26379
 _TLS_OPTIONS = ("ca", "cert", "cert_key", "verify")
 _SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
 _OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db")
@@ -24,7 +27,9 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     shown: str
     """The URL without its password."""
     kind: type[Connection | UnixDomainSocketConnection]
+    """The class of redis-py that connects."""
     arguments: dict[str, Any]
+    """What it is made with, but for the address where that may change."""
     timeout: float
     """Seconds: how long the server may be silent."""
     reconnect: float
@@ -39,14 +44,16 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """Where the server is that the URL names; of a socket, its path."""
+        """Where the server is that the URL names; of a Unix socket, its path and 0."""
         arguments = self.arguments
         return arguments.get("path") or arguments["host"], arguments.get("port", 0)
 
     def arguments_at(self, address: Address) -> dict[str, Any]:
         """Return how to connect to an address, in the words of redis-py."""
-        at = {} if "path" in self.arguments else {"host": address[0], "port": address[1]}
-        return self.arguments | at
+        if "path" in self.arguments:
+            return self.arguments
+        host, port = address
+        return self.arguments | {"host": host, "port": port}
 
     def shown_at(self, address: Address) -> str:
         """Return the URL without its password, and in a cluster which node is meant."""
@@ -54,13 +61,14 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def hurried(self, seconds: float) -> "RedisSettings":
         """Return how to connect to a server that must not keep callers waiting."""
-        soon = dict.fromkeys(_TIMEOUTS, min(self.timeout, seconds))
-        return msgspec.structs.replace(self, arguments=self.arguments | soon)
+        timeouts = dict.fromkeys(_TIMEOUTS, min(self.timeout, seconds))
+        return msgspec.structs.replace(self, arguments=self.arguments | timeouts)
 
 
 def shown_address(address: Address) -> str:
     """Return an address as errors and logs show it."""
-    return f"{address[0]}:{address[1]}" if address[1] else address[0]
+    host, port = address
+    return f"{host}:{port}" if port else host
 
 
 def read_url(parts: SplitResult) -> RedisSettings:
@@ -69,13 +77,18 @@ def read_url(parts: SplitResult) -> RedisSettings:
     Raises:
         InvalidArgument: it is of another form.
     """
-    shown, form = _shown(parts), parts.scheme.rpartition("+")[2]
+    shown = _shown(parts)
+    form = parts.scheme.rpartition("+")[2]  # cluster, sentinel, unix, or the scheme itself
     encrypted = parts.scheme.startswith("rediss")
-    allowed = _OPTIONS + encrypted * _TLS_OPTIONS + (form == "sentinel") * _SENTINEL_OPTIONS
+    allowed = [*_OPTIONS]
+    if encrypted:
+        allowed += _TLS_OPTIONS
+    if form == "sentinel":
+        allowed += _SENTINEL_OPTIONS
     chosen = options(parts, *allowed)
     timeout = _seconds(chosen, "timeout", "5s")
-    usual: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
-    arguments = usual | dict.fromkeys(_TIMEOUTS, timeout)
+    basic: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
+    arguments = basic | dict.fromkeys(_TIMEOUTS, timeout)
     login = {"username": parts.username, "password": parts.password}
     arguments |= {name: unquote(secret) for name, secret in login.items() if secret}
     kind: type[Any] = SSLConnection if encrypted else Connection
@@ -89,26 +102,26 @@ def read_url(parts: SplitResult) -> RedisSettings:
         kind, db = UnixDomainSocketConnection, ""
         arguments["path"] = unquote(parts.path)
     elif form == "cluster":
-        cluster = tuple(_hosts(parts, 6379, "some nodes as {}://host:6379,host:6379"))
+        cluster = tuple(_hosts(parts, REDIS_PORT, "some nodes as {}://host:6379,host:6379"))
         if (chosen.get("db") or db or "0") != "0":
             raise InvalidArgument("a cluster has one database only, so the URL names none")
     elif form == "sentinel":
-        usual |= dict.fromkeys(_TIMEOUTS, min(timeout, PATIENCE))
-        sentinels, db = _sentinels(parts, shown, chosen, usual)
+        sentinel_arguments = basic | dict.fromkeys(_TIMEOUTS, min(timeout, PATIENCE))
+        sentinels, db = _sentinels(parts, shown, chosen, sentinel_arguments)
     elif "/" in db or db.endswith(".sock"):
         raise InvalidArgument(f"db={db!r} must be a number; for a socket write unix://{parts.path}")
     else:
-        if not parts.hostname:
+        if not parts.hostname:  # redis:///0
             parts = parts._replace(netloc=f"localhost{parts.netloc.rpartition('@')[2]}")
-        (host, port), *others = _hosts(parts, 6379, "{}://host:6379")
+        (host, port), *others = _hosts(parts, REDIS_PORT, "{}://host:6379")
         if others:
             raise InvalidArgument(
                 f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// or +sentinel://"
             )
         arguments |= {"host": host, "port": port}
-    number = _count(chosen.get("db") or db or "0", "db")
+    db_number = _count(chosen.get("db") or db or "0", "db")
     # As text: an interrupt while hiredis takes the text of a number would end the process.
-    arguments["db"] = str(number) if number else None
+    arguments["db"] = str(db_number) if db_number else None
     shards = _count(chosen.get("shards", "8" if form == "cluster" else "1"), "shards")
     if not 0 < shards <= SHARDS:
         raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
@@ -134,9 +147,19 @@ def _shown(parts: SplitResult) -> str:
 
 
 def _sentinels(
-    parts: SplitResult, shown: str, chosen: dict[str, str], usual: dict[str, Any]
+    parts: SplitResult, shown: str, chosen: dict[str, str], basic: dict[str, Any]
 ) -> tuple[Sentinels, str]:
-    """Return the sentinels of a URL, and the database that its path names."""
+    """Return the sentinels of a URL, and the database that its path names; empty: it names none.
+
+    Args:
+        parts: the URL.
+        shown: the URL without its password.
+        chosen: its options.
+        basic: arguments of redis-py for each connection to a sentinel.
+
+    Raises:
+        InvalidArgument: the URL is of another form.
+    """
     name, _, db = parts.path.strip("/").partition("/")
     if not name or "/" in db:
         raise InvalidArgument(
@@ -144,42 +167,43 @@ def _sentinels(
             f"{parts.scheme}://host:26379,host:26379/master-name, or .../master-name/db"
         )
     encrypted = parts.scheme.startswith("rediss")
-    asked = chosen.get("sentinel_tls", "yes" if encrypted else "no")
-    if asked not in ("yes", "no") or (asked == "yes" and not encrypted):
+    tls = chosen.get("sentinel_tls", "yes" if encrypted else "no")
+    if tls not in ("yes", "no") or (tls == "yes" and not encrypted):
         raise InvalidArgument(
-            f"sentinel_tls={asked!r} must be yes or no, and yes is for rediss+sentinel://"
+            f"sentinel_tls={tls!r} must be yes or no, and yes is for rediss+sentinel://"
         )
-    kind = SSLConnection if asked == "yes" else Connection
+    kind = SSLConnection if tls == "yes" else Connection
     arguments = {
-        **usual,
-        **(_tls(chosen) if asked == "yes" else {}),
+        **basic,
+        **(_tls(chosen) if tls == "yes" else {}),
         "username": chosen.get("sentinel_user"),
         "password": chosen.get("sentinel_password"),
     }
     form = "the sentinels as {}://host:26379,host:26379/master-name"
     members = [
         Sentinel(f"{host}:{port}", partial(kind, host=host, port=port, **arguments))
-        for host, port in _hosts(parts, 26379, form)
+        for host, port in _hosts(parts, SENTINEL_PORT, form)
     ]
     return Sentinels(shown, unquote(name), members), db
 
 
-def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:
+def _hosts(parts: SplitResult, default_port: int, form: str) -> list[Address]:
     """Return the hosts and ports of a URL, which are separated by commas.
 
     Args:
         parts: the URL.
-        usual: the port where none is said.
+        default_port: the port where none is said.
         form: how to write the URL, `{}` for the scheme, for the error.
 
     Raises:
         InvalidArgument: one of them is none.
     """
     addresses = []
-    for text in parts.netloc.rpartition("@")[2].split(","):
+    behind_login = parts.netloc.rpartition("@")[2]
+    for text in behind_login.split(","):
         host, colon, port = text.rpartition(":")
-        if not colon or port.endswith("]"):
-            host, port = text, str(usual)
+        if not colon or port.endswith("]"):  # the colon is one of an IPv6 address: [::1]
+            host, port = text, str(default_port)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not (port.isdecimal() and 0 < int(port) < 65536):
             raise InvalidArgument(
@@ -191,6 +215,11 @@ def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:
 
 
 def _tls(chosen: dict[str, str]) -> dict[str, Any]:
+    """Return how to encrypt, in the words of redis-py.
+
+    Raises:
+        InvalidArgument: `verify` is not known.
+    """
     verify = chosen.get("verify", "full")
     if verify not in ("full", "ca", "none"):
         raise InvalidArgument(f"verify={verify!r} must be full, ca or none")
@@ -204,13 +233,23 @@ def _tls(chosen: dict[str, str]) -> dict[str, Any]:
 
 
 def _count(text: str, name: str) -> int:
+    """Return the number that an option says.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
     if not text.isdecimal():
         raise InvalidArgument(f"{name}={text!r} must be a number")
     return int(text)
 
 
-def _seconds(chosen: dict[str, str], name: str, usual: str) -> float:
-    length = seconds(chosen.get(name, usual), name)
+def _seconds(chosen: dict[str, str], name: str, default: str) -> float:
+    """Return the seconds that an option says, or its default.
+
+    Raises:
+        InvalidArgument: it says no time, or none that is longer than nothing.
+    """
+    length = seconds(chosen.get(name, default), name)
     if length <= 0:
         raise InvalidArgument(f"?{name} must be longer than nothing, such as 5s")
     return length

@@ -20,7 +20,8 @@ BACK_MS = 300
 """Milliseconds, at most, in which replicas that were missing have to show that they are back."""
 
 _MOVING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "NOFUNCTION")
-"""Kinds of refusals after which a call is sent again: the slot, or the library, is on its way."""
+"""First words of refusals after which a call is sent again: its slot, or the library, is on its
+way."""
 
 _log = logger("bide.redis")
 
@@ -33,6 +34,7 @@ class ServerCommand(msgspec.Struct, eq=False):
     words: tuple[Any, ...]
     """All, or those behind `first`: the mark of the script's call, and so on."""
     writes: bool
+    """It may change something."""
     hurried: bool
     """It does not wait for a server that is away."""
     first: PackedWords | None = None
@@ -40,10 +42,13 @@ class ServerCommand(msgspec.Struct, eq=False):
     label: bytes = b""
     """With what the answer begins; empty for a command of the server's own."""
     answer: Any = None
+    """The last one, or the error instead of it."""
     again: bool = False
     """It may have arrived before."""
     done: bool = False
+    """It is not sent again: it was answered, or is given up."""
     tries: int = 0
+    """How often it was not done after it was sent, or could not be sent."""
 
     def packed(self) -> bytes:
         """Return the command as it goes to the server; a second try says so before its mark."""
@@ -64,9 +69,10 @@ class Transport:
         self._settings = settings
         self.nodes = Nodes(settings)
         self.clustered = settings.cluster is not None
-        self._short: set[Address] = set()
-        self._since: dict[int, float] = {}
-        """By slot, since when callers wait for its server."""
+        self._short_of_replicas: set[Address] = set()
+        """Servers of which too few replicas have confirmed the last changes."""
+        self._waiting_since: dict[int, float] = {}
+        """By slot, the time of the monotonic clock since when callers wait for its server."""
         self._limit = settings.reconnect
         """For how many seconds they wait."""
 
@@ -82,9 +88,10 @@ class Transport:
         remaining = requests
         while remaining:
             self._attempt(remaining)
-            if remaining := _left(remaining):
+            remaining = _not_done(remaining)
+            if remaining:
                 self._wait(remaining)
-                remaining = _left(requests)
+                remaining = _not_done(requests)
         return [self.result_of(request) for request in requests]
 
     def result_of(self, request: ServerCommand) -> Any:
@@ -93,12 +100,17 @@ class Transport:
         return self._error_of(request) if isinstance(answer, Exception) else answer
 
     def _wait(self, requests: Sequence[ServerCommand]) -> None:
-        """Wait a little, unless other servers have the slots now; give up what is hopeless."""
-        now, moved = time.monotonic(), self.nodes.refresh()
+        """Wait a little, unless other servers have the slots now; give up what is hopeless.
+
+        Each command is sent at least twice: perhaps only its connection was lost.
+        """
+        now = time.monotonic()  # before the servers are asked, which may take a while
+        moved = self.nodes.refresh()
         for request in requests:
             request.tries += 1
-            late = request.hurried or now > self._since.setdefault(request.slot, now) + self._limit
-            request.done = late and not moved and request.tries > 1
+            since = self._waiting_since.setdefault(request.slot, now)
+            is_late = request.hurried or now > since + self._limit
+            request.done = is_late and not moved and request.tries > 1
         if not moved and any(not request.done for request in requests):
             time.sleep(min(0.005 * requests[0].tries, 0.2))
 
@@ -107,7 +119,8 @@ class Transport:
         groups: dict[Address, list[ServerCommand]] = {}
         try:
             for request in requests:
-                if (address := self.nodes.owner(request.slot)) is not None:
+                address = self.nodes.owner(request.slot)
+                if address is not None:
                     groups.setdefault(address, []).append(request)
                 else:
                     text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
@@ -117,9 +130,9 @@ class Transport:
             self._fail(requests, error)
             return
         # What is asked about servers is asked first: nothing else is sent while answers are due.
-        reached = [self._connect(address, group) for address, group in groups.items()]
+        connected = [self._connect(address, group) for address, group in groups.items()]
         exchanges = []
-        for each in reached:
+        for each in connected:
             if each is None:
                 continue
             connection, due = each
@@ -130,21 +143,23 @@ class Transport:
                 self._lose(connection, due, lost)
             else:
                 exchanges.append((connection, exchange, due))
+        # All servers work by now; their answers are read one after another.
         for connection, exchange, due in exchanges:
             try:
                 self._take(connection, due, exchange.answers())
             except ConnectionLost as lost:
                 self._lose(connection, due, lost)
         for connection, _, due in exchanges:
-            if due[-1].words[0] == "WAIT" and not isinstance(due[-1].answer, StoreError):
+            waits_for_replicas = due[-1].words[0] == "WAIT"
+            if waits_for_replicas and not isinstance(due[-1].answer, StoreError):
                 self._confirm(connection.address, due)
 
     def _connect(
         self, address: Address, group: list[ServerCommand]
     ) -> tuple[RedisConnection, list[ServerCommand]] | None:
-        """Return the connection to a server, and which commands go there now, if any.
+        """Return the connection to a server, and which commands go there now; `None`: none do.
 
-        The last one is WAIT, if anything has to reach replicas.
+        The last command is WAIT, if changes have to reach replicas.
         """
         try:
             connection = self.nodes.connection(address)
@@ -152,18 +167,22 @@ class Transport:
             self._fail(group, error)
             return None
         due = group
-        writes = address in self._short and any(request.writes for request in group)
-        if writes and (missing := self._missing(connection)):
-            for request in group:
-                if request.writes and not request.again:
-                    request.answer, request.done = missing, True
-            if not (due := [request for request in group if not request.done]):
-                return None
+        is_short = address in self._short_of_replicas
+        if is_short and any(request.writes for request in group):
+            missing = self._missing_replicas(connection)
+            if missing is not None:
+                for request in group:
+                    if request.writes and not request.again:  # one that may have arrived asks on
+                        request.answer, request.done = missing, True
+                due = [request for request in group if not request.done]
+                if not due:
+                    return None
         wanted = self._settings.wait_replicas
         if wanted > 0 and any(request.writes for request in due):
-            timeout = self._settings.timeout * 1000
-            longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            wait = "WAIT", wanted, max(1, int(longest))
+            timeout_ms = self._settings.timeout * 1000
+            # Shorter than the timeout: else the server would seem to be silent.
+            longest_ms = timeout_ms - max(150, timeout_ms / 10)
+            wait = "WAIT", wanted, max(1, int(longest_ms))
             due = [*due, ServerCommand(group[0].slot, wait, writes=False, hurried=False)]
         return connection, due
 
@@ -175,29 +194,41 @@ class Transport:
         A slot that is moving (ASK) is asked for until it has moved: before that, the new server
         has no script executed, since never all keys of a script exist.
         """
-        for place, request in enumerate(due):
-            request.answer = answer = answers[place]
-            if not isinstance(answer, Refusal):
-                request.done = True
-                self._since.pop(request.slot, None)
-                continue
-            if answer.word == "NOFUNCTION":
-                self.nodes.lose(connection.address)  # the next connection loads the library
-                request.answer = answer = connection.refusal or answer
-            word, text = answer.word, str(answer)
-            _log.debug("slot %d: %s", request.slot, text)
-            if word == "MOVED" and self.clustered:
-                host, _, port = text.split(" ")[2].rpartition(":")
-                self.nodes.owners[request.slot] = (host or connection.address[0], int(port))
-            elif word == "READONLY":  # it was the master, or another one is it now
-                self.nodes.lose(connection.address)
-            elif word not in _MOVING and not passes(answer):
-                request.done = True
-                # A script would report its first run.
-                request.again = request.again and not has_run(answer)
-                self._since.pop(request.slot, None)
-                if "The user executing the script" in text:  # a function ended halfway: the next
-                    self.nodes.lose(connection.address)  # connection sees which rights are missing
+        for request, answer in zip(due, answers, strict=True):
+            request.answer = answer
+            if isinstance(answer, Refusal):
+                self._take_refusal(connection, request, answer)
+            else:
+                self._end(request)
+
+    def _take_refusal(
+        self, connection: RedisConnection, request: ServerCommand, refusal: Refusal
+    ) -> None:
+        """Take in that a server refuses a command, which is sent again if that may help."""
+        if refusal.word == "NOFUNCTION":
+            self.nodes.lose(connection.address)  # the next connection loads the library
+            # Why this one did not, if the server has said it.
+            request.answer = refusal = connection.refusal or refusal
+        text = str(refusal)
+        _log.debug("slot %d: %s", request.slot, text)
+        if refusal.word == "MOVED" and self.clustered:
+            _moved, _slot, address = text.split(" ")
+            host, _, port = address.rpartition(":")
+            # A node that does not know its own name is where it was asked.
+            self.nodes.owners[request.slot] = (host or connection.address[0], int(port))
+        elif refusal.word == "READONLY":  # it was the master, or another one is it now
+            self.nodes.lose(connection.address)
+        elif refusal.word not in _MOVING and not passes(refusal):
+            self._end(request)
+            # A script would report its first run.
+            request.again = request.again and not has_run(refusal)
+            if "The user executing the script" in text:  # a function ended halfway: the next
+                self.nodes.lose(connection.address)  # connection sees which rights are missing
+
+    def _end(self, request: ServerCommand) -> None:
+        """Note that a command was answered, so that its server is there."""
+        request.done = True
+        self._waiting_since.pop(request.slot, None)
 
     def _lose(
         self, connection: RedisConnection, due: Iterable[ServerCommand], lost: ConnectionLost
@@ -216,29 +247,34 @@ class Transport:
         """Note that there is no connection to a server."""
         for request in group:
             request.answer, request.done = error, not is_away(error)
-            request.tries += 1  # else it is sent once more: perhaps only the connection was lost
-        if isinstance(error.__cause__, BusyLoadingError):  # it is there
+            request.tries += 1  # so that `_wait` may give it up at once
+        if isinstance(error.__cause__, BusyLoadingError):  # the server is there, and starting
             self._limit = self._settings.reconnect
 
     def _error_of(self, request: ServerCommand) -> StoreError:
         """Return the error of a command that was not executed, or perhaps not."""
-        answer: StoreError = request.answer
+        error: StoreError = request.answer
         if isinstance(request.answer, Refusal):
-            answer = translate(request.answer, self._settings.shown)
-            answer.__cause__ = request.answer
-        if request.again and request.writes and not isinstance(answer, OutcomeUnknown):
-            cause = answer
-            answer = OutcomeUnknown(
+            error = translate(request.answer, self._settings.shown)
+            error.__cause__ = request.answer
+        if request.again and request.writes and not isinstance(error, OutcomeUnknown):
+            cause = error
+            error = OutcomeUnknown(
                 f"{self._settings.shown}: the connection was lost after the command was sent, and "
                 f"it may have been carried out or not ({cause})"
             )
-            answer.__cause__ = cause
-        return answer
+            error.__cause__ = cause
+        return error
 
     # Replicas.
 
     def _confirm(self, address: Address, due: Sequence[ServerCommand]) -> None:
-        """Check that enough replicas have the changes."""
+        """Check that enough replicas have the changes.
+
+        Args:
+            address: of the server.
+            due: the commands that it got, the last one of which is WAIT.
+        """
         wanted, reached = self._settings.wait_replicas, due[-1].answer
         if isinstance(reached, int) and reached >= wanted:
             return
@@ -249,7 +285,7 @@ class Transport:
         ]
         self.nodes.refresh()
         # One that became a replica no longer waits for its own: another one is the master.
-        demoted = str(reached).startswith("UNBLOCKED") or self.nodes.doubtful
+        is_demoted = str(reached).startswith("UNBLOCKED") or self.nodes.doubtful
         count = reached if isinstance(reached, int) else f"0 ({reached})"
         for request in changed:
             request.answer = OutcomeUnknown(
@@ -258,21 +294,25 @@ class Transport:
                 f"({shown_address(address)}); a fail-over now may lose it"
             )
             # Perhaps another server has taken its place meanwhile.
-            if demoted or self.nodes.owners[request.slot] != address:
+            if is_demoted or self.nodes.owners[request.slot] != address:
                 request.done, request.again = False, True
             else:
-                self._short.add(address)
+                self._short_of_replicas.add(address)
 
-    def _missing(self, connection: RedisConnection) -> StoreError | None:
-        """Return what to say if replicas that were missing are not back; nothing is done then."""
+    def _missing_replicas(self, connection: RedisConnection) -> StoreError | None:
+        """Return the error of changes that are not made, since replicas are missing still.
+
+        `None`: they are back, or the changes themselves find out what is wrong.
+        """
         wanted, address = self._settings.wait_replicas, connection.address
-        longest = int(min(BACK_MS, self._settings.timeout * 500))  # else the server seems silent
-        try:  # they are to have all that the server had when it was asked last on this connection
-            reached = connection.ask("WAIT", wanted, longest)
+        # Half the timeout at most: else the server would seem to be silent.
+        longest_ms = int(min(BACK_MS, self._settings.timeout * 1000 / 2))
+        try:  # replicas are to have all that the server had at its last change on this connection
+            reached = connection.ask("WAIT", wanted, longest_ms)
         except ConnectionLost:
             return None  # the calls themselves find out
         if not isinstance(reached, int) or reached >= wanted:
-            self._short.discard(address)
+            self._short_of_replicas.discard(address)
             return None
         if self.nodes.refresh():  # another server is the master: the calls find out
             return None
@@ -283,14 +323,14 @@ class Transport:
         )
 
 
-def _left(requests: Sequence[ServerCommand]) -> list[ServerCommand]:
-    """Return commands that are not done; give up refused ones that others have overtaken."""
-    for request in requests:
-        if not request.done:
-            break
-    else:
+def _not_done(requests: Sequence[ServerCommand]) -> list[ServerCommand]:
+    """Return the commands that are not done; give up refused ones that later ones have overtaken.
+
+    Commands of a slot are executed in their order: what has missed its turn is not sent again.
+    """
+    if all(request.done for request in requests):
         return []
-    overtaken: set[int] = set()
+    overtaken: set[int] = set()  # slots of which a later command is done
     for request in reversed(requests):
         request.done = request.done or (request.slot in overtaken and passes(request.answer))
         if request.done:

@@ -18,7 +18,10 @@ from bide.engines.redis.faults import Refusal, is_of_network
 from bide.engines.redis.layout import Arg, Word
 
 _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
-"""What ends a connection; the third: what came was not said by Redis."""
+"""Errors that end a connection; `InvalidResponse`: what came is no answer of Redis."""
+
+READ_BYTES = 64 * 1024
+"""How many bytes are read at once, at most."""
 
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -30,8 +33,8 @@ class ConnectionLost(Exception):
 class PackedWords(NamedTuple):
     """The first words of a command as they go to the server: many calls have the same."""
 
-    words: int
-    """How many they are."""
+    length: int
+    """How many words they are."""
     packed: bytes
 
 
@@ -49,13 +52,14 @@ def pack_first(words: tuple[Word, ...]) -> PackedWords:
 
 def pack_behind(first: PackedWords, words: tuple[Word, ...]) -> bytes:
     """Return a command as it goes to the server, of its first words and the others."""
-    return b"*%d\r\n%b%b" % (first.words + len(words), first.packed, _pack(words))
+    return b"*%d\r\n%b%b" % (first.length + len(words), first.packed, _pack(words))
 
 
 def _pack(words: tuple[Word, ...]) -> bytes:
-    """Return words as they go to the server, without their number."""
+    """Return words as they go to the server, without the line in front that says their number."""
     packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
-    return packed.partition(b"\n")[2]
+    _number, _, packed_words = packed.partition(b"\n")
+    return packed_words
 
 
 class Wire:
@@ -71,6 +75,7 @@ class Wire:
         self._owner: WireExchange | None = None
         """What has been sent and is not answered yet."""
         self.open = True
+        """Whether it was not closed."""
         self.socket: Any = None
 
     def connect(self) -> None:
@@ -174,7 +179,8 @@ class Wire:
                 raise ConnectionLost(str(error)) from error
 
     def _read(self) -> None:
-        data = self.socket.recv(65536)
+        """Read what has come; wait until something has."""
+        data = self.socket.recv(READ_BYTES)
         if not data:
             raise raised.ConnectionError("Connection closed by server.")
         self._reader.feed(data)
@@ -203,32 +209,37 @@ class WireExchange:
         with wire:
             if wire._owner is not self or not wire.open:
                 raise raised.ConnectionError("the connection was closed")
-            answers = [_read(wire._next(), label) for label in self._labels]
+            answers = [_checked(wire._next(), label) for label in self._labels]
             wire._owner = None
         return answers
 
 
-def _read(answer: Any, label: bytes) -> Any:
-    """Return an answer, that of a function decoded.
+def _checked(answer: Any, label: bytes) -> Any:
+    """Return an answer, a refusal as a value; that of a function is decoded.
+
+    Args:
+        answer: as it was read.
+        label: with what the answer of a function begins; empty for a command of the server's own.
 
     Raises:
         RedisError: the server is loading its data, or it answers another command.
     """
-    kind = type(answer)
-    if kind is Refusal:
+    if isinstance(answer, Refusal):
         if answer.word == "LOADING":
             raise raised.BusyLoadingError(str(answer))
         return answer
     if not label:
         return answer
-    head = answer[0] if kind is list and answer else answer
+    # A function answers with one packed value, or with a list whose first element is one.
+    brings_records = type(answer) is list and bool(answer)
+    head = answer[0] if brings_records else answer
     if type(head) is not bytes or not head.startswith(label):
         raise raised.InvalidResponse("the server answered another command than the last one")
     try:
         decoded = _decode(head[len(label) :])
     except msgspec.MsgspecError as error:
         raise raised.InvalidResponse(f"the answer cannot be read: {error}") from error
-    if kind is not list:
+    if not brings_records:
         return decoded
     answer[0] = decoded
     return answer

@@ -164,7 +164,7 @@ def test_a_store_that_a_newer_bide_has_taken_meanwhile(open_engine: Open, start:
 def test_a_server_that_loads_its_data_is_waited_for_by_who_opens_a_store(
     open_engine: Open, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "FIRST", 0.0)  # who does not answer is given up at once
+    monkeypatch.setattr(sender, "FIRST_WAIT", 0.0)  # who does not answer is given up at once
     proxy = Proxy(start().path)
     loading = [b"-LOADING Redis is loading the dataset in memory\r\n"] * 5
     proxy.rewrite = lambda data: loading.pop() if loading else data
@@ -178,7 +178,7 @@ def test_a_server_that_loads_its_data_is_waited_for_by_who_opens_a_store(
 def test_a_server_that_starts_and_then_loads_its_data_is_waited_for(
     open_engine: Open, start: Start, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "FIRST", 0.4)
+    monkeypatch.setattr(sender, "FIRST_WAIT", 0.4)
     path, begin = start().path, time.monotonic()
     first = Proxy(path)
     first.close()  # nobody listens on its port
