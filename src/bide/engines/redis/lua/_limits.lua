@@ -16,8 +16,17 @@
 -- next; served "tag last" of the queue: of the head that was served last, and when; lining: up to where
 -- messages have been lined up that were there before the limits; unsettled: a change has begun. A server
 -- that dies within one leaves `unsettled`, and a claim lines up everything again.
-local limit, rate, group_limit, group_rate
-local tag, last, lining
+--
+-- `g` is a group at hand: name; tag; last, when its last message counts as served, in microseconds; entry, the one
+-- that it has in HEADS, without the name; text, what TAGS says of it, nil if nothing. Of a group whose head competes
+-- in a claim, see `first_heads`, also
+--   key  its entry in HEADS;  runs  how many of its messages are leased
+--   line, at, step, ends  some entries of its line, which of these is the first, how many to read at once, and
+--     whether there are none behind these
+--   found  true: its key is that of HEADS, and it has not been looked at yet
+local limit, rate, group_limit, group_rate  -- 0: none
+local tag, last  -- of the head that was served last; when, in microseconds
+local lining     -- as in META, or false
 local unsettled  -- whether a change before this call was cut off
 local touched    -- groups whose line or leases have changed in this call: a set
 local line_at, limits_now, write_served, stand, settle, settle_all, is_full, running
@@ -28,31 +37,37 @@ local groups_of, line_up, line_up_step, begin_lines, touch
 do
 local STEP = BULK  -- how many are lined up at once
 local KEY = 1 + 2 + 14 + 14 + ORDER  -- how long an `h` is before the group
-local now_us
+local now_us  -- microseconds
 local marked  -- whether this call has said in META that its change has begun
 
+-- Returns the entry of a ready message in LINES.
 function line_at(group, rank, member)
   return concat({'w', group, '\1', format('%014x', rank), member})
 end
 
 local function line_of(r) return line_at(r.group, ready_rank(r.due, r.priority), r.member) end
 
+-- Returns the entry of a leased message in LINES.
 local function run_of(r) return concat({'r', r.group, '\1', r.member}) end
 
+-- Returns the numbers in a text, each as a value.
 local function numbers(text)
   local values = {}
   for number in string.gmatch(text, '%-?%d+') do values[#values + 1] = tonumber(number) end
   return unpack(values)
 end
 
+-- Reads from META what limits depend on.
 function read_limits()
-  local fields = call('HMGET', META, 'limits', 'served', 'lining', 'unsettled', 'service')
-  limit, rate, group_limit, group_rate = numbers(fields[1] or '0 0 0 0')
-  tag, last = numbers(fields[2] or '0 ' .. (match(fields[5] or '', ' (%d+)') or '0'))
-  lining, unsettled, touched, marked = fields[3], fields[4] ~= false, {}, false
+  local limits, served, lining_, unsettled_, service =
+    unpack(call('HMGET', META, 'limits', 'served', 'lining', 'unsettled', 'service'))
+  limit, rate, group_limit, group_rate = numbers(limits or '0 0 0 0')
+  tag, last = numbers(served or '0 ' .. (match(service or '', ' (%d+)') or '0'))  -- `service`: of an older bide
+  lining, unsettled, touched, marked = lining_, unsettled_ ~= false, {}, false
   now_us = now * MICROSECONDS + floor(part * MICROSECONDS + 0.5)
 end
 
+-- Returns the four limits.
 function limits_now()
   if not limited then return 0, 0, 0, 0 end
   return limit, rate, group_limit, group_rate
@@ -60,7 +75,7 @@ end
 
 function write_served() call('HSET', META, 'served', int(tag) .. ' ' .. int(last)) end
 
--- A change of lines begins. `end_change` ends it, unless lines are lost: then a claim lines up all again.
+-- A change of lines begins. `end_change` ends it, unless `lost`: lines are lost, and a claim lines up all again.
 function begin_change(lost)
   if not (marked or unsettled) then
     marked = true
@@ -69,30 +84,35 @@ function begin_change(lost)
   unsettled = unsettled or lost
 end
 
+-- Notes that the line or the leases of a group change: its head is settled when the call ends.
 function touch(name)
   begin_change()
   touched[name] = true
 end
 
+-- Returns whether no more messages of the queue may be leased.
 function is_full() return limit > 0 and call('HLEN', LEASES) >= limit end
 
+-- Returns how many messages of a group are leased.
 function running(group)
   return call('ZLEXCOUNT', LINES, '[r' .. group .. '\1', '(r' .. group .. '\2')
 end
 
--- Returns the first entries of a line, or those behind one.
-local function in_line(group, most, behind)
-  local low = behind and '(' .. behind or '[w' .. group .. '\1'
+-- Returns the first entries of the line of a group, or those behind the entry `after`; `most` at most.
+local function in_line(group, most, after)
+  local low = after and '(' .. after or '[w' .. group .. '\1'
   return call('ZRANGEBYLEX', LINES, low, '(w' .. group .. '\2', 'LIMIT', 0, most)
 end
 
+-- Returns whether no more messages of a group may be leased, of which `runs` are.
 local function is_group_full(g, runs) return g.name ~= '' and group_limit > 0 and runs >= group_limit end
 
-local function opens_for(g)  -- from when the rate of a group allows a message
+-- Returns from when the rate of a group allows a message, in microseconds; 0: at any time.
+local function opens_for(g)
   return g.name ~= '' and group_rate > 0 and g.last + group_rate or 0
 end
 
--- Returns a group, of which a new one joins the next round.
+-- Returns a group; one that TAGS does not know joins the next round. `text`: what TAGS says, nil: it is read.
 local function read_group(name, text)
   text = text or call('HGET', TAGS, name)
   local g = {name = name, text = text, tag = tag + 1, last = 0, entry = ''}
@@ -107,13 +127,15 @@ end
 
 -- Returns the head of a group as it competes, of an entry in its line: all but the group.
 function key_of(g, entry)
-  local rank = sub(entry, #g.name + 3, #g.name + 16)
-  return concat({'h', format('%02x%014x', floor(tonumber(rank, 16) / STRIPE), g.tag), rank,
-    sub(entry, #g.name + 17, #g.name + 16 + ORDER)})
+  local rank_at = #g.name + 3  -- behind w, the group and \1
+  local rank = sub(entry, rank_at, rank_at + 13)
+  local order = sub(entry, rank_at + 14, rank_at + 13 + ORDER)
+  local priority = floor(tonumber(rank, 16) / STRIPE)
+  return concat({'h', format('%02x%014x', priority, g.tag), rank, order})
 end
 
--- Gives a group the entry that it is to have in HEADS; `first`: in its line, or nil. In this order, HEADS has
--- what TAGS names whenever the server dies.
+-- Gives a group the entry that it is to have in HEADS, or none. `first`: the first entry in its line, or nil; `runs`:
+-- how many of its messages are leased. In this order, HEADS has what TAGS names whenever the server dies.
 function stand(g, first, runs)
   local entry = ''
   if not first then
@@ -130,14 +152,14 @@ function stand(g, first, runs)
   if entry ~= before and before ~= '' then call('ZREM', HEADS, before .. g.name) end
 end
 
--- Returns the group.
+-- Gives a group the head that it is to have, and returns the group.
 function settle(name)
   local g = read_group(name)
   stand(g, in_line(name, 1)[1], running(name))
   return g
 end
 
--- Settles the group of an entry in HEADS. An entry that is not that of its group was left by a server that died.
+-- Settles the group of an entry in HEADS, of which `length` bytes are before the name. An entry that is not that of its group was left by a server that died.
 local function settle_entry(entry, length)
   local g = settle(sub(entry, length + 1))
   if g.entry .. g.name ~= entry then call('ZREM', HEADS, entry) end
@@ -205,7 +227,7 @@ function forget_groups()
   call('ZREM', HEADS, unpack(idle))
 end
 
--- Whether a head competes.
+-- Returns whether a head competes.
 local function competes() return call('ZRANGEBYLEX', HEADS, '[h', '(i', 'LIMIT', 0, 1)[1] ~= nil end
 
 -- Returns the time from which a claim gets a message that is in line, in microseconds; nil: not
@@ -288,8 +310,10 @@ function head_of(g)
   return g.line[g.at]
 end
 
+-- Returns whether the rate of the queue allows a message now.
 function rate_allows() return rate == 0 or last + rate <= now_us end
 
+-- Returns whether the limits of a group allow a message now.
 function may_serve(g) return not is_group_full(g, g.runs) and opens_for(g) <= now_us end
 
 -- A message of a group is served.
@@ -324,6 +348,7 @@ function line_up(ranked)
   if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
 end
 
+-- Notes up to where messages have been lined up; nil: all are.
 local function set_lining(place)
   lining = place
   if place then call('HSET', META, 'lining', place) else call('HDEL', META, 'lining') end
@@ -331,24 +356,27 @@ end
 
 -- Lines up some of the messages that were leased or ready before the queue was limited; returns whether leased ones are still missing.
 function line_up_step()
-  local what, first, order = match(lining, '^(%a+) (%d+) ?(%x*)$')
+  local what, first, order = match(lining, '^(%a+) (%d+) ?(%x*)$')  -- leased, cursor; or ready, rank, order
   if what == 'leased' then
-    local page = call('HSCAN', LEASES, first, 'COUNT', STEP)
+    local cursor, page = unpack(call('HSCAN', LEASES, first, 'COUNT', STEP))
     local members, entries = {}, {}
-    for i = 1, #page[2], 2 do members[#members + 1] = sub(page[2][i + 1], #LEASE + 1, #LEASE + ORDER) .. page[2][i] end
+    for i = 1, #page, 2 do
+      local id, lease = page[i], page[i + 1]
+      members[#members + 1] = sub(lease, #LEASE + 1, #LEASE + ORDER) .. id
+    end
     for i, group in ipairs(groups_of(members)) do
       group = group or ''  -- half a change, left by a server that died
       touch(group)
       entries[2 * i - 1], entries[2 * i] = 0, concat({'r', group, '\1', members[i]})
     end
     if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
-    set_lining(page[1] == '0' and 'ready 0 0' or 'leased ' .. page[1])
-    if page[1] ~= '0' then return true end
+    set_lining(cursor == '0' and 'ready 0 0' or 'leased ' .. cursor)
+    if cursor ~= '0' then return true end
     first, order = 0, '0'
   end
   local at = behind(READY, tonumber(first), order)
   local ready = call('ZRANGE', READY, at, at + STEP - 1, 'WITHSCORES')
-  for i = 1, #ready, 2 do ready[i], ready[i + 1] = ready[i + 1], ready[i] end
+  for i = 1, #ready, 2 do ready[i], ready[i + 1] = ready[i + 1], ready[i] end  -- rank, member, as `line_up` takes them
   line_up(ready)
   if #ready < 2 * STEP then
     set_lining(nil)

@@ -71,12 +71,14 @@ end
 -- Returns the name of the queue, and the number of this shard.
 local function names() return match(META, '^bide:{(.*)#(%d+)}:meta$') end
 
+-- Returns a whole number as text; Lua itself writes large ones with an exponent.
 local function int(value) return format('%d', value) end
 
--- Flags of a queue, a letter each: p paused, k some messages are kept, w some have a priority, g some
+-- Returns whether the queue has a flag. Flags are a letter each: p paused, k some messages are kept, w some have a priority, g some
 -- are in groups, e some expire, l some lanes wait, h it remembers ends, n it has limits.
 local function has(letter) return flags ~= '' and find(flags, letter, 1, true) ~= nil end
 
+-- Sets a flag of the queue, or removes it.
 local function flag(letter, is)
   if is == has(letter) then return end
   flags = is and flags .. letter or string.gsub(flags, letter, '')
@@ -89,7 +91,7 @@ local function expire_keys()
   for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 7 * 24 * HOUR_MS / SECOND_MS) end
 end
 
--- Returns how many dead letters there are: they are the last ones of KEPT, see _records.lua.
+-- Returns how many dead letters this shard has: they are the last ones of KEPT, see _records.lua.
 local function count_dead() return call('ZCOUNT', KEPT, int(2 * STRIPE), '+inf') end
 
 local define, make, set, advance, count, write_meta, remember, answer, answer_again, finish
@@ -98,7 +100,7 @@ local NUMBER
 local before  -- what the last call has read of META
 local MARK, SECONDS  -- the number of a call that may change something; for how long its reply is remembered
 local advanced  -- whether this call has given its change a number
-local fields, filled = {}, 0  -- of META, what `write_meta` sets: name, value; how much of it is filled
+local fields, filled = {}, 0  -- of META, what `write_meta` sets: name, value, name, value ...; how many of these count
 local tally  -- counters of META that were not read: what it adds to each; nil: nothing
 
 -- Sets a field of META when the call ends: all of them at once.
@@ -115,13 +117,15 @@ function advance()
   set('change', change)
 end
 
+-- Makes this shard. If its messages are there and META was lost, counters begin again.
 function make()
   exists = true
   for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
   advance()
   call('HSET', META, 'change', int(change), 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', int(SHARDS))
   if call('EXISTS', RECORDS) == 0 then return end
-  -- META was lost, the messages were not: settings and counters begin again.
+  -- META was lost, the messages were not. What is there counts as put; numbers go on from the time, which is
+  -- larger than any that was given; and the flags are those of a queue that has everything.
   call('DEL', RETURNS)
   local present = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
@@ -131,7 +135,7 @@ function make()
   call('HSET', META, 'put', int(present), 'seq', int(now))
 end
 
--- Adds to a counter of META when the call ends.
+-- Adds `times`, or 1, to a counter of META when the call ends.
 function count(name, times)
   times = times or 1
   if numbers[name] then
@@ -143,6 +147,7 @@ function count(name, times)
   end
 end
 
+-- Writes to META what `set` and `count` have collected.
 function write_meta()
   if filled > 0 then call('HSET', META, unpack(fields, 1, filled)) end
   if tally then
@@ -155,21 +160,22 @@ end
 local NOTE = MINUTE_MS  -- a sender stays so long where it is among those of its owner, which are costly to keep
 local KEEP = SENDER_KEEP + NOTE
 local SENDERS
-local batch, last, place, kept_size  -- numbers of this batch and of the last one; nil: no such command
+local batch, last  -- numbers of this batch, nil: this is no such command; of the last batch of the sender, nil: not known
+local place, kept_size  -- place of this call in its batch; bytes that are kept of the batch
 local noted, known  -- when the sender was noted among those of its owner, or nil; whether `place` has a reply
 
--- Returns the reply to this call if its sender has sent it before, or an error if that is not known.
+-- Returns the reply to this call if its sender has sent it before; nil: execute it; nil, error: whether it was
+-- executed cannot be told. `words`: the first argument, see ARGV.
 local function recall(words)
   local repeated
   NUMBER, batch, repeated, place = match(words, '^%??(%d+) (%d+) (%d) (%S+)$')
-  local kept = call('HMGET', TRY, 'batch', 'size', 'noted', place)
-  local reply = kept[4]
-  batch, last, noted, known = tonumber(batch), tonumber(kept[1] or ''), tonumber(kept[3] or ''), reply ~= false
+  local kept_batch, size, kept_noted, reply = unpack(call('HMGET', TRY, 'batch', 'size', 'noted', place))
+  batch, last, noted, known = tonumber(batch), tonumber(kept_batch or ''), tonumber(kept_noted or ''), reply ~= false
   kept_size = 0
   if not last then return nil, repeated == '1' and {err = 'REPETITION forgotten'} end
   if batch < last then return nil, {err = 'REPETITION late'} end
   if batch > last then return end
-  kept_size = tonumber(kept[2])
+  kept_size = tonumber(size)
   if reply then call('EXPIRE', TRY, KEEP / SECOND_MS) end
   if reply == '' then return nil, {err = 'REPETITION large'} end
   return reply or nil
@@ -186,15 +192,16 @@ local function note_sender()
   call('DEL', oldest)
 end
 
+-- Keeps the reply to this call of a command that its sender may send again; '' if it is too large.
 local function keep(reply)
   if kept_size + #reply > MAX_KEPT then reply = '' end
-  local stays = last == batch or known and noted and call('HLEN', TRY) == 4  -- else replies to the batch before are there
-  local fresh = noted and noted <= now and now < noted + NOTE
-  if not stays then call('DEL', TRY) end
-  if not fresh then noted = now end
+  local is_of_batch = last == batch or known and noted and call('HLEN', TRY) == 4  -- else it has replies of the batch before
+  local is_noted = noted and noted <= now and now < noted + NOTE  -- lately enough
+  if not is_of_batch then call('DEL', TRY) end
+  if not is_noted then noted = now end
   call('HSET', TRY, 'batch', int(batch), 'size', int(kept_size + #reply), 'noted', int(noted), place, reply)
-  if not (stays and fresh) then call('EXPIRE', TRY, KEEP / SECOND_MS) end
-  if not fresh then note_sender() end
+  if not (is_of_batch and is_noted) then call('EXPIRE', TRY, KEEP / SECOND_MS) end
+  if not is_noted then note_sender() end
 end
 
 -- Stores a reply under the mark of this call, and returns it. WAIT behind a replay waits for this.
@@ -209,7 +216,7 @@ end
 
 local ARRAY = 0x90  -- in MessagePack, the head of an array without elements
 
--- Returns a reply, of up to 13 values that follow `now` and `change`.
+-- Returns a reply of up to 13 values that follow `now` and `change`; it writes nothing.
 function answer(...) return string.char(ARRAY + 2 + select('#', ...)) .. pack(now, change, ...) end
 
 -- Returns a reply on which a change that follows depends: a sender that sends again gets the same.
@@ -218,27 +225,28 @@ function answer_again(...)
   return batch and remember(reply) or reply
 end
 
--- Ends a change: writes the counters, and remembers the reply.
+-- Ends a change: writes the counters, remembers the reply of these values, and returns it.
 function finish(...)
   if limited then end_change() end
   write_meta()
   return remember(answer(...))
 end
 
--- Returns the reply of the first try of this call, if this is a second one and the first has left it.
-local function read_reply(known)
-  if known and sub(known, 1, #MARK + 1) == MARK .. ' ' then return remember(sub(known, #MARK + 2)) end
+-- Returns the reply of the first try of this call, if `kept`, what TRY holds, is that; else nil.
+local function read_reply(kept)
+  if kept and sub(kept, 1, #MARK + 1) == MARK .. ' ' then return remember(sub(kept, #MARK + 2)) end
 end
 
+-- Sets `now` and `part`.
 local function read_clock()
   now, part = given, 0
   if given then return end
   local time = call('TIME')
-  local micro = tonumber(time[2])
-  now, part = time[1] * SECOND_MS + floor(micro / MICROSECONDS), micro % MICROSECONDS / MICROSECONDS
+  local seconds, micro = time[1], tonumber(time[2])
+  now, part = seconds * SECOND_MS + floor(micro / MICROSECONDS), micro % MICROSECONDS / MICROSECONDS
 end
 
--- Reads META; returns an error if the call ends here.
+-- Reads META, with the numbers that are named in `reads`; returns an error if the call ends here.
 local function read_meta(reads)
   local meta = call('HMGET', META, 'shards', 'flags', 'change', unpack(reads))
   exists, flags, change = meta[1] ~= false, meta[2] or '', tonumber(meta[3] or 0)
@@ -252,7 +260,8 @@ local function read_meta(reads)
   if exists and tonumber(meta[1]) ~= SHARDS then return redis.error_reply('SHARDS ' .. meta[1]) end
 end
 
--- Runs `body`, which returns the reply, with the parameters of the call.
+-- Runs `body`, the function of a verb, and returns its reply. `reads`, `keys`, `args`: see `define`; the next
+-- parameter is what `unpack_limit` returns first, then come the values of ARGV 2.
 local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ...)
   META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
     LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, TRY = unpack(keys)
@@ -288,7 +297,8 @@ local function numbered(reply)
   return reply
 end
 
--- Makes a function of the library; `reads`: the numbers of META that it needs beside those of all.
+-- Makes a function of the library. `reads`: the numbers of META that it needs beside those of all. `body` gets the
+-- parameters of a call that follow the five of all, and returns the reply.
 function define(name, flags, reads, body)
   redis.register_function {
     function_name = NAME .. '_' .. name, flags = flags,
@@ -330,6 +340,7 @@ local function read_origin(origin)
   for i, name in ipairs(names) do rows[i] = outbox .. '/' .. name end
 end
 
+-- Returns whether the command of the message with this number in the call was executed before: not false, nor nil.
 local function is_forwarded(i)
   return call('ZSCORE', FORWARDED, rows[i])
 end

@@ -57,20 +57,32 @@ end
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. After half a change, a message is in two places, or
 -- has a place and no record; claims step over both. A message with a record always has a place.
+--
+-- `r` is a message at hand, with the fields of its record by name, of its lease if it has one (token, until_,
+-- holder, since, extended, stopping, progress, successor), and
+--   id; member  order .. id
+--   text, body_at  its record as it was read, and where in it the body begins; body: a new one instead
+--   was  its state in the store: of the set that it is in; `state` is what it becomes
+--   stands, line  its entry in LINES as it was read, and the new one, if the queue is limited
+--   deleted  true: it is gone;  held_by  the holder of a lease that was over
+--   tells, follows  of its outcome, see `outcome`
 local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
 local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
 local NONE = '\192'              -- no successor, as the last field of a lease
 local BASE = {acked = 0, expired = STRIPE, dead = 2 * STRIPE}  -- KEPT has them in this order, each since when
 
--- The ranks of bide.model.rank.
+-- The ranks of bide.model.rank. Times are Unix milliseconds.
 local function delayed_rank(due, priority) return due * PRIORITIES + PRIORITIES - 1 - priority end
 
+-- Returns the highest rank of a delayed message that is due by `moment`.
 local function delayed_reach(moment) return delayed_rank(moment, 0) end
 
 local function ready_rank(due, priority) return (PRIORITIES - 1 - priority) * STRIPE + due end
 
+-- Returns the rank that a delayed message gets in READY.
 local function rank_when_ready(rank) return rank % PRIORITIES * STRIPE + floor(rank / PRIORITIES) end
 
+-- Returns the due time of a delayed message.
 local function due_of_rank(rank) return floor(rank / PRIORITIES) end
 
 local parse, save, read_lease, read_held, write_lease
@@ -81,6 +93,7 @@ local function body_of(r) return r.body or sub(r.text, r.body_at + 5) end
 do  -- the whole text has room for only so many local names
 local NOTED = '\153\172'  -- how a lease begins that has notes about its worker: an array of 9
 
+-- Returns the head of a body of so many bytes.
 local function head_of_body(bytes) return '\198' .. struct.pack('>I4', bytes) end
 
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
@@ -104,6 +117,7 @@ function parse(id, text)
   return readable and r or nil
 end
 
+-- Writes the record of a message.
 function save(r)
   if r.priority > 0 then flag('w', true) end
   if r.expires then flag('e', true) end
@@ -132,6 +146,7 @@ function read_lease(text)
     holder = holder, since = since, extended = extended, stopping = stopping, progress = progress} or nil
 end
 
+-- Writes the lease of a message.
 function write_lease(r)
   local head, fields = LEASE, pack(r.token, r.until_, r.holder, r.since, r.extended)
   if r.stopping or r.progress then
@@ -141,8 +156,9 @@ function write_lease(r)
 end
 end
 
--- Removes a message from its place, unless that is the set `stays`. A lease that ends so may not be
--- followed by one with an older token, see claim.lua.
+-- Removes a message from its place, unless that is the set `stays`, where it has a new place already; ends its
+-- lease. A lease that ends so may not be followed by one with an older token. So in a queue of several shards,
+-- META has in `returned` the highest token of such a lease, and a claim that has an older one leases no more here.
 local function leave(r, stays)
   if r.token then
     if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
@@ -169,6 +185,7 @@ local function remember_return(r)
   end
 end
 
+-- Moves a message to a set. The caller has set its fields.
 local function move(r, set, rank)
   if set ~= KEPT then remember_return(r) end
   if limited and set == READY then enter_line(r) end
@@ -184,7 +201,7 @@ end
 
 local function to_ready(r) move(r, READY, ready_rank(r.due, r.priority)) end
 
--- Sets a message aside: dead, or kept as acked or expired.
+-- Sets a message aside: dead, or kept as acked or expired. `counted`: the counter, by default that of the state.
 local function set_aside(r, state, counted)
   r.state, r.ended = state, now
   if state ~= 'dead' then flag('k', true) end
@@ -200,6 +217,7 @@ local function delete(r, counted)
   count(counted)
 end
 
+-- Gives a message another group; its caller saves the record.
 local function set_group(r, group)
   if group == r.group then return end
   if group ~= '' then
@@ -212,13 +230,13 @@ end
 
 -- Replaces a message whose lease ends by its successor. The caller has counted the end before.
 local function follow(r)
-  local s = parse(r.id, r.successor)
-  if not s then return repair(r, r.successor) end
-  set_group(r, s.group)
-  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'headers'}) do
-    r[field] = s[field]
+  local successor = parse(r.id, r.successor)
+  if not successor then return repair(r, r.successor) end
+  set_group(r, successor.group)
+  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'expires', 'headers'}) do
+    r[field] = successor[field]
   end
-  r.attempt, r.failures, r.expires, r.planned, r.asked, r.body = 0, {}, s.expires, nil, nil, body_of(s)
+  r.attempt, r.failures, r.planned, r.asked, r.body = 0, {}, nil, nil, body_of(successor)
   to_delayed(r)
 end
 
@@ -236,14 +254,15 @@ local function stopped(r)
   r.holder = holder
 end
 
--- Adds a failure to a message.
+-- Adds a failure to a message; `since`: when its lease began, nil if this is no attempt.
 local function add_failure(r, reason, moment, since)
   table.insert(r.failures, {r.attempt, moment, r.holder or '', reason, since})
   while #r.failures > KEPT_FAILURES do table.remove(r.failures, 1) end
 end
 
--- Adds a failure to a message; `counted`: as an attempt. Returns true if another attempt is left;
--- else, and if `final`, the message is dead; one with a successor is only counted so.
+-- Adds a failure to a message, which began at `moment`; `counted`: it counts as an attempt. Returns true if another
+-- attempt is left, and nothing has been moved. Else, or if `final`, returns false: the message is dead now; one
+-- with a successor is only counted so, and the caller lets that follow.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   add_failure(r, reason, moment, counted and r.since or nil)
@@ -315,7 +334,7 @@ local function is_still(r, due, version)
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, body_of(r)})), 1, 16) == version
 end
 
--- One outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no
+-- Returns one outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no
 -- such message: [done]. `r.tells`: the state is to say that its worker was asked to stop.
 local function outcome(r, done)
   if not r then return {false} end
@@ -324,6 +343,7 @@ local function outcome(r, done)
   return {done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows}
 end
 
+-- Returns the ids of members of a set.
 local function ids_of(members)
   local ids = {}
   for i, member in ipairs(members) do ids[i] = sub(member, ORDER + 1) end
@@ -334,7 +354,8 @@ end
 -- is remembered, unless it is nil.
 local function drop(ids, how)
   if #ids == 0 then return end
-  local entries, reads = {}, limited or has('g') or how and has('h')
+  local entries = {}  -- in GROUPS
+  local reads = limited or has('g') or how and has('h')  -- else nothing depends on what the records say
   for first = 1, reads and #ids or 0, READ do
     for i, text in ipairs(call('HMGET', RECORDS, unpack(ids, first, min(first + READ - 1, #ids)))) do
       local r = text and parse(ids[first + i - 1], text)
@@ -361,6 +382,7 @@ end
 
 -- The places of the messages of a state: ranges of the ordered sets, in rank order.
 
+-- What `ranges` finds in DELAYED.
 local OF_DELAYED = {delayed = true, due = true, waiting = true}
 
 -- Returns a list of {set, lowest rank, highest rank}.
@@ -368,7 +390,7 @@ local OF_DELAYED = {delayed = true, due = true, waiting = true}
 --                  acked, expired, or returned
 --   after, before  bounds of due; of dead, acked and expired messages, `before` bounds the time of their end
 local function ranges(which, after, before)
-  local LAST = due_of_rank(2 ^ 53) - 1
+  local LAST = due_of_rank(2 ^ 53) - 1  -- a score is exact up to 2 ^ 53
   if which == 'due' then before = min(before or now + 1, now + 1) end
   if which == 'waiting' then after = max(after or 0, now + 1) end
   local low, high = max(after or 0, 0), min(before or LAST, LAST) - 1
@@ -387,7 +409,8 @@ local function ranges(which, after, before)
   end
 end
 
--- Returns the index of the first member of a set behind a rank, and an order of putting there.
+-- Returns the index of the first member of a set behind a rank, and among those of this rank behind an order of
+-- putting: halves the range of equal ranks until it is found.
 local function behind(set, rank, order)
   local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
   local high = call('ZCOUNT', set, '-inf', int(rank))

@@ -20,7 +20,7 @@
 --   `stopping`, and that of one that no worker holds and whose record cannot be read `unreadable`; nexts: of a
 --   limited queue, for each whether its lease was ended, and when a claim then gets a ready message, or null if
 --   that is not before a lease ends
-local verb, moment, if_due, if_version, reason
+local verb, moment, if_due, if_version, reason  -- of the call at hand; moment: what `at` or `after` says
 local stopping  -- ids of those whose workers this call asks to stop; nil: none yet
 
 -- Sets the due time of a message; the time from there until it expires stays the same.
@@ -43,17 +43,21 @@ local function tell_stopping()
   if stopping then call('PUBLISH', 'bide:wake:all', names() .. ' stop ' .. concat(stopping, '\n')) end
 end
 
+-- Does to a message what the call asks for, if it may; returns whether it did. `token`: of the lease, or the version
+-- that the caller saw, or empty.
 local function do_it(r, token)
   if verb == 'stop' and r.token then
     if is_still(r, if_due, token ~= '' and token or if_version) then stop(r) end
     return false
   end
+  -- The message is leased and stays so; what was put to take its place goes.
   if verb == 'cancel' and r.successor and not (if_due or if_version) and token == '' then
     r.follows = (parse(r.id, r.successor) or r).due
     r.successor = nil
     write_lease(r)
     return false
   end
+  -- May it? Some verbs need the lease, some any lease, and the others none.
   if verb == 'retry' or verb == 'untouched' or verb == 'repair' or verb == 'bury' and token ~= '' then
     if r.token ~= token then return false end
   elseif verb == 'release' then
@@ -64,6 +68,7 @@ local function do_it(r, token)
     if r.token or r.state ~= state or not is_still(r, if_due, version) then return false end
   end
 
+  -- It may. What its worker was asked, and what is to follow it, come before the verb.
   if verb == 'repair' then
     repair(r, call('HGET', RECORDS, r.id))
   elseif r.stopping then
@@ -90,7 +95,7 @@ local function do_it(r, token)
         count('revived')
       elseif verb == 'reschedule' then
         plan(r, moment)
-      else
+      else  -- a retry, or given back for later
         if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays
         r.planned, r.due = r.planned or r.due, moment
       end
@@ -100,7 +105,8 @@ local function do_it(r, token)
   return true
 end
 
--- Does `act` to each message that is named, by `width` arguments each; replies.
+-- Calls `act(r, token, third argument or empty)` for each message that is named, by `width` arguments each; `act`
+-- returns whether it did what was asked for. Returns the reply.
 local function change_each(width, act, origin)
   local outcomes, nexts, changed, earliest = {}, {}, nil, nil
   stopping = nil
@@ -145,6 +151,7 @@ end)
 -- Reply: as change; the state of a message whose worker was asked to stop is `stopping`
 local length  -- of the call at hand
 
+-- Extends the lease of a message; returns whether the token is that of its lease.
 local function extend(r, token, report)
   if r.token ~= token then return false end
   r.tells = r.stopping ~= nil
@@ -167,6 +174,7 @@ end)
 --   width  2, or 3 with results
 -- ARGV from 3 on, so many for each, no id twice: id, token, result in JSON or empty
 -- Reply: as change; only [now, change] if all have left
+-- Acks a message; returns whether the token is that of its lease.
 local function ack(r, token, result)
   if r.token ~= token then return false end
   r.attempt = r.attempt + 1
@@ -221,6 +229,7 @@ end)
 -- Reply: [now, change, [outcome of each], []]
 local edited  -- `given` of the call at hand
 
+-- Edits a message; returns whether it may be.
 local function edit(r)
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
   local last = r.failures[#r.failures]
@@ -261,6 +270,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
   actor = by
   if deletes then advance() end
 
+  -- Deletes members of a set, or of READY, where some may be by now.
   local function delete_all(members, set)
     if #members == 0 then return end
     drop(ids_of(members), counted)
@@ -269,6 +279,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
     if call('ZREM', set, unpack(members)) < #members then call('ZREM', READY, unpack(members)) end
   end
 
+  -- Deletes or counts the messages that are in the ranges of a word of `which`.
   local function sweep(which)
     for _, range in ipairs(ranges(which, after, before)) do
       local set, low, high = range[1], int(range[2]), int(range[3])
@@ -280,7 +291,7 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
     end
   end
 
-  local following
+  local following  -- the cursor of the next slice
   if which == 'group' then
     local prefix = group .. '\1'
     local low = not cursor and '[' .. prefix or '(' .. prefix .. cursor
@@ -313,6 +324,7 @@ end)
 --   by     who gives the command, or nil
 -- Reply: [now, change, how many the rule names, how many were cancelled since their leases were over, ids of those
 --   whose workers are to stop, place or null]
+-- Returns whether a rule names a leased message, whose worker was not asked to stop yet.
 local function is_named(id, text, after, before, group)
   local r, lease = parse(id, text), read_lease(call('HGET', LEASES, id))
   return r and lease and not lease.stopping and (not group or r.group == group)

@@ -10,10 +10,13 @@
 --   [now, change, token, until, whether the queue keeps results, next or null,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
 --   whether the queue is limited, whether due ones are in no line then]
-local lease_token, until_, wanted, holder, highest, ids, texts, room, examined
-local held, ends, mark, score  -- what is leased at once: of LEASES, of LEASED, and what all have in common
+local lease_token, until_, wanted, holder, highest  -- the first one is text, or nil: this claim has none yet
+local ids, texts  -- of the messages that are leased, and their records
+local room, examined  -- bytes that are left in the reply; how many messages were looked at
+local held, ends   -- what is leased at once: of LEASES, id and lease; of LEASED, end and member
+local mark, score  -- of all leases: the fields that follow the order of putting; the end. nil: none is leased yet
 
--- Replies; `next` is when to claim again, `more` whether more slices are to come.
+-- Returns the reply. `next`: in how many milliseconds to claim again, or nil; `more`: whether more slices are to come.
 local function reply(next, more)
   local limits, behind = limited and not has('p'), false
   if limited then end_change() end
@@ -24,16 +27,16 @@ local function reply(next, more)
     next and max(0, next - part) or null, more == true, died, limits, behind and true or false), ids, texts}
 end
 
--- Replies as the first try of this claim did. Messages whose lease has ended have no record.
+-- Returns the reply as the first try of this claim did. Messages whose lease has ended have no record.
 local function tell_again()
   local more, claimed
   lease_token, score, more, claimed = match(replayed, '^lease (%d+) (%d+) (%d)\n(.*)$')
   until_ = tonumber(score)
   for id in string.gmatch(claimed, '[^\n]+') do
     local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
-    local held = lease and lease.token == lease_token and lease.until_ == until_
+    local is_held = lease and lease.token == lease_token and lease.until_ == until_
     local n = #ids + 1
-    ids[n], texts[n] = id, held and text or false
+    ids[n], texts[n] = id, is_held and text or false
   end
   return reply(nil, more == '1')
 end
@@ -73,6 +76,7 @@ local function hold(member, id, text)
   ids[n], texts[n] = id, text
 end
 
+-- Writes the leases that `hold` has added.
 local function write_leases()
   if #held == 0 then return end
   local LONG = '                                                                 '  -- longer than what Redis keeps in a list
@@ -88,8 +92,9 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local looked, expired, expires, full, all_ids, records = 0, 0, has('e'), false, ids_of(members), {}
-  local before, bytes = 0, 0  -- how many come before `records`, and the bytes of all that were read
+  local looked, expired, full = 0, 0, false  -- at how many members it has looked, and how many of these were too late
+  local may_expire, all_ids, records = has('e'), ids_of(members), {}
+  local before, bytes = 0, 0  -- how many members come before `records`, and the bytes of all records that were read
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
     if i > before + #records then  -- one, then as many as fit, if they are as large as those before
@@ -98,7 +103,7 @@ local function lease(set, members)
     end
     local id, text = all_ids[i], records[i - before]
     bytes = bytes + (text and #text or 0)
-    local r = text and expires and parse(id, text)
+    local r = text and may_expire and parse(id, text)
     if r and is_late(r) then
       expire(r)
       expired = expired + 1
@@ -116,11 +121,13 @@ local function lease(set, members)
   return not full
 end
 
+-- Returns the first due members of a set, `most` at most.
 local function due_of(set, most)
   return call('ZRANGEBYSCORE', set, '-inf', set == READY and '+inf' or due_by_now(), 'LIMIT', '0', int(most))
 end
 
--- Leases due messages.
+-- Leases due messages; returns whether others may follow: there is room for them. They come from DELAYED without a
+-- detour if the order is the same there: no message has a priority, and none is in READY.
 local function take_due()
   local limit, full, set = min(wanted, SLICE), false, DELAYED
   if has('w') or call('EXISTS', READY) == 1 then
@@ -135,7 +142,7 @@ local function take_due()
   return not full
 end
 
--- Puts a group among others where its head competes; not if others than these may come before it.
+-- Puts a group among others where its head competes; not behind `bound`, where others than these may come before it.
 local function compete(groups, g, bound)
   local entry = may_serve(g) and head_of(g)
   if not entry then return end
@@ -167,12 +174,14 @@ local function look(g)
   end
 end
 
--- Leases up to `most` messages of a limited queue; returns false if there is no room for more.
+-- Leases up to `most` messages of a limited queue, as far as the first heads know which is next; returns whether a
+-- further call may find more.
 local function serve(most)
-  local runs, places, lines, n, full = {}, {}, {}, 0, false
+  local n, full = 0, false  -- how many it has leased; whether the next one has no room in the reply
+  local runs, places, lines = {}, {}, {}  -- of these: entries that LINES gets, members of READY, entries that LINES loses
   held, ends, mark = {}, {}, nil
   local groups, bound, broken = first_heads(most)
-  local all = {unpack(groups)}
+  local all = {unpack(groups)}  -- `groups` loses those that do not compete any more
   while groups[1] and n < most and examined < PROMOTE and not full and rate_allows() do
     local g = table.remove(groups, 1)
     local first = head_of(g)  -- of a group that was found it may be another one than HEADS has
@@ -227,7 +236,7 @@ local function take_over()
   call('ZREM', LINES, unpack(idle))
 end
 
--- The same as `take_due` of a limited queue.
+-- The same as `take_due` of a limited queue; returns true, true if nothing was leased, and the next slice goes on.
 local function take_heads()
   if unsettled then begin_lines() end
   if lining and line_up_step() then return true, true end  -- what is leased counts first
@@ -244,7 +253,7 @@ local function take_heads()
   return goes_on
 end
 
--- Nothing can be claimed before `moment`; nil: before a change.
+-- Returns the reply of a claim that finds nothing before `moment`, nil: before a change. Its lane waits now.
 local function wait(moment)
   if LANE ~= '' then moment = enter(moment) end
   if not exists then expire_keys() end  -- perhaps no message is ever put there
@@ -258,6 +267,7 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
   ids, texts, examined, died = {}, {}, 0, {}
   if replayed then return tell_again() end
   if shared then
+    -- A message that was given back since has had a newer lease than this claim may give: see `leave`.
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= before
     if exists and wanted > 0 and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
   elseif not exists or has('p') then
@@ -271,7 +281,8 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
     end
     take_back()
     local goes_on, again = (limited and take_heads or take_due)()
-    if again or #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
+    local is_full_slice = #ids == SLICE and wanted > SLICE
+    if again or is_full_slice and goes_on then return reply(nil, true) end
   end
   if (#ids > 0 or shared) and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
     call('ZREM', WAITERS, LANE)
@@ -305,5 +316,6 @@ define('peek', {'allow-oom'}, {'token'}, function(most)
     end
     ready = call('ZCARD', READY)
   end
+  -- What is leased next depends on what this lists: a sender that sends again gets the same list.
   return (changed and finish or #listed > 0 and answer_again or answer)(numbers.token, ready, listed, died)
 end)

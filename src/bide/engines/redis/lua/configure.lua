@@ -5,8 +5,8 @@
 -- Reply: [now, change, paused, keep, whether something may be claimed now, history, result_ttl, limit,
 --   rate, group_limit, group_rate]
 
--- Notes that a pause begins or ends: [since, until or null, actor or null] of each.
-local function note(begins, by, most)
+-- Notes in META that a pause begins or ends; there, pauses are [since, until or null, actor or null].
+local function note_pause(begins, by, most)
   local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
   if begins then
     pauses[#pauses + 1] = {now, null, by or null}
@@ -32,6 +32,7 @@ local function settle_running()
   unsettled = true
 end
 
+-- Returns the limits as META has them.
 local function limits_text() return format('%d %d %d %d', limits_now()) end
 
 -- Sets limits, nil: as it is. Returns whether one has changed.
@@ -65,12 +66,12 @@ end
 local function forget_older_ends()
   for _, id in ipairs(call('ZRANGE', ENDINGS, -BULK, -1)) do
     local readable, ends = pcall(cmsgpack.unpack, call('HGET', ENDED, id) or '')
-    local known = readable and type(ends) == 'table' and #ends or 0
-    while known > 1 and ends[known][1] <= now - ends_kept() do
-      ends[known] = nil
-      known = known - 1
+    local number = readable and type(ends) == 'table' and #ends or 0
+    while number > 1 and ends[number][1] <= now - ends_kept() do  -- the oldest one is the last one
+      ends[number] = nil
+      number = number - 1
     end
-    if known > 0 then call('HSET', ENDED, id, cmsgpack.pack(ends)) end
+    if number > 0 then call('HSET', ENDED, id, cmsgpack.pack(ends)) end
   end
 end
 
@@ -79,7 +80,7 @@ define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, most, hi
   advance()
   local resumed = has('p') and paused == false
   if paused ~= nil then
-    if paused ~= has('p') then note(paused, by, most) end
+    if paused ~= has('p') then note_pause(paused, by, most) end
     flag('p', paused)
   end
   numbers.keep = keep or numbers.keep

@@ -8,16 +8,20 @@
 --     MessagePack, one behind the other: delay, at, latest (how long after the first put of the id at most),
 --     priority, whether it expires, died, created, group
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
-local ranks, texts, earliest
+local ranks, texts  -- what is written at the end: to DELAYED, rank and member; to RECORDS, id and record
+local earliest      -- the first due time of these
 local groups, leaving  -- nil until there is one: entries in groups; messages that leave a set, with where they go
-local due, priority, died_at, created, group, rank, asked, latest, stamp  -- of the message at hand
+local due, priority, died_at, created, group, rank, asked, latest  -- of the message at hand; asked: when it is to be due
+local stamp  -- of the message at hand: its due time and its time of creation, as they are in its record
 
--- Sets when the message at hand is due, at the latest so long after `first`, when its id was first put.
+-- Sets when the message at hand is due: `latest` milliseconds after `first`, when its id was first put, at the latest.
+-- `since`: its time of creation.
 local function due_after(first, since)
   due = latest and min(asked, first + latest) or asked
   rank, stamp = int(delayed_rank(due, priority)), pack(due, since)
 end
 
+-- Reads the plan of the message at hand.
 local function read(plan)
   local _, delay, at, expires
   _, delay, at, latest, priority, expires, died_at, created, group = cmsgpack.unpack_limit(plan, 8)
@@ -28,7 +32,7 @@ local function read(plan)
   due_after(now, created or now)
 end
 
--- Stores a message in the order `order`. Returns the set that it is in now.
+-- Stores the message at hand in the order `order`. Returns the set that it is in now.
 local function store(order, id, text)
   local member = order .. id
   local n = #texts
@@ -49,17 +53,18 @@ local function store(order, id, text)
   return DELAYED
 end
 
--- Stores a message as the successor of one that is leased; the newest one stays.
+-- Stores the message at hand as the successor of one that is leased, in place of one that was put before.
 local function succeed(r, text)
-  local before = r.successor and parse(r.id, r.successor)
-  local first = before and before.created > 0 and before.created or now
+  local earlier = r.successor and parse(r.id, r.successor)
+  local first = earlier and earlier.created > 0 and earlier.created or now
   due_after(first, first)
   r.successor = RECORD .. r.order .. stamp .. text
   write_lease(r)
   r.follows = due
 end
 
--- Returns the outcome for a message that is there, nil if the one at hand takes its place.
+-- Returns the outcome of a put whose id is there, nil if the message at hand takes the place of that.
+-- `known`: the record that is there; `text`: the record at hand.
 local function meet(id, known, text, conflict, version)
   local r, unreadable = locate(id, known)
   if unreadable then return {false, 'unreadable'} end

@@ -41,7 +41,7 @@ end)
 --   set     its number, from 1 on; 5: ends
 --   offset  in it
 -- Reply: [now, change, strays, set or null, offset, bytes]
-local bytes
+local bytes  -- of what this call has looked at
 
 -- Returns the rank in a set, by its number, that the record or the lease of a message says.
 local function rank_in(set, r, lease)
@@ -51,6 +51,7 @@ local function rank_in(set, r, lease)
   return r.ended and BASE[r.state] + r.ended
 end
 
+-- Returns whether a member of a set, by its number, is where its record and lease say, and nowhere else.
 local function is_sound(sets, set, member, rank)
   local id = sub(member, ORDER + 1)
   local text = call('HGET', RECORDS, id)
@@ -69,7 +70,7 @@ local function is_sound(sets, set, member, rank)
   return r.group == '' or call('ZSCORE', GROUPS, r.group .. '\1' .. member) ~= false
 end
 
--- Adds up the bytes of the ends that are remembered, of up to AUDITED ids from an offset on.
+-- Adds up the bytes of the ends that are remembered, of up to AUDITED ids from an offset on; returns of how many ids.
 local function weigh_ends(offset)
   local ids = call('ZRANGE', ENDINGS, offset, offset + AUDITED - 1)
   for _, id in ipairs(ids) do bytes = bytes + #id + call('HSTRLEN', ENDED, id) end
@@ -120,8 +121,9 @@ end)
 --   order in this shard or null, the limit that holds it back or null: see _limits.lua]
 local MOST = BULK + 1  -- more are not counted
 
--- Counts the messages of this shard that are delivered before a place in the order of delivery.
--- `member` is at that place, if it is of this shard. In a limited queue those of its group count.
+-- Returns how many messages of this shard are delivered before a place in the order of delivery; MOST if they are
+-- more, or if so many are due that `member`, which is at that place if it is of this shard, is not among those that
+-- are looked at. In a limited queue those of its group count.
 local function before(rank, order, member, group)
   local count
   if limited then
@@ -170,8 +172,9 @@ define('ahead', {'no-writes'}, {}, function(rank, order) return answer(before(ra
 -- Reply: [head, ends or nothing]; head is [now, change, state or null, history, result_ttl]
 local WATCHED = MINUTE_MS
 
+-- Returns the reply of `history`.
 local function look(id)
-  local state = null
+  local state = null  -- of the message with this id that is there now
   local text = call('HGET', RECORDS, id)
   if text then
     local r = parse(id, text) or {state = 'dead'}

@@ -12,13 +12,13 @@
 define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, room, mark, order, prefix, since)
   if since > change then since = 0 end  -- changes were lost, by a fail-over
   local rank = tonumber(mark)
-  local VISITS = 2 * BULK
+  local VISITS = 2 * BULK  -- after looking at so many messages, the next slice goes on
   local sifts = prefix ~= '' or group and which ~= 'group'  -- few messages may match
-  local READ = sifts and VISITS or limit + SPARE
+  local READ = sifts and VISITS or limit + SPARE  -- how many members are read at once
   local ids, texts, ranks, visits = {}, {}, {}, 0
-  local place = {mark, order}
+  local place = {mark, order}  -- behind which the next slice goes on; nil: nothing is left
 
-  -- Adds a message if it is wanted; returns false if there is no room for it.
+  -- Adds a message, which is at a rank and an order, if it is wanted; returns false if there is no room for it.
   local function add(id, text, at, order)
     visits = visits + 1
     if prefix ~= '' and sub(id, 1, #prefix) ~= prefix then return true end
@@ -55,6 +55,7 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, r
     return #members < 2 * READ
   end
 
+  -- Scans all ranges of a state, or of what was returned.
   local function scan_state()
     local low, high
     if which == 'ready' or OF_DELAYED[which] then
@@ -68,6 +69,7 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, r
     place = nil
   end
 
+  -- Scans the entries of a group.
   local function scan_group()
     local prefix = group .. '\1'
     local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
