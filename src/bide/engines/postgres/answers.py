@@ -1,4 +1,8 @@
-"""What the store remembers of batches: replies to JSON, and back; see `bide.engines.repetition`."""
+"""What the store remembers of batches: replies to JSON, and back; see `bide.engines.repetition`.
+
+The answers of a batch are a JSON object: by the place of a command, its reply. Outcomes are lists
+of lists, which begin with `[`; other replies are objects.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -55,10 +59,10 @@ class KeptClaim(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """In the order of the reply, if that is another than that of their ranks."""
 
 
-_rows = msgspec.json.Decoder(list[OutcomeRow]).decode
-_claim = msgspec.json.Decoder(KeptClaim).decode
-_other = msgspec.json.Decoder(Outcomes | Affected | QueueSettings | Deleted | NotKept).decode
-_by_places = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_rows = msgspec.json.Decoder(list[OutcomeRow]).decode
+_decode_claim = msgspec.json.Decoder(KeptClaim).decode
+_decode_other = msgspec.json.Decoder(Outcomes | Affected | QueueSettings | Deleted | NotKept).decode
+_decode_answers = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
@@ -66,18 +70,27 @@ class Remembered:
     """What the store remembers of the batches that some commands belong to.
 
     Within a transaction: senders of the same batches wait for its end.
+
+    Args:
+        batch: calls the functions.
+        identities: one for each command; those of a sender are of one batch.
     """
 
     def __init__(self, batch: PostgresBatch, identities: Sequence[Identity | None]) -> None:
         self._batch = batch
         self._numbers: dict[str, int] = {}
+        """By sender: the number of its batch."""
         self._repeated: dict[str, bool] = {}
+        """By sender: whether one of its commands is repeated."""
+        # Sorted, so that transactions that add rows for the same senders do not deadlock.
         for identity in sorted(filter(None, identities), key=lambda identity: identity.sender):
             sender = identity.sender
             self._numbers[sender] = identity.number
             self._repeated[sender] = self._repeated.get(sender, False) or identity.repeated
         self._refused: dict[str, str | None] = {}
+        """By sender: why no command may be executed now, "unknown" or "late"; `None`: they may."""
         self._answers: dict[str, dict[int, Any]] = {sender: {} for sender in self._numbers}
+        """By sender, and by the place of a command in its batch: what is kept of its reply."""
 
     def begin(self) -> None:
         """Add the rows of batches that are sent for the first time, with the next call.
@@ -95,6 +108,7 @@ class Remembered:
             self._answers[sender] = _by_place(row.answers or "{}")
 
     def _arguments(self) -> tuple[bytes, bytes]:
+        """Return the senders and the numbers of their batches, as arrays."""
         return texts(list(self._numbers)), integers(list(self._numbers.values()))
 
     def answer(
@@ -111,33 +125,36 @@ class Remembered:
             return self._restored(command, identity, kept)
         if (refused := self._refused[identity.sender]) is None:
             return None
+        # `recall` has the errors: of a later batch, and of a sender that is not known.
         later = SenderAnswers(identity.number + 1, {}) if refused == "late" else None
         try:
             recall(msgspec.structs.replace(identity, repeated=True), later)
         except OutcomeUnknown as unknown:
             return unknown
-        raise AssertionError  # not reached
+        raise AssertionError  # not reached: it refuses both
 
     def _restored(
         self, command: Any, identity: Identity, kept: msgspec.Raw
     ) -> Reply | OutcomeUnknown:
+        """Return the reply that is remembered of a command; an error if it was too large."""
         if isinstance(command, cmd.Claim):
-            return self._claimed(command, _claim(kept))
-        if bytes(kept)[:1] == b"[":
-            rows = _rows(kept)
+            return self._claimed(command, _decode_claim(kept))
+        if _is_rows(kept):
+            rows = _decode_rows(kept)
             if isinstance(command, cmd.Put):
                 return outcomes_of(put_outcomes(command.items, rows))
             return _outcomes(command, rows)
-        reply: Outcomes | Affected | QueueSettings | Deleted | NotKept = _other(kept)
+        reply: Outcomes | Affected | QueueSettings | Deleted | NotKept = _decode_other(kept)
         if not isinstance(reply, NotKept):
             return reply
         try:
             recall(identity, SenderAnswers(identity.number, {identity.place: reply}))
         except OutcomeUnknown as unknown:
             return unknown
-        raise AssertionError  # not reached
+        raise AssertionError  # not reached: it refuses what was not kept
 
     def _claimed(self, command: cmd.Claim, kept: KeptClaim) -> Reply:
+        """Return the reply of a claim, with those messages that it still holds."""
         messages = held(self._batch, command, kept.reply.token, kept.until)
         if kept.ids:
             places = {id: place for place, id in enumerate(kept.ids)}
@@ -155,40 +172,53 @@ class Remembered:
             self._answers[identity.sender][identity.place] = _kept(self._batch, command, reply)
 
     def store(self) -> None:
-        """Store what was added."""
+        """Store what was added, with the next call."""
         answers: list[str | None] = []
-        for kept in self._answers.values():
-            text = _encode(kept).decode()
+        for kept_by_place in self._answers.values():
+            text = _encode(kept_by_place).decode()
             if len(text) > MAX_KEPT:
-                text = _encode(dict.fromkeys(kept, NotKept())).decode()
+                text = _encode(dict.fromkeys(kept_by_place, NotKept())).decode()
             answers.append(text)
         self._batch.call.start("_keep", *self._arguments(), texts(answers))
 
 
+def _is_rows(kept: msgspec.Raw) -> bool:
+    """Whether an answer is a list of `OutcomeRow`."""
+    return bytes(kept)[:1] == b"["
+
+
 def _by_place(text: str) -> dict[int, Any]:
-    """Return answers by the places of their commands, also those of joined puts."""
+    """Return answers by the places of their commands.
+
+    The answer of puts that were joined in one call is shared out among them: their places are
+    written with their numbers of messages, such as "0:1,1:5".
+    """
     answers: dict[int, Any] = {}
-    for places, kept in _by_places(text).items():
+    for places, kept in _decode_answers(text).items():
         if places.isdecimal():
             answers[int(places)] = kept
             continue
-        rows = _rows(kept) if bytes(kept)[:1] == b"[" else []
-        before = 0
+        rows = _decode_rows(kept) if _is_rows(kept) else []
+        messages_before = 0
         for part in places.split(","):
             place, _, count = part.partition(":")
-            after = before + int(count)
+            messages_after = messages_before + int(count)
             part_rows = [
-                row._replace(number=row.number - before)
+                row._replace(number=row.number - messages_before)
                 for row in rows
-                if before < row.number <= after
+                if messages_before < row.number <= messages_after
             ]
-            answers[int(place)] = msgspec.Raw(_encode([*part_rows, rows[-1]])) if rows else kept
-            before = after
+            if rows:
+                part_rows.append(rows[-1])  # the time of the put, which counts for all of them
+                answers[int(place)] = msgspec.Raw(_encode(part_rows))
+            else:  # it was too large
+                answers[int(place)] = kept
+            messages_before = messages_after
     return answers
 
 
 def _kept(batch: PostgresBatch, command: Any, reply: Any) -> Any:
-    """Return what is remembered of a reply."""
+    """Return what is remembered of a reply: what cannot be told from the command."""
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]
         return KeptClaim(reply.messages[0].until or 0, _without_messages(reply), ids)
@@ -196,14 +226,14 @@ def _kept(batch: PostgresBatch, command: Any, reply: Any) -> Any:
         return reply
     rows = [_row(number, outcome) for number, outcome in enumerate(reply.outcomes, 1)]
     if isinstance(command, cmd.Put):
-        moment = batch.moments.get(command.queue, 0)
-        usual = [stored(item, moment) for item in command.items]
+        put_at = batch.moments.get(command.queue, 0)
+        usual_outcomes = [stored(item, put_at) for item in command.items]
         rows = [
             row
-            for row, outcome, as_usual in zip(rows, reply.outcomes, usual, strict=True)
-            if outcome != as_usual
+            for row, outcome, usual in zip(rows, reply.outcomes, usual_outcomes, strict=True)
+            if outcome != usual
         ]
-        return [*rows, _row(0, Outcome("", False, None, moment))]
+        return [*rows, _row(0, Outcome("", False, None, put_at))]
     rows = [
         row
         for row, outcome in zip(rows, reply.outcomes, strict=True)
@@ -219,6 +249,7 @@ def _without_messages(reply: Claimed) -> Claimed:
 
 
 def _row(number: int, outcome: Outcome) -> OutcomeRow:
+    """Return an outcome as a row, as the functions of the schema answer it."""
     state = None if outcome.state is None else OUTCOME_STATES.index(outcome.state)
     return OutcomeRow(
         number, outcome.done, state, outcome.due, outcome.until, outcome.holder, outcome.successor
@@ -226,6 +257,7 @@ def _row(number: int, outcome: Outcome) -> OutcomeRow:
 
 
 def _outcomes(command: Any, rows: Sequence[OutcomeRow]) -> Outcomes:
+    """Return the reply of a change by id or lease, of the rows that are remembered."""
     ids = [lease.id for lease in getattr(command, "leases", ())] + getattr(command, "ids", [])
     if isinstance(command, cmd.Ack) and not rows:  # as the function answers if all is done
         return Outcomes([Outcome(id, True) for id in ids])

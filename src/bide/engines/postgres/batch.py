@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,32 +12,42 @@ from bide.engines.postgres.arrays import ascii_json, integers
 from bide.engines.postgres.connection import Argument, PostgresCaller
 from bide.engines.postgres.constants import FLOOR
 
-LAST = 60.0
+FLOOR_SECONDS = 60.0
 """Seconds after which a claim looks everywhere again, since the server's clock may have been set
-back. If a thousand times the duration of that look is longer, that counts, up to `END`: the look
-may only have waited for a lock."""
+back. If the look took long, a floor holds for `LOOK_SHARE` times as long, so that looks take little
+of the time; but never for longer than `LONGEST_FLOOR_SECONDS`, because the look may only
+have waited for a lock."""
 
-END = 3_600.0
+LOOK_SHARE = 1_000
+
+LONGEST_FLOOR_SECONDS = 3_600.0
 
 _ALL_ENDED = FLOOR.index("ALL_ENDED")
 """Where a floor has 1 if all transactions that were open at the claim before have ended; else 0."""
 
 NEVER = 1 << 62
+"""A time in Unix milliseconds that does not come."""
 
 NO_IDENTITY: Mapping[str, Argument] = {"sender": None, "number": None, "place": None}
+"""The `identity` of a batch whose answer no function has to remember."""
 
 
 class Floors:
-    """Where the claims of one connection begin to look, by queue: see `_claim` in the schema."""
+    """Where the claims of one connection begin to look, by queue.
+
+    A floor is a list of numbers, named in `FLOOR`. Only `_claim` of the schema reads and changes
+    them; it returns the floor of the next claim.
+    """
 
     def __init__(self) -> None:
         self._floors: BoundedDict[str, list[int | None]] = BoundedDict()
         self._until: BoundedDict[str, float] = BoundedDict()
+        """By queue: the monotonic time until which its floor counts."""
         self.limited: set[str] = set()
         """Queues whose last claim said that they have limits."""
 
     def of(self, queue: str) -> bytes | None:
-        """Return where a claim begins; `None`: it looks everywhere."""
+        """Return the floor where a claim begins, as an array; `None`: it looks everywhere."""
         floor = self._floors.get(queue)
         if floor is None or time.monotonic() >= self._until.get(queue, 0.0):
             return None
@@ -44,11 +55,12 @@ class Floors:
 
     def looked(self, queue: str, begin: float) -> None:
         """Note that a claim, which began at this monotonic time, looked everywhere."""
-        took = time.monotonic() - begin
-        self._until[queue] = begin + min(max(LAST, 1_000 * took), END)
+        look_seconds = time.monotonic() - begin
+        lasts = max(FLOOR_SECONDS, LOOK_SHARE * look_seconds)
+        self._until[queue] = begin + min(lasts, LONGEST_FLOOR_SECONDS)
 
     def update(self, floors: dict[str, list[int | None]]) -> None:
-        """Store what claims returned, by queue."""
+        """Store the floors that claims returned, by queue."""
         self._floors.update(floors)
 
     def clear(self) -> None:
@@ -59,6 +71,16 @@ class Floors:
         """Whether all transactions that were open at the claim before the last one have ended."""
         floor = self._floors.get(queue)
         return floor is not None and len(floor) > _ALL_ENDED and floor[_ALL_ENDED] == 1
+
+
+class Wait(NamedTuple):
+    """How long an empty claim can sleep."""
+
+    until: int
+    """When it is to claim again, in Unix milliseconds; `NEVER`: not before a put."""
+    stored: int | None
+    """Until when other processes assume that this one sleeps, so that they wake it for an earlier
+    message; `None`: nothing is stored, or was stored too long ago."""
 
 
 @dataclass
@@ -86,8 +108,8 @@ class PostgresBatch:
     """By queue: the time of the last put, by the server's clock."""
     new_floors: dict[str, list[int | None]] = field(default_factory=dict)
     """By queue: where the next claim begins."""
-    waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    """By queue: when an empty claim asks again, and until when others assume that it sleeps."""
+    waits: dict[str, Wait] = field(default_factory=dict)
+    """By queue: how long its last claim can sleep. Of use only if that was empty."""
     deltas: int = 0
     """The number of changes of the counters that a count added up."""
 

@@ -24,6 +24,7 @@ from bide.engines.postgres.reading import (
     queues,
 )
 from bide.engines.postgres.scanning import scan
+from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
@@ -34,20 +35,21 @@ from bide.model.times import LIMITS
 
 
 def replies(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply]:
-    """Carry out commands in order."""
+    """Carry out commands in order; consecutive puts into one queue are joined."""
     answers: list[Reply] = []
-    for (kind, queue, origin), group in groupby(commands, _together):
-        same: list[Any] = list(group)
+    for (command_type, queue, origin), group in groupby(commands, _group_of):
+        alike: list[Any] = list(group)
         if origin is not None:
-            answers += [_once(batch, command) for command in same]
-        elif kind is cmd.Put:
-            answers += puts(batch, queue, same)
+            answers += [_once(batch, command) for command in alike]
+        elif command_type is cmd.Put:
+            answers += puts(batch, queue, alike)
         else:
-            answers += [_carry_out(batch, command) for command in same]
+            answers += [_carry_out(batch, command) for command in alike]
     return answers
 
 
-def _together(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
+def _group_of(command: cmd.Command) -> tuple[type, str, cmd.Origin | None]:
+    """Return what consecutive commands must have in common to be joined."""
     return type(command), command.queue, getattr(command, "origin", None)
 
 
@@ -56,8 +58,11 @@ def is_one_call(commands: Sequence[cmd.Command]) -> bool:
     if len(commands) > 1:
         return only_puts(commands)
     (command,) = commands
-    more = (getattr(command, name, None) for name in ("origin", "if_version", "versions"))
-    return not (isinstance(command, (cmd.BuryCommand, cmd.Delete)) or any(more))
+    if isinstance(command, (cmd.BuryCommand, cmd.Delete)):
+        return False  # both may be two calls: see `_bury` and `_delete`
+    # For these another function is called before: see `_once` and `of_versions`.
+    needs_look = (getattr(command, name, None) for name in ("origin", "if_version", "versions"))
+    return not any(needs_look)
 
 
 def remembers(command: cmd.Command) -> bool:
@@ -75,6 +80,7 @@ def remembers(command: cmd.Command) -> bool:
 def _once(batch: PostgresBatch, command: Any) -> Reply:
     """Execute a command of an outbox for the messages whose rows the queue does not remember."""
     queue, origin = command.queue, command.origin
+    # Remembers all rows at once, so that another process that forwards them waits.
     rows = batch.call("_forward", queue, origin.outbox, texts(origin.rows), origin.before)
     known = {row.name for row in rows}
     reply, done = executed_once(command, origin, known, lambda rest: replies(batch, [rest])[0])
@@ -84,20 +90,24 @@ def _once(batch: PostgresBatch, command: Any) -> Reply:
 
 
 def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
-    verb = _VERBS[type(command)]
+    """Carry out one command: one call, unless it names an id twice and versions count."""
+    execute = _EXECUTORS[type(command)]
     ids = getattr(command, "ids", None) or ()
-    if len(set(ids)) == len(ids) or not (wanted := versions_of(command)):
-        return verb(batch, command)
-    pairs = list(zip(ids, wanted, strict=True))
+    has_duplicates = len(set(ids)) < len(ids)
+    versions = versions_of(command) if has_duplicates else []
+    if not versions:
+        return execute(batch, command)
+    pairs = list(zip(ids, versions, strict=True))
     of_versions(batch, command.queue, dict(pairs))  # locks them in the order of all commands
     outcomes: list[Outcome] = []
     wakes: list[int] = []
-    for id, expected in pairs:  # one after the other: the first change may give another version
-        fields = {"versions": [expected]} if getattr(command, "versions", ()) else {}
-        reply = verb(batch, msgspec.structs.replace(command, ids=[id], **fields))
+    for id, version in pairs:  # one after the other: the first change may give another version
+        fields = {"versions": [version]} if getattr(command, "versions", ()) else {}
+        reply = execute(batch, msgspec.structs.replace(command, ids=[id], **fields))
         assert isinstance(reply, Outcomes)
         outcomes += reply.outcomes
-        wakes += [] if reply.wake is None else [reply.wake]
+        if reply.wake is not None:
+            wakes.append(reply.wake)
     return Outcomes(outcomes, min(wakes, default=None))
 
 
@@ -107,18 +117,27 @@ _STOPPING = OUTCOME_STATES.index("stopping")
 
 
 def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = None) -> Outcomes:
-    """Do one thing to each message that a command names, as its other fields say."""
+    """Do one thing to each message that a command names by id or lease; return the outcomes.
 
-    def given(name: str, default: Any = None) -> Any:
+    Args:
+        batch: calls the function.
+        verb: what is done: see `_change` in the schema.
+        command: the fields that it has count; others have their defaults.
+        edit: of an edit: the columns that change, with their values.
+    """
+
+    def field_of(name: str, default: Any = None) -> Any:
         return getattr(command, name, default)
 
-    if leases := given("leases", ()):
-        ids, tokens = [held.id for held in leases], integers([held.token for held in leases])
-        only = None
+    tokens = only_seqs = None
+    if leases := field_of("leases", ()):
+        ids = [lease.id for lease in leases]
+        tokens = integers([lease.token for lease in leases])
     else:
-        ids, tokens = given("ids", []), None
-        wanted = dict(zip(ids, versions_of(command), strict=False))
-        only = integers(of_versions(batch, command.queue, wanted)) if wanted else None
+        ids = field_of("ids", [])
+        versions = dict(zip(ids, versions_of(command), strict=False))  # none, or one for each id
+        if versions:
+            only_seqs = integers(of_versions(batch, command.queue, versions))
     rows = batch.call(
         "_change",
         verb,
@@ -126,26 +145,30 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
         batch.now,
         ids=texts(ids),
         tokens=tokens,
-        at=given("at"),
-        delay=given("lease", given("delay", 0)),
-        if_due=given("if_due"),
-        reason=batch.json(given("reason", "")[:REASON_LENGTH]),
-        untouched=given("release", False),
-        only_seqs=only,
+        at=field_of("at"),
+        delay=field_of("lease", field_of("delay", 0)),  # an extend delays the end of the lease
+        if_due=field_of("if_due"),
+        reason=batch.json(field_of("reason", "")[:REASON_LENGTH]),
+        untouched=field_of("release", False),
+        only_seqs=only_seqs,
         actor=command.actor,
         notes=_notes(batch, command),
         edit=None if edit is None else batch.json(edit),
         **batch.identity,
     )
-    if verb != "ack" and any(row.done or row.state == _STOPPING for row in rows):
+    has_changed = any(row.done or row.state == _STOPPING for row in rows)
+    if verb != "ack" and has_changed:  # if an ack is lost, its message is delivered again
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
-    if verb == "ack" and not rows:
+    if verb == "ack" and not rows:  # as the function answers if all is done
         return Outcomes([Outcome(id, True) for id in ids])
     return change_outcomes(ids, rows)
 
 
 def _notes(batch: PostgresBatch, command: Any) -> bytes | None:
-    """Return what a worker says of each of its messages: results of an ack, or reports."""
+    """Return what a worker says of each of its messages: results of an ack, or reports.
+
+    They are an array of JSON; `None` if nothing is said of any message.
+    """
     match command:
         case cmd.Ack(results=results):
             notes = [None if result is None else result.decode() for result in results]
@@ -162,24 +185,28 @@ def _notes(batch: PostgresBatch, command: Any) -> bytes | None:
 
 
 def _encoded(report: Progress) -> str:
+    """Return a report as JSON."""
     return msgspec.json.encode(report).decode()
 
 
 def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
-    """Return the outcomes of a change by id, of the rows that it answers."""
-    by_number = {row.number: row for row in rows}
-    outcomes = []
+    """Return the outcomes of a change by id, of the rows that `_change` answers.
+
+    There is a row for each message that was there: `number` is the place of its id, from 1. The row
+    with the number 0 is of the queue: its `due` is when its limits allow a claim again.
+    """
+    rows_by_number = {row.number: row for row in rows}
+    outcomes: list[Outcome] = []
     for number, id in enumerate(ids, 1):
-        row = by_number.get(number)
+        row = rows_by_number.get(number)
         outcomes.append(Outcome(id, False) if row is None else outcome(id, row.done, row))
-    wakes = [
-        o.due for o in outcomes if o.done and o.state in ("delayed", "ready") and o.due is not None
-    ]
-    wakes += [row.due for row in rows if row.number == 0 and row.due is not None]
-    return Outcomes(outcomes, min(wakes, default=None))
+    queue_row = rows_by_number.get(0)
+    opens = [] if queue_row is None or queue_row.due is None else [queue_row.due]
+    return outcomes_of(outcomes, opens)
 
 
 def _cancel(batch: PostgresBatch, command: cmd.Cancel) -> Reply:
+    """Cancel messages by id or by rule; with `dry_run` only count them."""
     where = command.where
     if where is None:
         return _change(batch, "stop" if command.running else "cancel", command)
@@ -189,22 +216,59 @@ def _cancel(batch: PostgresBatch, command: cmd.Cancel) -> Reply:
             "_count_where", command.queue, where.group, *bounds, command.running
         )
         return Affected(count)
-    rule = (None, where.group, where.after, where.before)
-    return _delete_where(batch, "cancelled", command, *rule, running=command.running)
+    return _delete_where(
+        batch,
+        "cancelled",
+        command,
+        group=where.group,
+        after=where.after,
+        before=where.before,
+        running=command.running,
+    )
 
 
 def _purge(batch: PostgresBatch, command: cmd.Purge) -> Reply:
+    """Delete dead letters by id, or messages of a state."""
     if command.ids is not None:
         return _change(batch, "purge", command)
     state = STATES.index(command.state)
-    return _delete_where(batch, "purged", command, state, None, None, command.before)
+    return _delete_where(batch, "purged", command, state=state, before=command.before)
 
 
 def _delete_where(
-    batch: PostgresBatch, cause: str, command: Any, *rule: Any, running: bool = False
+    batch: PostgresBatch,
+    cause: str,
+    command: cmd.Cancel | cmd.Purge,
+    *,
+    state: int | None = None,
+    group: str | None = None,
+    after: int | None = None,
+    before: int | None = None,
+    running: bool = False,
 ) -> Affected:
+    """Delete messages by a rule, and return how many; ask again if there are more.
+
+    Args:
+        batch: calls the function.
+        cause: the counter of what is done.
+        command: names the queue, and who wants it.
+        state: of the messages, by number; `None`: delayed and ready ones.
+        group: of the messages; `None`: any.
+        after: from when on they are due, in Unix milliseconds.
+        before: before when they are due, or came into a state in which they have ended.
+        running: whether to ask the workers of leased messages to stop, too.
+    """
     (row,) = batch.call(
-        "_delete_where", cause, command.queue, batch.now, *rule, command.actor, running
+        "_delete_where",
+        cause,
+        command.queue,
+        batch.now,
+        state,
+        group,
+        after,
+        before,
+        command.actor,
+        running,
     )
     if row.count or row.stopping:
         batch.positions[command.queue] = int.from_bytes(row.lsn)
@@ -212,24 +276,28 @@ def _delete_where(
 
 
 def _edit(batch: PostgresBatch, command: cmd.Edit) -> Reply:
-    edit = command.options  # by the names of columns
-    if (headers := edit.get("headers")) is not None:
-        edit = {**edit, "headers": batch.json(headers)}
+    """Change fields of messages; what the command leaves out stays."""
+    columns = command.options  # their names are those of the options
+    if (headers := columns.get("headers")) is not None:
+        columns = {**columns, "headers": batch.json(headers)}
     if command.data is not UNSET:
-        edit = {**edit, "data": f"\\x{command.data.hex()}", "is_json": command.json}
-    return _change(batch, "edit", command, edit=edit)
+        columns = {**columns, "data": f"\\x{command.data.hex()}", "is_json": command.json}
+    return _change(batch, "edit", command, edit=columns)
 
 
 def _bury(batch: PostgresBatch, command: cmd.BuryCommand) -> Reply:
-    none_held = command.ids and not command.leases
-    held = Outcomes([]) if none_held else _change(batch, "bury", command)
+    """Make dead letters of messages that are held, by lease, and then of others, by id."""
+    names_only_unheld = command.ids and not command.leases
+    held = Outcomes([]) if names_only_unheld else _change(batch, "bury", command)
     if not command.ids:
         return held
+    # Without leases, since `_change` would go by these.
     unheld = _change(batch, "bury_unheld", msgspec.structs.replace(command, leases=[]))
     return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
 
 def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
+    """Set what the command gives, and return all settings."""
     limits = [getattr(command, name) for name in LIMITS]
     (row,) = batch.call(
         "_configure",
@@ -255,6 +323,7 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
 
 
 def _delete(batch: PostgresBatch, command: cmd.Delete) -> Reply:
+    """Delete a queue; if that is not empty, say what is in it."""
     ((deleted,),) = batch.call("_delete", command.queue, batch.now)
     if deleted:
         return Deleted(True)
@@ -263,6 +332,7 @@ def _delete(batch: PostgresBatch, command: cmd.Delete) -> Reply:
 
 
 def _by(verb: str) -> Callable[[PostgresBatch, Any], Reply]:
+    """Return what executes commands that are one verb of `_change`."""
     return lambda batch, command: _change(batch, verb, command)
 
 
@@ -277,7 +347,9 @@ _REMEMBERING = (
     cmd.Release,
     cmd.Revive,
 )
-_VERBS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
+"""Commands whose function remembers its answer; see also `remembers`."""
+
+_EXECUTORS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Cancel: _cancel,
     cmd.Reschedule: _by("reschedule"),
     cmd.Edit: _edit,

@@ -26,6 +26,7 @@ Argument = bytes | str | int | None
 """An argument of a function; an array is bytes already, and an integer a bigint."""
 
 _FORMATS = [[Format.BINARY] * count for count in range(32)]
+"""The formats of arguments, by how many there are; no function has more."""
 
 _BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -37,7 +38,10 @@ _ROWS_AND_NOW = (
     b"SELECT *, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now FROM %s(%s)"
 )
 
-_STATEMENTS = {
+_STATEMENT = b"SELECT * FROM %s(%s)"
+"""The call of a function, and its arguments."""
+
+_OTHER_STATEMENTS = {
     "_put": _ROWS_AND_LSN,
     "_change": _ROWS_AND_LSN,
     "_delete_where": _ROWS_AND_LSN,
@@ -67,15 +71,19 @@ class PostgresCaller:
         self.in_use = False
         """Whether an exchange has begun and not ended: after an interrupt nobody may use it."""
         self._in_transaction = False
+        """Whether a transaction is open; then the connection is in libpq's pipeline mode."""
         self._unanswered = 0
         """How many statements were sent without waiting for their results."""
+        # Each of the three tells whether the server has sent something: at once, or after a wait.
         self._has_input = watch(connection.fileno())
         self._wait_for_input = watch(connection.fileno(), seconds=connection.timeout)
         self._wait_long = watch(connection.fileno(), seconds=LONG * connection.timeout)
         self._transformer = Transformer(connection)
+        """Makes Python values of results."""
         self._statements: dict[tuple[str, ...], tuple[bytes, bytes]] = {}
         """Statements by function and names of arguments: the name when prepared, and the text."""
-        self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
+        self._row_makers: dict[str, Callable[[Sequence[Any]], Any]] = {}
+        """By function: makes a row with named columns of values."""
 
     def __call__(self, function: str, *arguments: Argument, **named: Argument) -> list[Any]:
         """Call one function, and return its rows with named columns.
@@ -96,13 +104,15 @@ class PostgresCaller:
         self.start(function, *arguments)
         return self._rows_of(function, self._answer(self._wait_long))
 
-    def _rows_of(self, function: str, got: PGresult) -> list[Any]:
-        if (make := self._rows.get(function)) is None:
-            names = [(got.fname(n) or b"").decode() for n in range(got.nfields)]
-            row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-            make = self._rows[function] = row._make
-        self._transformer.set_pgresult(got, format=Format.BINARY)
-        return self._transformer.load_rows(0, got.ntuples, make)
+    def _rows_of(self, function: str, result: PGresult) -> list[Any]:
+        """Return the rows in the result of a function, with named columns."""
+        make_row = self._row_makers.get(function)
+        if make_row is None:
+            names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+            row_type: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+            make_row = self._row_makers[function] = row_type._make
+        self._transformer.set_pgresult(result, format=Format.BINARY)
+        return self._transformer.load_rows(0, result.ntuples, make_row)
 
     def start(self, function: str, *arguments: Argument, **named: Argument) -> None:
         """Call a function without waiting for it. The arguments are those of a call.
@@ -114,7 +124,7 @@ class PostgresCaller:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
         values = [_binary(argument) for argument in (*arguments, *named.values())]
-        sender = self.connection.pgconn
+        pgconn = self.connection.pgconn
         try:
             statement = self._statements.get((function, *named))
             if statement is None:
@@ -123,22 +133,26 @@ class PostgresCaller:
             self._unanswered += 1
             formats = _FORMATS[len(values)]
             if self._prepares:
-                sender.send_query_prepared(name, values, formats, Format.BINARY)
+                pgconn.send_query_prepared(name, values, formats, Format.BINARY)
             else:
-                sender.send_query_params(text, values, None, formats, Format.BINARY)
+                pgconn.send_query_params(text, values, None, formats, Format.BINARY)
             if not self._in_transaction:
                 self._flush()
         except BaseException:
-            self.connection.close()
+            self.connection.close()  # half of the call may be on its way
             raise
 
     def _prepare(self, function: str, count: int, names: tuple[str, ...]) -> tuple[bytes, bytes]:
-        """Return the statement of a call with `count` arguments and named ones, prepared."""
+        """Prepare the statement of a call with `count` arguments and named ones.
+
+        Returns its name, and its text, which is sent instead where statements are not prepared.
+        """
         name = b"%s:%d" % (function.encode(), len(self._statements))
         marks = [b"$%d" % number for number in range(1, count + 1)]
-        marks += [b"p_%s => $%d" % (p.encode(), n) for n, p in enumerate(names, count + 1)]
+        for number, parameter in enumerate(names, count + 1):
+            marks.append(b"p_%s => $%d" % (parameter.encode(), number))
         qualified = sql.Identifier(self._schema, function).as_bytes(self.connection)
-        text = _STATEMENTS.get(function, b"SELECT * FROM %s(%s)") % (qualified, b", ".join(marks))
+        text = _OTHER_STATEMENTS.get(function, _STATEMENT) % (qualified, b", ".join(marks))
         if self._prepares:
             self._unanswered += 1
             self.connection.pgconn.send_prepare(name, text)
@@ -196,6 +210,7 @@ class PostgresCaller:
         self.connection.pgconn.send_query_params(statement, None)
 
     def _flush(self) -> None:
+        """Send what libpq has buffered; wait if the server does not take all of it at once."""
         if self.connection.pgconn.flush():
             self.connection.wait(generators.send(self.connection.pgconn))
 
@@ -209,23 +224,26 @@ class PostgresCaller:
             self.connection.pgconn.consume_input()  # a notice, or the end
         except psycopg.OperationalError:
             return True
-        return bool(self._has_input())
+        return bool(self._has_input())  # of an end there is always something to read
 
     def _answer(self, wait: Callable[[], object]) -> PGresult:
         """Wait for the results of what was sent, and return the last. A signal interrupts that.
 
+        Args:
+            wait: waits for input; false: none came in time.
+
         Raises:
             psycopg.Error: one is a refusal, or the connection was lost.
         """
-        answer: Any = None
-        refusal: Any = None
+        last_result: Any = None
+        refusal: Any = None  # the first one: the server skips what follows it in a transaction
         try:
-            if self._in_transaction:
+            if self._in_transaction:  # only now does the server execute what is in the pipeline
                 self.connection.pgconn.pipeline_sync()
                 self._flush()
             for _ in range(self._unanswered):
                 while (result := self._next_result(wait)) is not None:
-                    answer = result
+                    last_result = result
                     if refusal is None and result.status == ExecStatus.FATAL_ERROR:
                         refusal = result
             if self._in_transaction:
@@ -241,38 +259,44 @@ class PostgresCaller:
         self._unanswered = 0
         if refusal is not None:
             raise errors.error_from_result(refusal)
-        return answer  # type: ignore[no-any-return]
+        return last_result  # type: ignore[no-any-return]
 
     def _next_result(self, wait: Callable[[], object]) -> PGresult | None:
         """Wait for one more result of a statement; `None`: it has no more."""
-        sender = self.connection.pgconn
-        while sender.is_busy():
+        pgconn = self.connection.pgconn
+        while pgconn.is_busy():
             if not wait():
                 raise self.connection.silent()
-            sender.consume_input()
-        return sender.get_result()
+            pgconn.consume_input()
+        return pgconn.get_result()
 
 
 def _binary(argument: Argument) -> bytes | None:
-    """Return the binary form of an argument."""
+    """Return the binary form of an argument; `None` is the null of SQL."""
     if isinstance(argument, str):  # or of a derived type, such as `StrEnum`
         return argument.encode()
-    if isinstance(argument, int):
+    if isinstance(argument, int):  # a truth value is one, too
         return _boolean(argument) if isinstance(argument, bool) else _bigint(argument)
     return argument
 
 
-_LOG = """
+_LOG_AND_SCHEMA = """
 SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,
        pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::bigint,
        (SELECT oid FROM pg_namespace WHERE nspname = %s)
 WHERE NOT pg_is_in_recovery()
 """
+"""The timeline; the end of the log; where the last recovery ended, null after a restart; the oid of
+the schema. Positions in the log are bytes since its beginning."""
 
 
 class Witness:
     """Detects confirmed changes that a store has lost, over all connections to it.
+
+    Args:
+        shown: host and database, as errors name them.
+        schema: the schema that is the store.
 
     With each put, cancel, reschedule or other change by id or rule, except acks, the server says
     how far its log (WAL) had come just before the commit. A standby that is promoted begins a new
@@ -284,9 +308,12 @@ class Witness:
     def __init__(self, shown: str, schema: str) -> None:
         self._shown = shown
         self._schema = schema
-        self._made: int | None = None
+        self._schema_oid: int | None = None
+        """That of the last connection: a schema that is made again has another one."""
         self._timeline = 0
+        """The timeline of the last connection's server."""
         self._confirmed: BoundedDict[str, int] = BoundedDict()
+        """By queue: the position in the log behind its last confirmed change."""
 
     def confirmed(self, positions: Mapping[str, int]) -> None:
         """Note the positions in the log, by queue, behind which changes were committed."""
@@ -294,15 +321,18 @@ class Witness:
 
     def compare(self, connection: psycopg.Connection[Any]) -> None:
         """Check, on a new connection, that confirmed changes are there; report lost ones."""
-        row = connection.execute(_LOG, (self._schema,)).fetchone()
+        row = connection.execute(_LOG_AND_SCHEMA, (self._schema,)).fetchone()
         if row is None:
             return  # a standby: nothing can be put there
-        timeline, end, replayed, made = row
-        # The last replayed position is where the new timeline begins; a restart forgets it.
-        reach = replayed if timeline > self._timeline and replayed is not None else end
-        if self._made not in (None, made):
-            reach = -1  # the name is the same, the schema is another one
-        self._timeline, self._made = timeline, made
-        for queue in [queue for queue, lsn in self._confirmed.items() if lsn > reach]:
+        timeline, log_end, replayed, schema_oid = row
+        kept_until = log_end  # what was confirmed behind this position is lost
+        if timeline > self._timeline and replayed is not None:
+            # A promoted standby: it goes on behind what it has replayed, on a timeline of its own.
+            kept_until = replayed
+        if self._schema_oid not in (None, schema_oid):
+            kept_until = -1  # the name is the same, the schema is another one
+        self._timeline, self._schema_oid = timeline, schema_oid
+        lost = [queue for queue, lsn in self._confirmed.items() if lsn > kept_until]
+        for queue in lost:
             del self._confirmed[queue]
             losses.report(self._shown, queue, 1)

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 import psycopg
 from msgspec import MsgspecError
@@ -23,7 +24,7 @@ from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import PostgresSettings, is_pooled
-from bide.engines.postgres.transactions import Answer, transact
+from bide.engines.postgres.transactions import ReplyOrError, transact
 from bide.engines.repetition import replies_of
 from bide.logs import logger
 from bide.model.command_identity import Identities
@@ -36,21 +37,23 @@ TRIES = 5
 """How often a batch is tried that the server undid because of another transaction."""
 
 FOLD_EVERY = 256
-"""After so many batches that changed something the counters are added up."""
+"""After so many batches that changed something the counters are folded: the rows of single changes
+are added up in one row for each counter."""
 
 FOLD_REST = 10.0
-"""The counters are not added up again for so many times as long as that took: while a transaction
-holds an old snapshot, it reads all changes that were added up since."""
+"""The counters are not folded again for so many times as long as that took: while a transaction
+holds an old snapshot, each fold reads all rows that were folded since."""
 
 DOZE = 100
 """Milliseconds by which a process may wake before the time in its row, so that a process with many
 short sleeps does not change the row each time."""
 
-AGAIN = 0.05
+SECONDS_BETWEEN_CONNECTS = 0.05
 """Seconds between attempts to connect again."""
 
-SOON, SELDOM = 0.02, 1.0
-"""Seconds after which a waiting claim looks again if it gets no hints from other processes."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+"""Seconds after which a waiting claim that gets no hints from other processes looks again: first,
+and at most. Each pause in vain is twice as long as the one before."""
 
 MANY_DELTAS = 1_000
 """If a count had to add up more changes of the counters than this, they are folded."""
@@ -63,8 +66,19 @@ ENDS_LEASES = (Ack, RetryCommand, BuryCommand, Release)
 """Commands after which a limited queue allows as many messages as leases have ended: no more
 processes need to look."""
 
-_EVERYBODY = 1 << 30
+_ALL_PROCESSES = 1 << 30
+"""More processes than there are."""
+
 _log = logger("bide.postgres")
+
+
+class _Wake(NamedTuple):
+    """Which processes that wait for messages of a queue are to be woken."""
+
+    moment: int
+    """When the first message can be claimed, in Unix milliseconds: who sleeps longer is woken."""
+    most: int
+    """How many processes are woken at most."""
 
 
 class PostgresEngine:
@@ -82,17 +96,26 @@ class PostgresEngine:
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._process = f"{os.getpid()}:{secrets.token_hex(4)}"
+        """The name by which others know this process: that it sleeps, and what it has claimed."""
         self._caller: PostgresCaller | None = None
+        """The open connection; `None`: the next batch connects."""
         self._notifier: PostgresNotifier | None = None
+        """Receives hints while claims of this process wait; `None`: nothing asked for it yet."""
         self._closed = False
         self._until_fold = FOLD_EVERY
+        """How many batches with changes there are before the counters are folded."""
         self._fold_from = 0.0
+        """The monotonic time before which the counters are not folded again."""
         self._polls = False
+        """Whether a pooler is in the way, so that no hints arrive."""
         self._floors = Floors()
+        """Where claims begin to look."""
         self._slept: BoundedDict[str, None] = BoundedDict()
         """Queues for which others assumed, at the last claim, that this process sleeps."""
         self._witness = Witness(settings.shown, settings.schema)
+        """Finds out whether a new server has all that was confirmed."""
         self._pauses: BoundedDict[str, float] = BoundedDict()
+        """By queue: the seconds until the next look, of a process that gets no hints."""
         self._names: BoundedDict[str, str] = BoundedDict()
         """What this process waits for, by what notifications call it."""
         self._enrolled: BoundedDict[str, None] = BoundedDict()
@@ -107,32 +130,39 @@ class PostgresEngine:
     def execute(
         self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
     ) -> list[Reply]:
-        """Carry out the commands in one transaction, and answer when the server has committed."""
+        """Carry out the commands in one transaction, and answer when the server has committed.
+
+        Args:
+            commands: in their order.
+            now: Unix milliseconds to go by, for tests; `None`: the server's clock.
+            identities: one for each command, or none.
+        """
         if not commands:
             return []
-        for number in range(1, TRIES + 1):
+        for attempt in range(1, TRIES + 1):
             caller = self._current()
-            caller.in_use = True
+            caller.in_use = True  # stays so if a signal interrupts this: see `_current`
+            # Under a clock of the caller's no process sleeps: notifications go by the server's.
             waiter = self._process if self._notifier is not None and now is None else None
             batch = PostgresBatch(
-                caller, now, self._floors, waiter, escapes=caller.escapes, hopeful=number == 1
+                caller, now, self._floors, waiter, escapes=caller.escapes, hopeful=attempt == 1
             )
             try:
                 answers = transact(batch, commands, identities, self._enrolled)
             except (psycopg.Error, MsgspecError) as error:
                 caller.in_use = False
-                if self._tries_again(error, number):
+                if self._tries_again(error, attempt):
                     continue
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
                     raise self._one_by_one(commands, now, identities) from error
                 raise translate(error, self._settings.shown, sent=True) from error
             self._witness.confirmed(batch.positions)
-            if now is None:
+            if now is None:  # what is true by another clock says nothing about the next claim
                 self._floors.update(batch.new_floors)
             self._follow_up(batch, commands, answers)
             caller.in_use = False
             return replies_of(answers)
-        raise AssertionError  # not reached
+        raise AssertionError  # not reached: the last attempt returns or raises
 
     def reader(self) -> "PostgresEngine":
         """Return an engine with a connection of its own."""
@@ -146,8 +176,8 @@ class PostgresEngine:
                 "that other processes put are looked for every %g to %g s; name the server's own "
                 "address with ?listen=",
                 self._settings.shown,
-                SOON,
-                SELDOM,
+                FIRST_PAUSE,
+                LONGEST_PAUSE,
             )
             return None
         if self._notifier is None:
@@ -167,13 +197,14 @@ class PostgresEngine:
     ) -> PartlyDone:
         """Execute each command alone, so that only those that name a locked message fail.
 
-        Together they waited for a lock for too long.
+        Together they waited for a lock for too long. Returns what tells the lane of a reply or an
+        error for each command.
         """
-        outcomes: list[Answer] = []
-        until = time.monotonic() + PATIENCE
+        outcomes: list[ReplyOrError] = []
+        deadline = time.monotonic() + PATIENCE
         for command, identity in zip(commands, identities or repeat(None), strict=False):
             try:
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     raise StoreBusy(
                         "commands before this one have waited for messages that are being changed "
                         "in open transactions of other clients; this one was not carried out. Try "
@@ -185,13 +216,15 @@ class PostgresEngine:
         return PartlyDone(outcomes)
 
     def _follow_up(
-        self, batch: PostgresBatch, commands: Sequence[Command], answers: list[Answer]
+        self, batch: PostgresBatch, commands: Sequence[Command], answers: list[ReplyOrError]
     ) -> None:
         """Wake other processes, and do the housekeeping. If it fails, the commands stay done."""
         try:
             self._wake_and_sleep(batch, commands, answers)
-            self._until_fold -= not all(command.only_reads for command in commands)
+            if not all(command.only_reads for command in commands):
+                self._until_fold -= 1
             if self._until_fold <= 0 or batch.deltas > MANY_DELTAS:
+                # At random, so that the processes of a program do not fold all at once.
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
                 self._fold(batch.call)
         except psycopg.Error as error:
@@ -199,56 +232,74 @@ class PostgresEngine:
             self._leave_if_lost(error)
 
     def _fold(self, caller: PostgresCaller) -> None:
-        """Add up the counters, unless that has just taken long."""
+        """Fold the counters, unless that has just taken long."""
         begin = time.monotonic()
         if begin < self._fold_from:
             return
         self._settle(caller)
         caller("_fold")
-        self._fold_from = begin + (1 + FOLD_REST) * (time.monotonic() - begin)
+        seconds_taken = time.monotonic() - begin
+        self._fold_from = begin + seconds_taken + FOLD_REST * seconds_taken
 
     def _wake_and_sleep(
-        self, batch: PostgresBatch, commands: Sequence[Command], answers: list[Answer]
+        self, batch: PostgresBatch, commands: Sequence[Command], answers: list[ReplyOrError]
     ) -> None:
         """Wake the processes that would sleep too long; store how long this one will sleep.
 
         Both happen after the commit, and a process looks once more before it sleeps: so one of two
-        sees the other. If a message is due after they ask again by themselves, none is woken.
+        sees the other. Replaces answers of which that look tells more.
         """
-        wakes: dict[str, tuple[int, int]] = {}
-        for number, (command, reply) in enumerate(zip(commands, answers, strict=True)):
+        wakes: dict[str, _Wake] = {}
+        for place, (command, reply) in enumerate(zip(commands, answers, strict=True)):
             queue = command.queue
             if isinstance(reply, (Outcomes, QueueSettings)):
-                moment = batch.moments.get(queue, NEVER)
-                if reply.wake is not None and reply.wake < moment + LOOK_AGAIN:
-                    frees = queue in self._floors.limited and isinstance(command, ENDS_LEASES)
-                    wake, most = wakes.get(queue, (NEVER, 0))
-                    more = command.weight if frees else _EVERYBODY
-                    wakes[queue] = min(reply.wake, wake), most + more
+                if (wake := self._wake_of(batch, command, reply)) is not None:
+                    earlier = wakes.get(queue, _Wake(NEVER, 0))
+                    moment = min(wake.moment, earlier.moment)
+                    wakes[queue] = _Wake(moment, earlier.most + wake.most)
             elif isinstance(reply, Claimed) and self._polls:
-                answers[number] = self._look_again(queue, reply)
+                answers[place] = self._look_again(queue, reply)
             elif isinstance(reply, Claimed) and batch.waiter and not reply.messages:
-                answers[number] = self._sleep(batch, queue, reply)
+                answers[place] = self._sleep(batch, queue, reply)
             elif batch.waiter and isinstance(command, History) and is_awaited(command, reply):
                 ((tag,),) = batch.call("_watch", batch.waiter, queue, command.id)
                 self._names[tag] = end_of(queue, command.id)
-                (answers[number],) = replies(batch, [command])  # it may have ended meanwhile
-        for queue, (wake, most) in wakes.items():
+                (answers[place],) = replies(batch, [command])  # it may have ended meanwhile
+        for queue, wake in wakes.items():
             self._settle(batch.call)
-            batch.call.start("_wake", self._process, queue, wake, min(most, _EVERYBODY))
+            most = min(wake.most, _ALL_PROCESSES)
+            batch.call.start("_wake", self._process, queue, wake.moment, most)
+
+    def _wake_of(
+        self, batch: PostgresBatch, command: Command, reply: Outcomes | QueueSettings
+    ) -> _Wake | None:
+        """Return whom a command has to wake; `None`: nobody.
+
+        If a message is due after waiting processes ask again by themselves, none is woken.
+        """
+        put_at = batch.moments.get(command.queue, NEVER)  # not known of what is no put: it wakes
+        if reply.wake is None or reply.wake >= put_at + LOOK_AGAIN:
+            return None
+        if command.queue in self._floors.limited and isinstance(command, ENDS_LEASES):
+            return _Wake(reply.wake, command.weight)
+        return _Wake(reply.wake, _ALL_PROCESSES)
 
     def _sleep(self, batch: PostgresBatch, queue: str, reply: Claimed) -> Claimed:
-        """Store how long this process will sleep, unless that is stored already."""
-        until, asleep = batch.waits[queue]
-        if asleep is not None and until <= asleep <= until + DOZE:
+        """Store how long this process will sleep, unless that is stored already.
+
+        Returns the reply of an empty claim, with what is known now: whether the process may sleep
+        for long, or that it has to claim again sooner.
+        """
+        wait = batch.waits[queue]
+        if wait.stored is not None and wait.until <= wait.stored <= wait.until + DOZE:
             reply = replace(reply, calm=self._is_calm(queue))
             self._slept[queue] = None
             return reply
         self._slept.pop(queue, None)
         floor = self._floors.of(queue)
-        ((sooner, tag),) = batch.call("_sleep", batch.waiter, queue, until + DOZE, floor)
+        ((sooner, tag),) = batch.call("_sleep", batch.waiter, queue, wait.until + DOZE, floor)
         self._names[tag] = queue
-        if sooner is not None and sooner < until:
+        if sooner is not None and sooner < wait.until:  # a put that saw no sleeper came before this
             return replace(reply, next=max(0.0, sooner - reply.now))
         return reply
 
@@ -266,10 +317,12 @@ class PostgresEngine:
         if reply.messages:
             self._pauses.pop(queue, None)
             return reply
-        pause = self._pauses.get(queue, SOON)
-        self._pauses[queue] = min(2 * pause, SELDOM)
-        wait = pause * 1000 if reply.next is None else min(reply.next, pause * 1000)
-        return replace(reply, next=wait)
+        pause = self._pauses.get(queue, FIRST_PAUSE)
+        self._pauses[queue] = min(2 * pause, LONGEST_PAUSE)
+        wait_ms = pause * 1000
+        if reply.next is not None:
+            wait_ms = min(reply.next, wait_ms)
+        return replace(reply, next=wait_ms)
 
     def _current(self) -> PostgresCaller:
         """Return a connection that is not known to be lost."""
@@ -292,23 +345,28 @@ class PostgresEngine:
 
     def _reconnect(self) -> PostgresCaller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted."""
-        until = time.monotonic() + self._settings.reconnect
+        deadline = time.monotonic() + self._settings.reconnect
         while True:
             try:
                 return self._connect()
             except StoreUnavailable as error:
-                if lasts(error) or time.monotonic() >= until:
+                if lasts(error) or time.monotonic() >= deadline:
                     raise
-            time.sleep(AGAIN)
+            time.sleep(SECONDS_BETWEEN_CONNECTS)
 
     def _connect(self) -> PostgresCaller:
+        """Connect, make the schema or bring it up to date, and look whether changes were lost.
+
+        Raises:
+            StoreError: the server cannot be reached or holds no store.
+        """
         connection = self._settings.connect()
         try:
             prepare(connection, self.schema)
             with catalog_only(connection):
                 self._witness.compare(connection)
                 pooled = is_pooled(connection)
-            if not pooled:  # else others, who share the session, would have to live with it
+            if not pooled:  # else it would hold for other users, who share the session
                 connection.execute("SET default_transaction_isolation = 'read committed'")
         except psycopg.Error as error:
             connection.close()
@@ -320,13 +378,13 @@ class PostgresEngine:
         self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)
         return self._caller
 
-    def _tries_again(self, error: Exception, number: int) -> bool:
-        """Whether to execute a batch again after an error, at the first try or a later one."""
+    def _tries_again(self, error: Exception, attempt: int) -> bool:
+        """Whether to execute a batch again whose attempt, counted from 1, has met an error."""
         if isinstance(error, CHANGED):
             self._leave()  # a new connection finds out about a newer version
-            return number == 1
+            return attempt == 1
         self._leave_if_lost(error)
-        return isinstance(error, RETRIED) and number < TRIES
+        return isinstance(error, RETRIED) and attempt < TRIES
 
     def _leave_if_lost(self, error: Exception) -> None:
         """Leave a connection that was lost, or whose server is a standby now."""
@@ -335,6 +393,7 @@ class PostgresEngine:
             self._leave()
 
     def _leave(self) -> None:
+        """Close the connection: the next batch opens another one."""
         caller, self._caller = self._caller, None
         self._floors.clear()  # another server may not have what was claimed
         if caller is not None:

@@ -1,7 +1,7 @@
 """Puts: from items to arguments of the schema's functions, and from their rows to outcomes."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from bide.engines.postgres.arrays import booleans, byteas, integers, texts
@@ -18,13 +18,19 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
     """Whether all commands are puts into one queue that keep existing messages: one call."""
     queue = commands[0].queue
     return all(
-        isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue and c.origin is None
-        for c in commands
+        isinstance(command, cmd.Put)
+        and command.on_conflict == "keep"
+        and command.queue == queue
+        and command.origin is None
+        for command in commands
     )
 
 
 def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply] | None:
-    """Store one message the short way, if that is all there is to do; else return `None`."""
+    """Store one message the short way; `None`: that is not possible, and nothing was stored.
+
+    Returns the reply of the only command.
+    """
     command = commands[0]
     if len(commands) > 1 or type(command) is not cmd.Put or command.on_conflict != "keep":
         return None
@@ -32,7 +38,7 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
         return None
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
-        return None
+        return None  # it has a past: an import or a move puts it
     ((moment, lsn),) = batch.call(
         "_put_one",
         command.queue,
@@ -49,101 +55,131 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
         headers=None if item.headers is None else batch.json(item.headers),
         **batch.identity,
     )
-    if moment is None:
+    if moment is None:  # the queue is new, the id exists, ...: `_put` has to decide
         return None
-    batch.positions[command.queue], batch.moments[command.queue] = int.from_bytes(lsn), moment
+    batch.positions[command.queue] = int.from_bytes(lsn)
+    batch.moments[command.queue] = moment
     outcome = stored(item, moment)
     return [Outcomes([outcome], outcome.due)]
 
 
 def puts(batch: PostgresBatch, queue: str, commands: Sequence[cmd.Put]) -> list[Reply]:
-    """Store the messages of consecutive puts into one queue: in one call those that keep."""
+    """Store the messages of consecutive puts into one queue.
+
+    Puts that keep existing messages are one call. Others are a call each: their other options, such
+    as a version, may differ.
+    """
     replies: list[Reply] = []
-    for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
-        same = list(group)
-        for together in [same] if keeps else [[command] for command in same]:
-            items = [item for command in together for item in command.items]
-            outcomes = _put(batch, queue, together[0], items)
-            for command in together:
-                own, outcomes = outcomes[: len(command.items)], outcomes[len(command.items) :]
-                replies.append(outcomes_of(own))
+    for keeps, group in groupby(commands, lambda command: command.on_conflict == "keep"):
+        alike = list(group)
+        for joined in [alike] if keeps else [[command] for command in alike]:
+            items = [item for command in joined for item in command.items]
+            outcomes = iter(_put(batch, queue, joined[0], items))
+            for command in joined:
+                own_outcomes = list(islice(outcomes, len(command.items)))
+                replies.append(outcomes_of(own_outcomes))
     return replies
 
 
 def _put(
     batch: PostgresBatch, queue: str, command: cmd.Put, items: Sequence[Item]
 ) -> list[Outcome]:
-    """Put messages as a command says."""
-    mode, only = command.on_conflict, None
+    """Put messages as a command says; return the outcome of each.
+
+    Args:
+        batch: calls the function.
+        queue: where they are put.
+        command: its options count for all of them.
+        items: the messages, perhaps also those of other commands with the same options.
+    """
+    only_seqs = None  # of the messages that may be replaced; `None`: all
     if command.if_version is not None:
         ids = [item.id for item in items]
-        only = integers(of_versions(batch, queue, dict.fromkeys(ids, command.if_version)))
+        only_seqs = integers(of_versions(batch, queue, dict.fromkeys(ids, command.if_version)))
         if len(set(ids)) < len(ids):  # one after the other: the first gives another version
-            return [o for item in items for o in _put(batch, queue, command, [item])]
-    hopeful = batch.hopeful and mode == "keep" and not any(item.died for item in items)
+            return [outcome for item in items for outcome in _put(batch, queue, command, [item])]
+    keeps = command.on_conflict == "keep"
+    hopeful = batch.hopeful and keeps and not any(item.died for item in items)
     rows = batch.call(
         "_put",
         queue,
         batch.now,
-        mode=mode,
+        mode=command.on_conflict,
         hopeful=hopeful,
-        only_seqs=only,
+        only_seqs=only_seqs,
         **_columns(batch, items),
         **batch.identity,
     )
-    batch.positions[queue], batch.moments[queue] = int.from_bytes(rows[-1].lsn), rows[-1].due
+    summary = rows[-1]  # no message: see `put_outcomes`
+    batch.positions[queue] = int.from_bytes(summary.lsn)
+    batch.moments[queue] = summary.due
     return put_outcomes(items, rows)
 
 
 def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -> bytes | None:
-    """Return values as an array; nothing if all are the default."""
+    """Return values as an array, made by the function; `None` if all are the default."""
     return None if values.count(default) == len(values) else array(values)
 
 
 def _columns(batch: PostgresBatch, items: Sequence[Item]) -> dict[str, bytes | None]:
-    """Return items as the arguments of a put; nothing for a field that no item has."""
-    delays = [i.delay for i in items]
+    """Return items as the arguments of `_put`: an array for each field.
+
+    `None` for a field of which all items have the default; one delay if all have the same.
+    """
+    delays = [item.delay for item in items]
 
     def objects(values: Sequence[Any]) -> bytes:
         return texts([None if value is None else batch.json(value) for value in values])
 
     return {
-        "ids": texts([i.id for i in items]),
-        "is_json": some([i.json for i in items], True, booleans),
-        "data": byteas([i.data for i in items]),
-        "at": some([i.at for i in items], None, integers),
+        "ids": texts([item.id for item in items]),
+        "is_json": some([item.json for item in items], True, booleans),
+        "data": byteas([item.data for item in items]),
+        "at": some([item.at for item in items], None, integers),
         "delay": integers(delays[:1] if len(set(delays)) == 1 else delays),
-        "priority": some([i.priority for i in items], 0, integers),
-        "attempts": some([i.attempts for i in items], ATTEMPTS, integers),
-        "expires": some([i.expires for i in items], None, integers),
-        "group": some([i.group for i in items], None, texts),
-        "headers": some([i.headers for i in items], None, objects),
-        "latest": some([i.latest for i in items], None, integers),
-        "attempt": some([i.attempt for i in items], 0, integers),
-        "failures": some([i.failures or None for i in items], None, objects),
-        "died": some([i.died for i in items], None, integers),
-        "created": some([i.created for i in items], None, integers),
+        "priority": some([item.priority for item in items], 0, integers),
+        "attempts": some([item.attempts for item in items], ATTEMPTS, integers),
+        "expires": some([item.expires for item in items], None, integers),
+        "group": some([item.group for item in items], None, texts),
+        "headers": some([item.headers for item in items], None, objects),
+        "latest": some([item.latest for item in items], None, integers),
+        "attempt": some([item.attempt for item in items], 0, integers),
+        "failures": some([item.failures or None for item in items], None, objects),
+        "died": some([item.died for item in items], None, integers),
+        "created": some([item.created for item in items], None, integers),
     }
 
 
 def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
-    """Return the outcomes of a put, of the rows that it answers."""
+    """Return the outcomes of a put, of the rows that `_put` answers.
+
+    The last row says only when they were stored, in `due`. Each row before it is of a message whose
+    id existed, or that has `latest`; `number` is its place among the items, from 1. Other messages
+    were stored as they are.
+
+    Args:
+        items: the messages.
+        rows: those rows; without any, there is no outcome.
+    """
     if not rows:
         return []
-    moment = rows[-1].due
-    if len(rows) == 1:
-        return [stored(item, moment) for item in items]
-    met = {row.number: row for row in rows[:-1]}
-    return [
-        stored(item, moment)
-        if (row := met.get(number)) is None
-        else outcome(item.id, row.done, row)
-        for number, item in enumerate(items, 1)
-    ]
+    *message_rows, summary = rows
+    put_at = summary.due
+    if not message_rows:  # most puts
+        return [stored(item, put_at) for item in items]
+    rows_by_number = {row.number: row for row in message_rows}
+    outcomes: list[Outcome] = []
+    for number, item in enumerate(items, 1):
+        row = rows_by_number.get(number)
+        if row is None:
+            outcomes.append(stored(item, put_at))
+        else:
+            outcomes.append(outcome(item.id, row.done, row))
+    return outcomes
 
 
 def stored(item: Item, moment: int) -> Outcome:
-    """Return the outcome of a message that was stored at a time."""
+    """Return the outcome of a new message that was stored at a time, in Unix milliseconds."""
     due = moment + item.delay if item.at is None else item.at
     if item.died is not None:
         return Outcome(item.id, True, "dead", due, item.died)
@@ -151,7 +187,14 @@ def stored(item: Item, moment: int) -> Outcome:
 
 
 def outcome(id: str, done: bool, row: Any) -> Outcome:
-    """Return what a row says of a message."""
+    """Return the outcome of a command for a message.
+
+    Args:
+        id: of the message.
+        done: whether it was done as asked.
+        row: where the message is now, with columns from `state` to `holder`; one without a state
+            is not in the queue.
+    """
     state = None if row.state is None else OUTCOME_STATES[row.state]
-    successor = getattr(row, "successor", None)
+    successor = getattr(row, "successor", None)  # only rows of a put or a change have it
     return Outcome(id, done, state, row.due, row.until, row.holder, successor)

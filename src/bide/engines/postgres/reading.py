@@ -3,13 +3,13 @@
 import time
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bide.engines.cursor import Budget
 from bide.engines.postgres.arrays import integers, texts
-from bide.engines.postgres.batch import NEVER, PostgresBatch
+from bide.engines.postgres.batch import NEVER, PostgresBatch, Wait
 from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
@@ -28,11 +28,12 @@ from bide.model.replies import (
     Names,
     Reply,
 )
+from bide.model.times import MICROSECONDS
 
 DAMAGED = (ValueError, TypeError, msgspec.MsgspecError)
 """What reading a row raises that bide has not written so."""
 
-_SHOWN = (
+_SHOWN_COLUMNS = (
     "id",
     "data",
     "is_json",
@@ -45,8 +46,13 @@ _SHOWN = (
     "headers",
     "failures",
 )
+"""What a dead letter shows of a row that cannot be read."""
+
+_DELAYED, _READY, _LEASED = map(STATES.index, ("delayed", "ready", "leased"))
+"""States by their numbers in SQL."""
 
 FOREVER = 1 << 53
+"""Above all due times, and above all sizes in bytes."""
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -55,26 +61,83 @@ _progress = msgspec.json.Decoder(Progress).decode
 _log = logger("bide.postgres")
 
 
+class _ClaimEnd(NamedTuple):
+    """What the last row of a claim says, which is no message: see `_claim` in the schema."""
+
+    clock: float
+    """The server's time at the claim, in Unix milliseconds with fractions."""
+    token: Any
+    """The token of the leases; `None`: nothing was claimed."""
+    claim_again: int | None
+    """When to claim again, in Unix milliseconds; `None`: not before a put. Not known if messages
+    were claimed."""
+    claim_again_us: int | None
+    """The same in microseconds, of a queue with limits."""
+    sleeps_until: int | None
+    """Until when others assume that this process sleeps; `None`: it has to store that."""
+    is_limited: bool
+    is_behind: bool
+    """Whether more is due in a limited queue than could be put into lines."""
+    keeps_results: bool
+    floor: list[int | None]
+    """Where the next claim begins."""
+
+    @classmethod
+    def of(cls, row: Any) -> "_ClaimEnd":
+        """Return the meaning of the columns, whose names are those of a message's."""
+        return cls(
+            clock=row.exactly,
+            token=row.token,
+            claim_again=row.due,
+            claim_again_us=row.planned,
+            sleeps_until=row.until,
+            is_limited=row.attempt is not None,
+            is_behind=bool(row.attempt),
+            keeps_results=bool(row.expires),
+            floor=row.floor,
+        )
+
+    @property
+    def wait(self) -> float | None:
+        """In how many milliseconds to claim again; `None`: not before a put."""
+        if self.is_behind:
+            return 0
+        moment: float | None = self.claim_again
+        if self.claim_again_us is not None:
+            moment = self.claim_again_us / MICROSECONDS
+        return None if moment is None else max(0, moment - self.clock)
+
+
 def message(queue: str, row: Any, now: int) -> Message:
     """Return a row as a message; as a dead letter if it cannot be read."""
     try:
         return _message(queue, row, now)
     except DAMAGED:
-        stored = repr({name: getattr(row, name) for name in _SHOWN})
-        return unreadable(queue, row.id, stored.encode(), now)
+        columns = repr({name: getattr(row, name) for name in _SHOWN_COLUMNS})
+        return unreadable(queue, row.id, columns.encode(), now)
 
 
 def _message(queue: str, row: Any, now: int) -> Message:
-    code = row.state
-    if code == 0 and row.due <= now:
-        code = 1
-    until = row.rank if code == 2 else None
-    ended = row.rank if code > 2 else None
+    """Return a row of the view `_message`. Raises one of `DAMAGED` if it cannot be read.
+
+    Args:
+        queue: its queue.
+        row: all columns of the view.
+        now: the time in Unix milliseconds, by which a delayed message may be ready.
+    """
+    state: int = row.state
+    if state == _DELAYED and row.due <= now:
+        state = _READY
+    # The rank of a leased message is when its lease ends, and that of one that ended is when.
+    until = row.rank if state == _LEASED else None
+    ended = row.rank if state > _LEASED else None
     successor = _successor(row.id, row.successor) if row.successor else None
-    attempt = row.attempt + (code == 2)
-    message = _of_row(queue, row, STATES[code], attempt, row.holder, until)
+    attempt = row.attempt  # how many have ended
+    if state == _LEASED:
+        attempt += 1
+    message = _of_row(queue, row, STATES[state], attempt, row.holder, until)
     if ended is None and successor is None and row.stopping is None and row.progress is None:
-        return message
+        return message  # most messages: to replace fields makes a second object
     return msgspec.structs.replace(
         message,
         ended=ended,
@@ -87,6 +150,16 @@ def _message(queue: str, row: Any, now: int) -> Message:
 def _of_row(
     queue: str, row: Any, state: State, attempt: int, holder: str | None, until: int | None
 ) -> Message:
+    """Return a row with what claims and looks have in common.
+
+    Args:
+        queue: its queue.
+        row: with columns from `id` to `created`.
+        state: its state.
+        attempt: the number of the attempt under way, or of the last one.
+        holder: who has leased it.
+        until: when the lease ends, in Unix milliseconds.
+    """
     return Message(
         row.id,
         queue,
@@ -118,7 +191,7 @@ class _Successor(msgspec.Struct, kw_only=True):
     attempts: int
     is_json: bool
     data: str
-    """In hexadecimal digits, behind two characters."""
+    """In hexadecimal digits, behind `\\x`."""
     expires: int | None = None
     group: str | None = None
     headers: str | None = None
@@ -128,18 +201,19 @@ _as_successor = msgspec.json.Decoder(_Successor).decode
 
 
 def _successor(id: str, text: str) -> Item:
-    read = _as_successor(text)
+    """Return the successor of a message with this id, of the text in the column."""
+    successor = _as_successor(text)
     return Item(
         id=id,
-        data=bytes.fromhex(read.data[2:]),
-        json=read.is_json,
-        at=read.due,
-        priority=read.priority,
-        expires=read.expires,
-        attempts=read.attempts,
-        group=read.group,
-        headers=_headers(read.headers) if read.headers else None,
-        created=read.created,
+        data=bytes.fromhex(successor.data.removeprefix("\\x")),
+        json=successor.is_json,
+        at=successor.due,
+        priority=successor.priority,
+        expires=successor.expires,
+        attempts=successor.attempts,
+        group=successor.group,
+        headers=_headers(successor.headers) if successor.headers else None,
+        created=successor.created,
     )
 
 
@@ -162,13 +236,17 @@ def is_readable(
 
 
 def of_versions(batch: PostgresBatch, queue: str, versions: Mapping[str, str]) -> list[int]:
-    """Lock messages, and return which of them are of the versions that are given by id."""
-    rows = batch.call("_find", queue, texts(sorted(versions)), FOREVER, True, batch.now)
+    """Lock messages, and return which of them have the versions that are given by id.
+
+    They are named by `seq`: that of a message which is deleted and put again is another one.
+    """
+    ids, lock = texts(sorted(versions)), True
+    rows = batch.call("_find", queue, ids, FOREVER, lock, batch.now)
     return [row.seq for row in rows if message(queue, row, 0).version == versions[row.id]]
 
 
 def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
-    """Lease up to `count` messages."""
+    """Lease up to `count` messages. Those that cannot be read become dead letters."""
     queue, floors = command.queue, batch.floors
     floor, begin = floors.of(queue), time.monotonic()
     rows = batch.call(
@@ -185,46 +263,54 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
     )
     if floor is None:
         floors.looked(queue, begin)
-    end = rows[-1]
+    end = _ClaimEnd.of(rows.pop())
     batch.new_floors[queue] = end.floor
-    batch.waits[queue] = (NEVER if end.due is None else end.due, end.until)
-    rows.pop()
-    moment = int(end.exactly)
+    sleep_until = NEVER if end.claim_again is None else end.claim_again
+    batch.waits[queue] = Wait(sleep_until, end.sleeps_until)
+    if end.is_limited:
+        floors.limited.add(queue)
+    else:
+        floors.limited.discard(queue)
+    moment = int(end.clock)
+    # A row without a body is no message: it tells of one that died when its last lease ended.
     died = [Died(row.id, row.attempt, row.holder or "") for row in rows if row.data is None]
     rows = [row for row in rows if row.data is not None]
-    limited, behind = end.attempt is not None, bool(end.attempt)
-    (floors.limited.add if limited else floors.limited.discard)(queue)
     if not rows:
-        due = end.due if end.planned is None else end.planned / 1000
-        wait = None if due is None else max(0, due - end.exactly)
-        following = 0 if behind else wait
-        return Claimed([], 0, moment, following, died, limited=limited, behind=behind)
-    rows.sort(key=attrgetter("floor") if limited else _rank)
+        return Claimed([], 0, moment, end.wait, died, limited=end.is_limited, behind=end.is_behind)
+    # The rows come in any order. In a limited queue the column `floor` has that of serving.
+    rows.sort(key=attrgetter("floor") if end.is_limited else _rank)
     until = moment + command.lease
     messages: list[Message] = []
-    damaged: list[str] = []
+    damaged_ids: list[str] = []
     for row in rows:
         try:
             messages.append(_of_row(queue, row, "leased", row.attempt, command.holder, until))
         except DAMAGED:
-            damaged.append(row.id)
-    if damaged:
-        _bury(batch, command, damaged, end.token)
-    if not messages:
-        return Claimed([], 0, moment, 0, died, limited=limited, behind=behind)
+            damaged_ids.append(row.id)
+    if damaged_ids:
+        _bury(batch, command, damaged_ids, end.token)
+    if not messages:  # all of them were damaged: there may be others
+        return Claimed([], 0, moment, 0, died, limited=end.is_limited, behind=end.is_behind)
     return Claimed(
         messages,
         end.token,
         moment,
         died=died,
-        results=bool(end.expires),
-        limited=limited,
-        behind=behind,
+        results=end.keeps_results,
+        limited=end.is_limited,
+        behind=end.is_behind,
     )
 
 
 def held(batch: PostgresBatch, command: cmd.Claim, token: int, until: int) -> list[Message]:
-    """Return the messages that an earlier claim still holds."""
+    """Return the messages that an earlier claim still holds.
+
+    Args:
+        batch: calls the function.
+        command: the claim.
+        token: that of its leases.
+        until: when they end, in Unix milliseconds. One that was extended is left out.
+    """
     rows = batch.call("_held", command.queue, batch.now, token, until)
     rows.sort(key=_rank)
     return [
@@ -233,7 +319,7 @@ def held(batch: PostgresBatch, command: cmd.Claim, token: int, until: int) -> li
 
 
 def _bury(batch: PostgresBatch, command: cmd.Claim, ids: list[str], token: int) -> None:
-    """Make dead letters of messages whose rows cannot be read."""
+    """Make dead letters of messages that a claim has leased and whose rows cannot be read."""
     for id in ids:
         _log.error(
             "the row of message %r in queue %r cannot be read: it is a dead letter now",
@@ -253,23 +339,29 @@ def _bury(batch: PostgresBatch, command: cmd.Claim, ids: list[str], token: int) 
 
 
 def _rank(row: Any) -> tuple[int, int, int]:
+    """Return by what the messages of a claim are sorted."""
     return -row.priority, row.due, row.seq
 
 
 def find(batch: PostgresBatch, command: cmd.Find) -> Reply:
     """Look at messages by id."""
-    rows = batch.call("_find", command.queue, texts(command.ids), command.max_bytes, False, None)
+    ids, lock = texts(command.ids), False
+    rows = batch.call("_find", command.queue, ids, command.max_bytes, lock, None)
     budget = Budget(command.max_bytes)
     messages: list[Message | None] = []
-    rows.reverse()
+    # Rows come in the order of the ids; there is none for an id that does not exist. If they are
+    # too large together, the last row is one that does not fit.
+    next_row = iter(rows)
+    row = next(next_row, None)
     for id in command.ids:
-        if not rows or rows[-1].id != id:
+        if row is None or row.id != id:
             messages.append(None)
             continue
-        row = rows.pop()
         if not budget.takes(row.size):
             break
-        messages.append(message(command.queue, row, row.now if batch.now is None else batch.now))
+        now = row.now if batch.now is None else batch.now
+        messages.append(message(command.queue, row, now))
+        row = next(next_row, None)
     return Found(messages)
 
 
@@ -282,7 +374,7 @@ def now_of(batch: PostgresBatch) -> int:
 
 
 def count(batch: PostgresBatch, command: cmd.Count) -> Counts:
-    """Count by the counters."""
+    """Count by the counters; with `recount` or `stored`, read all messages as well."""
     read = batch.call.patiently if command.recount or command.stored else batch.call
     ((counts,),) = read("_count", command.queue, batch.now, command.recount, command.stored)
     batch.deltas = max(batch.deltas, counts["deltas"])
@@ -291,7 +383,8 @@ def count(batch: PostgresBatch, command: cmd.Count) -> Counts:
 
 def history(batch: PostgresBatch, command: cmd.History) -> Reply:
     """Look at how messages with an id have ended."""
-    (((state, rows),),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
+    ((answer,),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
+    state, rows = answer  # the state is null if no message has this id now
     ends = [
         End(
             how=ENDINGS[how],
@@ -324,6 +417,7 @@ def forecast(batch: PostgresBatch, command: cmd.ForecastCommand) -> Reply:
 def explain(batch: PostgresBatch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((facts,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
+    # They are JSON within JSON: texts of the row.
     failures, report = _failures(facts.pop("failures", "[]")), facts.pop("progress", None)
     return msgspec.structs.replace(
         msgspec.convert(facts, Explained),

@@ -21,10 +21,16 @@ from bide.model.identity import range_of_ids
 from bide.model.message import STATES, Message
 from bide.model.replies import Page
 
-_BY_ID = "id:"
-_RETURNED = "returned:"
+MAX_DIGITS_OF_BIGINT = 19
 
-Row = tuple[Any, str]
+_BY_ID = "id:"
+"""How a cursor begins that goes on behind an id; all others of this kind are numbers."""
+
+_RETURNED = "returned:"
+"""How a cursor begins in the last part of a scan by due times: of what has returned to an earlier
+place since the scan began. Then come the number of the last return before, and an id."""
+
+PlacedRow = tuple[Any, str]
 """A row, and the cursor of the page that begins behind it."""
 
 
@@ -32,25 +38,26 @@ def scan(batch: PostgresBatch, command: cmd.Scan) -> Page:
     """Look at a page of messages."""
     now, budget = now_of(batch), Budget(command.max_bytes)
     messages: list[Message] = []
-    last = command.cursor
-    for row, cursor in _Walk(batch, command, now, messages).rows():
+    next_page = command.cursor
+    for row, cursor_behind in _Walk(batch, command, now, messages).rows():
         if not budget.takes(row.size):
-            return Page(messages, last)
+            return Page(messages, next_page)
         messages.append(message(command.queue, row, now))
-        last = cursor
+        next_page = cursor_behind
         if len(messages) == command.limit:
-            return Page(messages, last)
+            return Page(messages, next_page)
     return Page(messages, None)
 
 
 class _Walk:
-    """Reads the rows of a page.
+    """Reads the rows of a page, and those behind them, as long as it is asked for more.
 
     Args:
         batch: calls the functions.
         scan: what is asked for.
-        now: the time, in milliseconds.
-        found: what is in the page already.
+        now: the time, in Unix milliseconds.
+        messages: what is in the page already. It grows while this walks, which tells how many rows
+            the page can still take.
     """
 
     def __init__(
@@ -60,9 +67,10 @@ class _Walk:
         where = scan.where or cmd.Where()
         self._group = where.group
         self._due = where.after or 0, FOREVER if where.before is None else where.before
+        """From when to before when the messages are due, in Unix milliseconds."""
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows.
+    def rows(self) -> Iterator[PlacedRow]:
+        """Yield the rows from where the cursor of the scan is.
 
         Raises:
             InvalidArgument: the cursor is of another kind of scan.
@@ -78,7 +86,7 @@ class _Walk:
         if by_due and not cursor.startswith(_RETURNED):
             return self._by_due(position(scan.cursor))
         since, _, id = cursor.removeprefix(_RETURNED).partition(":")
-        if not by_due or not since.isdecimal() or len(since) > 19:
+        if not by_due or not since.isdecimal() or len(since) > MAX_DIGITS_OF_BIGINT:
             raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
         return self._returned(int(since) % NEVER, id)
 
@@ -87,14 +95,25 @@ class _Walk:
         state: int | None,
         rank: int = 0,
         seq: int = 0,
-        reach: int = NEVER,
+        last_rank: int = NEVER,
         *,
         last_state: int | None = None,
         since: int | None = None,
         id: str = "",
-        end: str | None = None,
+        last_id: str | None = None,
     ) -> list[Any]:
-        """Return the rows of a stretch that the page can still take."""
+        """Return the rows of a stretch, as many as the page can still take: see `_scan`.
+
+        Args:
+            state: the first state, by its number, or `None`: any, in the order of ids.
+            rank: it begins behind this rank and `seq`.
+            seq: breaks ties of `rank`; of a group, the number behind which it begins.
+            last_rank: the last rank in the last state.
+            last_state: the last state; `None`: the first one.
+            since: only what has returned since this number.
+            id: the id from which on it is; what has returned begins behind it.
+            last_id: the id before which it ends; `None`: there is no such end.
+        """
         return self._batch.call(
             "_scan",
             self._scan.queue,
@@ -102,22 +121,23 @@ class _Walk:
             id=id,
             rank=rank,
             seq=seq,
-            last=reach,
+            last=last_rank,
             group=self._group,
             after=self._due[0],
             before=self._due[1],
             limit=self._scan.limit - len(self._messages),
             max_bytes=self._scan.max_bytes,
-            last_id=end,
+            last_id=last_id,
             last_state=last_state,
             since=since,
         )
 
-    def _by_id(self, after: str) -> Iterator[Row]:
-        first, end = range_of_ids(self._scan.prefix or "", after)
-        return ((row, _BY_ID + row.id) for row in self._read(None, id=first, end=end))
+    def _by_id(self, after: str) -> Iterator[PlacedRow]:
+        """Yield the messages of all states whose ids follow one, within the prefix of the scan."""
+        first, last = range_of_ids(self._scan.prefix or "", after)
+        return ((row, _BY_ID + row.id) for row in self._read(None, id=first, last_id=last))
 
-    def _by_rank(self, start: Position) -> Iterator[Row]:
+    def _by_rank(self, start: Position) -> Iterator[PlacedRow]:
         """Yield the messages of a state, or of a group as they were put."""
         phases = PHASES[self._scan.state]
         for index in range(start.phase, len(phases)):
@@ -128,20 +148,22 @@ class _Walk:
             if phase.state == "delayed":
                 span = delayed_span(phase, after, self._due, self._now)
             for row in self._read(state, *span):
-                rank = 0 if state is None else row.rank
+                rank = 0 if state is None else row.rank  # a group goes by `seq` alone
                 yield row, str(Position(index, rank, row.seq))
 
-    def _by_due(self, start: Position) -> Iterator[Row]:
-        """Yield one state after another, as claims move messages; then what has returned."""
+    def _by_due(self, start: Position) -> Iterator[PlacedRow]:
+        """Yield one state after another, as claims move messages; then what has returned.
+
+        `start.phase` is the number of a state.
+        """
         since = start.since
         if since is None:
             ((since,),) = self._batch.call("_last_return")
-        if (
-            since is None
-        ):  # more returned than is remembered since the oldest open transaction began
+        if since is None:
+            # Since the oldest open transaction began, more has returned than is remembered.
             yield from self._by_id("")
             return
-        if start.phase == 0:
+        if start.phase == 0:  # delayed messages, whose rank tells the due time, are read by that
             span = delayed_span(Phase("delayed"), start, self._due, self._now)
             for row in self._read(0, *span):
                 yield row, str(Position(0, row.rank, row.seq, since))
@@ -150,8 +172,13 @@ class _Walk:
             yield row, str(Position(row.state, row.rank, row.seq, since))
         yield from self._returned(since, "")
 
-    def _returned(self, since: int, after: str) -> Iterator[Row]:
-        """Yield what has returned since a number; then all, if that is not all that has moved."""
+    def _returned(self, since: int, after: str) -> Iterator[PlacedRow]:
+        """Yield what has returned since a number; then all, if that is not all that has moved.
+
+        Args:
+            since: the number of the last return before the scan began.
+            after: the id behind which it begins.
+        """
         for row in self._read(None, since=since, id=after):
             yield row, f"{_RETURNED}{since}:{row.id}"
         ((is_complete,),) = self._batch.call("_remembers", since)

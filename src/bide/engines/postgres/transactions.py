@@ -19,7 +19,8 @@ from bide.model.commands import Claim, Command, Put
 from bide.model.errors import BideError
 from bide.model.replies import Reply
 
-Answer = Reply | BideError
+ReplyOrError = Reply | BideError
+"""What becomes of a command: an error if it was perhaps executed before, or was refused alone."""
 
 
 def transact(
@@ -27,7 +28,7 @@ def transact(
     commands: Sequence[Command],
     identities: Identities,
     enrolled: BoundedDict[str, None],
-) -> list[Answer]:
+) -> list[ReplyOrError]:
     """Carry out commands in one transaction, those with an identity once.
 
     Args:
@@ -42,12 +43,14 @@ def transact(
     if identities is None or not any(identities):
         return [*(put_one(batch, commands) or _transact(batch, commands))]
     _enroll(batch, identities, enrolled)
+    # Most batches are sent for the first time. The first two ways assume that, and cost less; if it
+    # is not so, the server undoes them, and the third way asks what was executed.
     try:
-        if (together := _together(commands, identities)) is not None:
-            return _transact_together(batch, commands, together)
+        if (identity := _identity_of_call(commands, identities)) is not None:
+            return _transact_call(batch, commands, identity)
         if not any(identity is not None and identity.repeated for identity in identities):
             return _transact_new(batch, commands, identities)
-    except psycopg.DatabaseError as error:  # nothing was carried out
+    except psycopg.DatabaseError as error:
         if error.sqlstate != SENT_BEFORE:
             raise
     return _transact_once(batch, commands, identities)
@@ -56,25 +59,36 @@ def transact(
 def _enroll(
     batch: PostgresBatch, identities: Sequence[Identity | None], enrolled: BoundedDict[str, None]
 ) -> None:
-    """Make new senders known to the store, before the first command whose reply may be lost."""
+    """Make new senders known to the store, before the first command whose reply may be lost.
+
+    Args:
+        batch: calls the function.
+        identities: of the commands.
+        enrolled: senders that the store knows; the new ones are added.
+    """
     present = [identity for identity in identities if identity is not None]
-    new = {
+    new_numbers = {
         identity.sender: identity.number for identity in present if identity.sender not in enrolled
     }
-    if new and not any(identity.repeated for identity in present):
-        batch.call("_enroll", texts(list(new)), integers(list(new.values())))
-        enrolled.update(dict.fromkeys(new))
+    # Before a repetition it is too late: the store would seem to know that nothing was executed.
+    is_repetition = any(identity.repeated for identity in present)
+    if new_numbers and not is_repetition:
+        batch.call("_enroll", texts(list(new_numbers)), integers(list(new_numbers.values())))
+        enrolled.update(dict.fromkeys(new_numbers))
 
 
-def _together(
+def _identity_of_call(
     commands: Sequence[Command], identities: Sequence[Identity | None]
 ) -> Mapping[str, Argument] | None:
-    """Return the identity of commands of one batch that are one call which remembers its answer."""
+    """Return the identity of commands that are one call which remembers its answer by itself.
+
+    `None` if they are no such call, or perhaps a repetition.
+    """
     first = identities[0]
     if first is None or first.repeated:
         return None
     if len(commands) == 1:
-        return _named(first, str(first.place)) if remembers(commands[0]) else None
+        return _as_arguments(first, str(first.place)) if remembers(commands[0]) else None
     if not only_puts(commands):
         return None
     places: list[str] = []
@@ -82,16 +96,17 @@ def _together(
         if identity is None or (identity.sender, identity.number) != (first.sender, first.number):
             return None
         places.append(f"{identity.place}:{command.weight}")
-    return _named(first, ",".join(places))
+    return _as_arguments(first, ",".join(places))
 
 
-def _named(identity: Identity, places: str) -> Mapping[str, Argument]:
+def _as_arguments(identity: Identity, places: str) -> Mapping[str, Argument]:
+    """Return an identity as arguments of functions: see `PostgresBatch.identity`."""
     return {"sender": identity.sender, "number": identity.number, "place": places}
 
 
-def _transact_together(
+def _transact_call(
     batch: PostgresBatch, commands: Sequence[Command], identity: Mapping[str, Argument]
-) -> list[Answer]:
+) -> list[ReplyOrError]:
     """Carry out commands in one call, which also remembers its answer.
 
     Raises:
@@ -106,34 +121,34 @@ def _transact_together(
 
 def _transact_new(
     batch: PostgresBatch, commands: Sequence[Command], identities: Sequence[Identity | None]
-) -> list[Answer]:
+) -> list[ReplyOrError]:
     """Carry out commands that are sent for the first time, and remember their answers.
 
     Raises:
-        psycopg.DatabaseError: as above.
+        psycopg.DatabaseError: with `SENT_BEFORE`, a batch was executed before, at least in part.
     """
     remembered = Remembered(batch, identities)
     with batch.call.transaction():
         remembered.begin()
-        done = _carry_out(batch, commands)
-        for command, identity, reply in zip(commands, identities, done, strict=True):
+        new_replies = _carry_out(batch, commands)
+        for command, identity, reply in zip(commands, identities, new_replies, strict=True):
             remembered.add(command, identity, reply)
         remembered.store()
-    return [*done]
+    return [*new_replies]
 
 
 def _transact_once(
     batch: PostgresBatch, commands: Sequence[Command], identities: Sequence[Identity | None]
-) -> list[Answer]:
-    """Carry out those commands that were not executed before."""
+) -> list[ReplyOrError]:
+    """Carry out those commands that were not executed before; the others get their old replies."""
     remembered = Remembered(batch, identities)
     with batch.call.transaction():
         remembered.recall()
         answers = list(map(remembered.answer, commands, identities))
-        new = [place for place, answer in enumerate(answers) if answer is None]
-        if new:
-            done = _carry_out(batch, [commands[place] for place in new])
-            for place, reply in zip(new, done, strict=True):
+        new_places = [place for place, answer in enumerate(answers) if answer is None]
+        if new_places:
+            new_replies = _carry_out(batch, [commands[place] for place in new_places])
+            for place, reply in zip(new_places, new_replies, strict=True):
                 answers[place] = reply
                 remembered.add(commands[place], identities[place], reply)
             remembered.store()
@@ -150,9 +165,10 @@ def _carry_out(batch: PostgresBatch, commands: Sequence[Command]) -> list[Reply]
     """Carry out commands, after locking what they would else lock in another order."""
     if len(commands) > 1:
         _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
-    claimed = {command.queue for command in commands if isinstance(command, Claim)}
-    if len(limited := claimed & batch.floors.limited) > 1:
-        batch.call.start("_lock_turns", texts(list(limited)))
+    claimed_queues = {command.queue for command in commands if isinstance(command, Claim)}
+    limited_queues = claimed_queues & batch.floors.limited
+    if len(limited_queues) > 1:
+        batch.call.start("_lock_turns", texts(list(limited_queues)))
     return replies(batch, commands)
 
 
@@ -162,19 +178,20 @@ def _lock_ids(batch: PostgresBatch, commands: Sequence[Command]) -> None:
     Else two processes whose callers change the same messages would deadlock. Puts that keep an
     existing message rarely meet one: they are left out.
     """
-    named = {
+    queues_and_ids = {
         (command.queue, id)
         for command in commands
         if not command.only_reads
         for id in getattr(command, "ids", None) or ()
     }
-    named |= {
+    queues_and_ids |= {
         (put.queue, item.id)
         for put in commands
         if isinstance(put, Put) and put.on_conflict != "keep"
         for item in put.items
     }
-    if len(named) == 1 and not any(isinstance(command, Claim) for command in commands):
+    has_claims = any(isinstance(command, Claim) for command in commands)
+    if len(queues_and_ids) == 1 and not has_claims:
         return  # it is the only thing to wait for
-    for queue, group in groupby(sorted(named), itemgetter(0)):
+    for queue, group in groupby(sorted(queues_and_ids), itemgetter(0)):
         batch.call.start("_lock_ids", queue, texts([id for _, id in group]))
