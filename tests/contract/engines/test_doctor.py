@@ -263,8 +263,8 @@ def test_postgres_that_is_set_up_dangerously(
         assert level(found, what) == "danger", what
     assert level(found, "no schema 'bide' yet") == "warning"
     assert level(found, "no standby follows") == "warning"
-    monkeypatch.setattr("bide.engines.postgres.doctor.LONG", 0)
-    monkeypatch.setattr("bide.engines.postgres.doctor.MANY_DEAD", 10)
+    monkeypatch.setattr("bide.engines.postgres.doctor.LONG_SECONDS", 0)
+    monkeypatch.setattr("bide.engines.postgres.doctor.MANY_DEAD_ROWS", 10)
     with bide.Queue("q", careless.url) as queue:
         queue.put_many([bide.NewMessage(body=n) for n in range(50)])
         queue.cancel_many([message.id for message in queue.scan()])

@@ -11,13 +11,20 @@ from psycopg.types.array import ListBinaryDumper
 
 
 class _Arrays(ListBinaryDumper):
-    """Writes lists of one type, which may be empty, as arrays."""
+    """Writes lists of one type, which may be empty, as arrays.
 
-    def __init__(self, element: str) -> None:
-        self.element_oid = types[element].oid
+    psycopg's own class tells the type by the values, of which an empty list has none.
+
+    Args:
+        element_type: the name of the type in PostgreSQL.
+    """
+
+    def __init__(self, element_type: str) -> None:
+        self.element_oid = types[element_type].oid
         super().__init__(list, Transformer())
 
     def __call__(self, values: Sequence[Any]) -> bytes:
+        """Return an array of the values in binary form; `None` is the null of SQL."""
         return bytes(self.dump([*values]) or b"")
 
 
@@ -56,4 +63,5 @@ def ascii_json(text: str) -> str:
     """
     if text.isascii():
         return text
-    return _NOT_ASCII.sub(lambda character: json.dumps(character[0])[1:-1], text)
+    # `dumps` writes an escape, or two for a character above U+FFFF, within quotes.
+    return _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)

@@ -20,9 +20,10 @@ TIMEOUT = 30.0
 """Seconds for which a server may be silent while an answer is due."""
 
 LONG = 20
-"""How many times as long a statement may take that reads all of a queue, or changes the schema."""
+"""How many times as long as others a statement may take that reads all of a queue, or changes the
+schema."""
 
-LOOK = 0.1
+SECONDS_BETWEEN_LOOKS = 0.1
 """Seconds between two looks at the time: a server that answers is noticed at once."""
 
 
@@ -33,6 +34,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """
 
     timeout: float = TIMEOUT
+    """Seconds for which the server may be silent."""
 
     @classmethod
     def open(cls, url: str, timeout: float, *, name: str, **options: Any) -> "BoundedConnection":
@@ -60,33 +62,43 @@ class BoundedConnection(psycopg.Connection[Any]):
         return connection
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for what a generator does with the connection."""
+        """Wait for what a generator does with the connection; psycopg calls this.
+
+        Args:
+            gen: yields what it waits for, and is sent what is ready; it returns the result.
+            args: as of psycopg.
+            kwargs: as of psycopg.
+        """
+        interval = min(SECONDS_BETWEEN_LOOKS, self.timeout)
         try:
-            return waiting.wait(self._bounded(gen), self.pgconn.socket, min(LOOK, self.timeout))
+            return waiting.wait(self._bounded(gen), self.pgconn.socket, interval)
         except psycopg.Error:
             raise
-        except BaseException:
+        except BaseException:  # an interrupt: the answer may still come
             self.close()
             raise
 
     def _bounded(self, gen: Generator[Any, Any, R]) -> Generator[Any, Any, R]:
-        """Do as a generator does, until it has waited in vain for too long."""
-        since = time.monotonic()
+        """Do as a generator does, until it has waited in vain for too long.
+
+        What is ready is falsy where only the time between two looks has passed.
+        """
+        last_heard = time.monotonic()
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
                 if ready:
-                    since = time.monotonic()
-                elif time.monotonic() - since >= self.timeout:
+                    last_heard = time.monotonic()
+                elif time.monotonic() - last_heard >= self.timeout:
                     raise self.silent()
                 wanted = gen.send(ready)
-        except StopIteration as done:
-            result: R = done.value
+        except StopIteration as end:
+            result: R = end.value
             return result
 
     def silent(self) -> psycopg.OperationalError:
-        """Close the connection, and return why."""
+        """Close the connection, and return the error to raise."""
         self.close()
         return silence(self.timeout)
 
@@ -99,12 +111,12 @@ class BoundedConnection(psycopg.Connection[Any]):
 @contextmanager
 def patient(connection: BoundedConnection) -> Iterator[None]:
     """Let statements of a block take long."""
-    usual = connection.timeout
-    connection.timeout = LONG * usual
+    usual_timeout = connection.timeout
+    connection.timeout = LONG * usual_timeout
     try:
         yield
     finally:
-        connection.timeout = usual
+        connection.timeout = usual_timeout
 
 
 def silence(seconds: float) -> psycopg.OperationalError:

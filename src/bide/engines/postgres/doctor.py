@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
-from bide.engines.findings import Finding, of_messages, other_version
+from bide.engines.findings import Finding, findings, of_messages, other_version
 from bide.engines.postgres.bounded_connection import patient
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.reading import is_readable
@@ -16,12 +16,13 @@ from bide.engines.postgres.schema import OLDEST, VERSION, catalog_only, check_ow
 from bide.engines.postgres.settings import PostgresSettings, is_pooled, read_url
 
 TESTED = (15, 18)
-"""Versions of the server."""
+"""The versions of the server with which bide is tested."""
 
-LONG = 300
-"""Seconds: a transaction that is open for longer than that keeps deleted rows in the tables."""
+LONG_SECONDS = 300
+"""A transaction that is open for longer than that keeps deleted rows in the tables."""
 
-MANY_DEAD = 100_000
+MANY_DEAD_ROWS = 100_000
+"""A table with more deleted rows than that, and five times as many as others, is a finding."""
 
 PAGE = 500
 """The number of rows of messages that are fetched at a time."""
@@ -30,13 +31,12 @@ Ask = Callable[..., list[Any]]
 """Runs a query with arguments, and returns its rows with named columns."""
 
 
-def _those(*given: tuple[bool, Any, str, str, str]) -> list[Finding]:
-    """Return the findings whose condition, the first value of each, is true."""
-    return [Finding(*finding) for is_so, *finding in given if is_so]
-
-
 def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     """Look at the server's settings, its state, and the messages.
+
+    Args:
+        parts: the URL of the store.
+        longest: for how many seconds messages are read at most.
 
     Raises:
         StoreError: the server cannot be reached or refused a question.
@@ -45,6 +45,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
     with settings.connect() as connection, patient(connection):
 
         def ask(query: str, *arguments: Any) -> list[Any]:
+            """Be an `Ask`."""
             with connection.cursor(row_factory=namedtuple_row) as cursor:
                 return cursor.execute(query.encode(), arguments or None).fetchall()
 
@@ -67,7 +68,8 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 
 
 def _version(version: int) -> list[Finding]:
-    return _those(
+    """Look at the major version of the server."""
+    return findings(
         (
             version < OLDEST,
             "danger",
@@ -86,7 +88,8 @@ def _version(version: int) -> list[Finding]:
 
 
 def _pooler(pooled: bool) -> list[Finding]:
-    return _those(
+    """Say that a pooler keeps notifications away."""
+    return findings(
         (
             pooled,
             "warning",
@@ -98,11 +101,12 @@ def _pooler(pooled: bool) -> list[Finding]:
 
 
 def _writing(ask: Ask) -> list[Finding]:
+    """Look at the settings by which the server writes to its disk."""
     setting = {row.name: row.setting for row in ask("SELECT name, setting FROM pg_settings")}
     encoding, commit = setting["server_encoding"], setting["synchronous_commit"]
     broken = "when the machine fails, the database may be broken as a whole"
     alter, reload = "ALTER SYSTEM SET", "SELECT pg_reload_conf()"
-    return _those(
+    return findings(
         (
             encoding not in ("UTF8", "SQL_ASCII"),
             "danger",
@@ -145,43 +149,44 @@ def _writing(ask: Ask) -> list[Finding]:
 
 
 def _standbys(ask: Ask) -> list[Finding]:
-    ((standby, names, sees),) = ask(
+    """Look whether this is a standby, and which standbys follow."""
+    ((is_standby, synchronous_names, sees_all),) = ask(
         "SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'),"
         " pg_has_role('pg_read_all_stats', 'USAGE')"
     )
     following = ask("SELECT sync_state FROM pg_stat_replication")
-    synchronous = any(row.sync_state in ("sync", "quorum") for row in following)
-    return _those(
+    has_synchronous = any(row.sync_state in ("sync", "quorum") for row in following)
+    return findings(
         (
-            standby,
+            is_standby,
             "danger",
             "this server is a standby",
             "it is read-only: nothing can be put or claimed",
             "name the primary, or several hosts with ?target_session_attrs=read-write",
         ),
         (
-            not standby and not sees,
+            not is_standby and not sees_all,
             "warning",
             "this user may not see standbys, nor transactions of other users",
             "dangers that come from them are not found",
             "as a superuser: GRANT pg_read_all_stats TO the user; or ask as another user",
         ),
         (
-            not standby and sees and names and not synchronous,
+            not is_standby and sees_all and bool(synchronous_names) and not has_synchronous,
             "danger",
-            f"synchronous_standby_names = {names!r}, and none of them is connected",
+            f"synchronous_standby_names = {synchronous_names!r}, and none of them is connected",
             "commits wait for ever: nothing is put, claimed or acked",
             "start the standby, or ALTER SYSTEM RESET synchronous_standby_names",
         ),
         (
-            not standby and sees and not names and not following,
+            not is_standby and sees_all and not synchronous_names and not following,
             "warning",
             "no standby follows this server",
             "if its disk is lost, so is what came after the last backup",
             "set up a standby, or archive the WAL",
         ),
         (
-            not standby and sees and not names and bool(following),
+            not is_standby and sees_all and not synchronous_names and bool(following),
             "warning",
             "no standby is synchronous",
             "a failover loses messages confirmed just before",
@@ -191,14 +196,15 @@ def _standbys(ask: Ask) -> list[Finding]:
 
 
 def _slots(ask: Ask) -> Iterator[Finding]:
+    """Look for replication slots that nobody reads: the server keeps its log (WAL) for them."""
     for row in ask(
         "SELECT slot_name, wal_status, NOT pg_is_in_recovery()"
         " AND pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) > 1073741824 AS behind"
         " FROM pg_replication_slots WHERE NOT active"
     ):
-        limited = row.wal_status in ("unreserved", "lost")
+        is_limited = row.wal_status in ("unreserved", "lost")  # by max_slot_wal_keep_size
         yield Finding(
-            "danger" if row.behind and not limited else "warning",
+            "danger" if row.behind and not is_limited else "warning",
             f"the replication slot {row.slot_name} has no reader (WAL: {row.wal_status})",
             "its standby must be copied again"
             if row.wal_status == "lost"
@@ -209,21 +215,22 @@ def _slots(ask: Ask) -> Iterator[Finding]:
 
 
 def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
+    """Look at the schema: whether this user may use it, its version, and its tables."""
     schema = settings.schema
-    ((exists, usable, creates),) = ask(
+    ((exists, may_use, may_create),) = ask(
         "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL,"
         " coalesce(has_schema_privilege(to_regnamespace(quote_ident(%s)), 'USAGE'), false),"
         " has_database_privilege(current_database(), 'CREATE')",
         schema,
         schema,
     )
-    if not (exists and usable):
-        return _those(
+    if not (exists and may_use):
+        return findings(
             (
                 not exists,
-                "warning" if creates else "danger",
+                "warning" if may_create else "danger",
                 f"there is no schema {schema!r} yet",
-                "the first use creates it" if creates else "this user may not create it",
+                "the first use creates it" if may_create else "this user may not create it",
                 "bide init, as a user who may create schemas in this database",
             ),
             (
@@ -234,10 +241,10 @@ def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
                 f"as its owner: SELECT {schema}.allow('USER')",
             ),
         )
-    findings: list[Finding] = []
+    of_schema: list[Finding] = []
     version = _version_of(ask, settings)
     if version != VERSION:
-        findings.append(other_version("", version, VERSION, "its owner opens it with this bide"))
+        of_schema.append(other_version("", version, VERSION, "its owner opens it with this bide"))
     for row in ask(
         "SELECT pg_class.relname, relpersistence, coalesce(n_dead_tup, 0) AS dead,"
         " coalesce(n_live_tup, 0) AS live FROM pg_class"
@@ -246,7 +253,7 @@ def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
         schema,
     ):
         table = f"{schema}.{row.relname}"
-        findings += _those(
+        of_schema += findings(
             (
                 row.relpersistence != "p",
                 "danger",
@@ -255,30 +262,32 @@ def _schema(ask: Ask, settings: PostgresSettings) -> list[Finding]:
                 f"ALTER TABLE {table} SET LOGGED",
             ),
             (
-                row.dead > max(MANY_DEAD, 5 * row.live),
+                row.dead > max(MANY_DEAD_ROWS, 5 * row.live),
                 "warning",
                 f"the table {table} has {row.dead:,} deleted rows",
                 "the disk fills, and reads get slower",
                 "end old transactions, and see that autovacuum keeps up",
             ),
         )
-    return findings
+    return of_schema
 
 
 def _version_of(ask: Ask, settings: PostgresSettings) -> int:
+    """Return the version of the schema."""
     ((version,),) = ask(f"SELECT version FROM {settings.identifier.as_string()}.store")
     return int(version)
 
 
 def _transactions(ask: Ask) -> Iterator[Finding]:
+    """Look for old transactions, also prepared ones, for which deleted rows are kept."""
     for row in ask(
         "SELECT pid::text AS who, usename AS role, extract(epoch FROM now() - xact_start) AS age"
         " FROM pg_stat_activity"
         " WHERE now() - xact_start > %s * interval '1 s' AND backend_xmin IS NOT NULL"
         " UNION ALL SELECT 'prepared ' || gid, owner, extract(epoch FROM now() - prepared)"
         " FROM pg_prepared_xacts WHERE now() - prepared > %s * interval '1 s'",
-        LONG,
-        LONG,
+        LONG_SECONDS,
+        LONG_SECONDS,
     ):
         yield Finding(
             "warning",
@@ -290,13 +299,15 @@ def _transactions(ask: Ask) -> Iterator[Finding]:
         )
 
 
-_MAY = """
+_RIGHTS = """
 SELECT CASE WHEN has_schema_privilege(oid, 'USAGE')
   THEN has_table_privilege(to_regclass(format('%%I.store', nspname)), 'SELECT') END AS is_store,
   CASE WHEN has_schema_privilege(oid, 'USAGE')
   THEN has_table_privilege(to_regclass(format('%%I.message', nspname)), 'SELECT') END AS reads
 FROM pg_namespace WHERE nspname = %s
 """
+"""Whether this user may read the table `store`, and that of messages; null: there is none, or the
+schema is not for this user. No row: there is no schema."""
 
 _ROWS = """
 SELECT q.name, m.id, m.headers, m.failures, m.successor, m.progress
@@ -304,41 +315,46 @@ FROM {schema}.message AS m LEFT JOIN {schema}.queue AS q ON q.id = m.queue
 WHERE m.headers IS NOT NULL OR m.failures IS NOT NULL OR m.successor IS NOT NULL
   OR m.progress IS NOT NULL
 """
-"""All that bide reads of a row and that is not typed: the others can be read."""
+"""The texts in rows of messages that may be unreadable: all other columns have types of the server.
+Rows without such texts are left out."""
 
 
 def _messages(
     ask: Ask, connection: psycopg.Connection[Any], settings: PostgresSettings, longest: float
 ) -> Iterator[Finding]:
-    """Look for some seconds for messages whose rows cannot be read."""
-    may = ask(_MAY, settings.schema)
-    if not (may and may[0].is_store) or _version_of(ask, settings) != VERSION:
+    """Look for messages whose rows cannot be read, for `longest` seconds at most."""
+    rights = next(iter(ask(_RIGHTS, settings.schema)), None)
+    if rights is None or not rights.is_store or _version_of(ask, settings) != VERSION:
         return
-    yield from _those(
+    yield from findings(
         (
-            not may[0].reads,
+            not rights.reads,
             "warning",
             f"this user may not read the tables of the schema {settings.schema!r}",
             "messages that cannot be read are not found",
             "ask as the user who owns the schema",
         )
     )
-    if may[0].reads:
+    if rights.reads:
         query = sql.SQL(_ROWS).format(schema=settings.identifier)
-        looked_at = _looked_at(connection, query, longest)
-        yield from of_messages(looked_at, longest, settings.shown, "rows", "tables")
+        unreadable = _unreadable(connection, query, longest)
+        yield from of_messages(unreadable, longest, settings.shown, "rows", "tables")
 
 
-def _looked_at(
+def _unreadable(
     connection: psycopg.Connection[Any], query: sql.Composed, longest: float
 ) -> Iterator[str | None]:
-    """Yield what cannot be read, and `None` after each page of rows."""
+    """Yield the messages that cannot be read, and `None` after each page of rows.
+
+    Raises:
+        TimeoutError: a page took longer than `longest` seconds.
+    """
     try:
         with connection.transaction(), connection.cursor("bide_doctor") as cursor:
-            # A page may take long: most rows have none of these texts. The second is for what
-            # follows the last page: to close the cursor.
-            limit = 1_000 * int(max(1.0, min(longest, 1e6)))
-            connection.execute("SELECT set_config('statement_timeout', %s, true)", (f"{limit}",))
+            # A page may take long: most rows have none of these texts. A second at least, so that
+            # the server has time to close the cursor after the last page.
+            limit_ms = 1_000 * int(max(1.0, min(longest, 1e6)))
+            connection.execute("SELECT set_config('statement_timeout', %s, true)", (f"{limit_ms}",))
             cursor.execute(query)
             while rows := cursor.fetchmany(PAGE):
                 for queue, id, *texts in rows:

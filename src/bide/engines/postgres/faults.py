@@ -43,7 +43,7 @@ _DAMAGED = (
     "backup, or see pg_amcheck"
 )
 
-_TEXTS: dict[str, tuple[type[BideError], str]] = {
+_MEANINGS: dict[str, tuple[type[BideError], str]] = {
     "55P03": (
         StoreBusy,
         "a message is being changed in an open transaction of another client; nothing was changed. "
@@ -96,9 +96,11 @@ _TEXTS: dict[str, tuple[type[BideError], str]] = {
         "target_session_attrs asks for another kind of server",
     ),
 }
+"""By the server's code (SQLSTATE): the error that a caller gets, and its text. The code "no
+primary" is bide's own."""
 
 
-_REFUSED = {
+_CODES_OF_REFUSALS = {
     'FATAL:  role "': "28000",
     "does not exist": "3D000",
     "password authentication failed": "28P01",
@@ -115,24 +117,26 @@ _REFUSED = {
     "session is read-only": "no primary",
     "server is in hot standby mode": "no primary",
 }
-"""What a server says that refuses a connection: psycopg brings the text and no code."""
+"""By what a server says that refuses a connection: the code, since psycopg brings the text alone.
+The first text that occurs counts."""
 
 
-LASTING = ("28000", "28P01", "3D000")
+LASTING_CODES = ("28000", "28P01", "3D000")
 """Refusals of a user, password or database: waiting does not help, and the server logs each."""
 
 
 def lasts(error: BideError) -> bool:
     """Tell whether a server refused a connection for a reason that does not pass by itself."""
     cause = error.__cause__
-    return isinstance(cause, psycopg.Error) and _code(cause) in LASTING
+    return isinstance(cause, psycopg.Error) and _code(cause) in LASTING_CODES
 
 
 def _code(error: psycopg.Error) -> str | None:
-    """Return the code of an error, also of a refused connection."""
+    """Return the code of an error, also of a refused connection; `None`: it is not known."""
     if error.sqlstate is not None:
         return error.sqlstate
-    return next((known for words, known in _REFUSED.items() if words in str(error)), None)
+    text = str(error)
+    return next((code for words, code in _CODES_OF_REFUSALS.items() if words in text), None)
 
 
 def first_line(error: Exception) -> str:
@@ -150,13 +154,14 @@ def translate(error: psycopg.Error | MsgspecError, shown: str, *, sent: bool) ->
     """
     if isinstance(error, MsgspecError):
         return StoreCorrupt(f"{shown}: {_UNREADABLE} ({error})")
-    code = error.sqlstate if sent else _code(error)
+    code = error.sqlstate if sent else _code(error)  # texts count only of refused connections
     text = first_line(error)
-    if code in _TEXTS:
-        kind, meaning = _TEXTS[code]
-        return kind(f"{shown}: {meaning} ({text})")
-    lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    if lost and (code is None or code.startswith(("08", "57P"))):
+    if code in _MEANINGS:
+        error_type, meaning = _MEANINGS[code]
+        return error_type(f"{shown}: {meaning} ({text})")
+    is_of_connection = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    # Classes of codes: 08 is a lost connection, 57P a server that stops.
+    if is_of_connection and (code is None or code.startswith(("08", "57P"))):
         if sent:
             return OutcomeUnknown(
                 f"the connection to {shown} was lost after the commands were sent ({text}): they "

@@ -32,6 +32,8 @@ def from_url(parts: SplitResult) -> "PostgresGuest":
 
 
 class _Row(msgspec.Struct, kw_only=True):
+    """A row in the answer of a command: of `_put`, `_change` or `_delete_where` in the schema."""
+
     number: int = 0
     done: bool = False
     state: int | None = None
@@ -45,14 +47,17 @@ class _Row(msgspec.Struct, kw_only=True):
 
 
 class _Refused(msgspec.Struct):
+    """The answer if nothing was carried out."""
+
     refused: str
+    """"database", "access" or "busy"."""
     why: str = ""
 
 
-_answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
+_decode_answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
+"""Decodes the rows of each command, or that they were refused."""
 
-
-_PUT = (
+_PUT_TYPES = (
     "text",
     "bigint",
     "text",
@@ -69,8 +74,7 @@ _PUT = (
 )
 """The types of what `_within_put` takes."""
 
-
-_SETTLE = ("text", "bigint", "text", "text", "text", "bigint", "bigint", "text", "text")
+_SETTLE_TYPES = ("text", "bigint", "text", "text", "text", "bigint", "bigint", "text", "text")
 """The types of what `_within_settle` takes."""
 
 
@@ -82,7 +86,9 @@ class PostgresGuest(RemoteGuest):
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._schema = settings.identifier.as_string()
+        """Quoted."""
         self._database: str | None = None
+        """What identifies the store's database among all copies of it; `None` before `open`."""
         self._is_open = False
 
     @property
@@ -105,11 +111,20 @@ class PostgresGuest(RemoteGuest):
     def statement(
         self, commands: Sequence[cmd.Command], now: int | None, mark: str
     ) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement and its parameters: of a lone put or ack they are no JSON."""
+        """Return the statement that carries out commands, and its parameters.
+
+        A lone put, ack, retry or bury, as most calls are, has a function of its own. Other commands
+        are one parameter, as JSON.
+
+        Args:
+            commands: in their order.
+            now: Unix milliseconds to go by; `None`: the server's clock.
+            mark: of a parameter, as the driver takes it: "%s", or "$1" for numbered ones.
+        """
         match commands:
             case [cmd.Ack() | cmd.RetryCommand() | cmd.BuryCommand() as command]:
                 values = (self._database, now, *_settling(command))
-                return _call(self._function("_within_settle"), _SETTLE, mark), values
+                return _call(self._function("_within_settle"), _SETTLE_TYPES, mark), values
             case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
                 headers = None if item.headers is None else _text(item.headers)
                 values = (
@@ -127,10 +142,10 @@ class PostgresGuest(RemoteGuest):
                     item.group,
                     headers,
                 )
-                return _call(self._function("_within_put"), _PUT, mark), values
+                return _call(self._function("_within_put"), _PUT_TYPES, mark), values
         fields = [_fields(command) for command in commands]
-        asked = {"database": self._database, "now": now, "commands": fields}
-        return _call(self._function("_within"), ("text::json",), mark), (_text(asked),)
+        request = {"database": self._database, "now": now, "commands": fields}
+        return _call(self._function("_within"), ("text::json",), mark), (_text(request),)
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies in an answer of the statement.
@@ -140,10 +155,12 @@ class PostgresGuest(RemoteGuest):
             StoreBusy: another transaction is changing the same messages.
             AccessDenied: the connection's user may not use the queue.
         """
-        rows_of_commands = _answer(answer)
+        rows_of_commands = _decode_answer(answer)
         if isinstance(rows_of_commands, _Refused):
             raise self._error(rows_of_commands)
-        return [_reply(c, rows) for c, rows in zip(commands, rows_of_commands, strict=True)]
+        return [
+            _reply(command, rows) for command, rows in zip(commands, rows_of_commands, strict=True)
+        ]
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a connection to a database that has no store."""
@@ -161,9 +178,11 @@ class PostgresGuest(RemoteGuest):
         )
 
     def _allow(self) -> str:
+        """Return how a user gets access, as part of an error's text."""
         return f"SELECT {self._settings.schema}.allow(role, queues) lets them"
 
     def _error(self, refusal: _Refused) -> Exception:
+        """Return the error for what the function refused."""
         match refusal.refused:
             case "database":
                 # It may have been created again: the caller asks once more. Until then its name
@@ -178,20 +197,31 @@ class PostgresGuest(RemoteGuest):
         )
 
     def _function(self, name: str) -> str:
+        """Return the qualified name of a function of the schema."""
         return f"{self._schema}.{name}"
 
 
 @lru_cache(64)
 def _call(function: str, types: tuple[str, ...], mark: str) -> str:
-    """Return the statement that calls a function, with marks as the driver has them."""
-    numbered = mark.startswith("$")
-    marks = (f"{f'${n}' if numbered else mark}::{kind}" for n, kind in enumerate(types, 1))
-    name = function if numbered else function.replace("%", "%%")
-    return f"SELECT {name}({', '.join(marks)})::text"
+    """Return the statement that calls a function.
+
+    Args:
+        function: its qualified name.
+        types: of its arguments.
+        mark: as for `PostgresGuest.statement`.
+    """
+    is_numbered = mark.startswith("$")
+    arguments: list[str] = []
+    for number, type_name in enumerate(types, 1):
+        own_mark = f"${number}" if is_numbered else mark
+        arguments.append(f"{own_mark}::{type_name}")
+    # Drivers with marks such as %s take "%%" for a percent sign in the name of a schema.
+    name = function if is_numbered else function.replace("%", "%%")
+    return f"SELECT {name}({', '.join(arguments)})::text"
 
 
 def _settling(command: cmd.Ack | cmd.RetryCommand | cmd.BuryCommand) -> tuple[Any, ...]:
-    """Return what `_within_settle` takes of a command for one delivery."""
+    """Return the arguments of `_within_settle`, from the verb on, for a command with one lease."""
     (lease,) = command.leases
     delay, reason, result = 0, "", None
     match command:
@@ -214,10 +244,11 @@ def _settling(command: cmd.Ack | cmd.RetryCommand | cmd.BuryCommand) -> tuple[An
 
 
 def _text(value: object) -> str:
+    """Return a value as JSON."""
     return msgspec.json.encode(value).decode()
 
 
-_FIELDS = {
+_COMMAND_FIELDS = {
     "ids": "ids",
     "if_due": "if_due",
     "actor": "actor",
@@ -227,18 +258,23 @@ _FIELDS = {
     "history": "history",
     "result_ttl": "result_ttl",
 }
-"""Columns of the type `_asked` that are fields of commands."""
+"""By the name in the type `_asked` of the schema: which field of a command it is."""
 
 
 def _fields(command: cmd.Command) -> dict[str, Any]:
-    """Return the fields of a command as the type `_asked` has them."""
-    fields = {column: getattr(command, name, None) for column, name in _FIELDS.items()}
+    """Return the fields of a command as the type `_asked` has them; what it has not is left out."""
+    fields = {
+        asked_name: getattr(command, name, None) for asked_name, name in _COMMAND_FIELDS.items()
+    }
     match command:
         case cmd.Put(on_conflict="keep" | "replace", if_version=None, items=items):
             fields |= _columns(items)
             fields["verb"] = command.on_conflict
-            fields["new_due"] = min((i.at for i in items if i.at is not None), default=None)
-            fields["new_delay"] = min((i.delay for i in items if i.at is None), default=None)
+            # The first of them tells when a waiting claim has to be woken.
+            times = (item.at for item in items if item.at is not None)
+            fields["new_due"] = min(times, default=None)
+            delays = (item.delay for item in items if item.at is None)
+            fields["new_delay"] = min(delays, default=None)
         case cmd.Cancel(where=None, if_version=None):
             fields["verb"] = "stop" if command.running else "cancel"
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
@@ -256,12 +292,15 @@ def _fields(command: cmd.Command) -> dict[str, Any]:
             raise AssertionError(f"not within a transaction: {command!r}")
     return {
         "queue": command.queue,
-        **{n: value for n, value in fields.items() if value is not None},
+        **{name: value for name, value in fields.items() if value is not None},
     }
 
 
 def _columns(items: Sequence[Item]) -> dict[str, Any]:
-    """Return items as columns, without those in which no item has something."""
+    """Return items as arrays by the names in `_asked`, without those in which all have the default.
+
+    That is 0 or nothing. `is_json` stays in any case: without it, all bodies would be JSON.
+    """
     columns: dict[str, Any] = {
         "ids": [item.id for item in items],
         "is_json": [item.json for item in items],
@@ -275,16 +314,18 @@ def _columns(items: Sequence[Item]) -> dict[str, Any]:
         "headers": [None if item.headers is None else _text(item.headers) for item in items],
     }
     latest = [item.latest for item in items]
-    if latest.count(None) < len(latest):  # 0 says something
+    if latest.count(None) < len(latest):
         columns["latest"] = latest
-    return {n: values for n, values in columns.items() if n in ("is_json", "latest") or any(values)}
+    always = ("is_json", "latest")  # a `latest` of 0 says something
+    return {name: values for name, values in columns.items() if name in always or any(values)}
 
 
 def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
+    """Return the reply to a command, of the rows that are the answer."""
     if isinstance(command, cmd.Put):
         return Outcomes(put_outcomes(command.items, rows))
     if isinstance(command, cmd.Configure):
-        return QueueSettings(paused=False, keep=command.keep or 0)
+        return QueueSettings(paused=False, keep=command.keep or 0)  # nobody reads it
     if isinstance(command, cmd.Cancel) and command.where is not None:
         return Affected(rows[0].count, rows[0].more, rows[0].stopping)
     if isinstance(command, (cmd.Ack, cmd.RetryCommand, cmd.BuryCommand)):

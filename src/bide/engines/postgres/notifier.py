@@ -21,7 +21,7 @@ from bide.logs import logger
 from bide.model.ended import end_of
 from bide.model.errors import StoreError
 
-AGAIN = 1.0
+SECONDS_BETWEEN_CONNECTS = 1.0
 """Seconds until a lost connection is opened again; until then waiting claims look by themselves."""
 
 _NOTE = re.compile(rb"(\d{1,18})(?:/(\S+))? ([0-9a-f]{16}|stop \d{1,9})")
@@ -29,6 +29,7 @@ _NOTE = re.compile(rb"(\d{1,18})(?:/(\S+))? ([0-9a-f]{16}|stop \d{1,9})")
 or of the end of a message, or a queue some of whose messages are to be stopped."""
 
 _STOP = "stop "
+"""How a notification names a queue some of whose messages are to be stopped; then its number."""
 
 _log = logger("bide.postgres")
 
@@ -51,10 +52,13 @@ class PostgresNotifier:
         self._names = names
         self._closed = threading.Event()
         self._has_seen_other_text = False
+        """Whether a notification was not from bide: a warning is logged once."""
         self._arrived: list[bytes] = []
         """Notifications that came before the answer to a query."""
-        self._woken, self._waker = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
+        """A pipe, so that `close` ends the wait of `listen` in another thread."""
         self._connection: BoundedConnection | None = self._open()
+        """`None` while it is lost."""
 
     @property
     def is_listening(self) -> bool:
@@ -62,7 +66,11 @@ class PostgresNotifier:
         return self._connection is not None
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until hints come, and return them; an empty list once closed."""
+        """Block until hints come, and return them; an empty list once closed.
+
+        A hint is a queue, or the end of a message (`end_of`), and the Unix milliseconds at which
+        there is something to claim or to ask.
+        """
         while not self._closed.is_set():
             try:
                 self._connection = connection = self._connection or self._open()
@@ -76,40 +84,42 @@ class PostgresNotifier:
                     )
                     self._connection.close()
                     self._connection = None
-                self._closed.wait(AGAIN)
+                self._closed.wait(SECONDS_BETWEEN_CONNECTS)
                 continue
             if hints:
                 return hints
         if self._connection is not None:
             self._connection.close()
-        os.close(self._woken)
+        os.close(self._wake_reader)
         return []
 
     def close(self) -> None:
         """Stop listening: `listen` returns."""
         if not self._closed.is_set():
-            os.write(self._waker, b"\0")  # under gevent, closing the pipe wakes no reader
+            os.write(self._wake_writer, b"\0")  # under gevent, closing the pipe wakes no reader
             self._closed.set()  # from here on the listener may close the other end
-            os.close(self._waker)
+            os.close(self._wake_writer)
 
     def _receive(self, connection: BoundedConnection) -> list[tuple[str, int]]:
+        """Wait once, and return the hints that came; there may be none."""
         notes = self._notes(connection)
         if not notes:
-            if not readable(connection.fileno(), self._woken, seconds=self._settings.timeout):
-                connection.execute("SELECT 1")  # a server that has gone says nothing either
+            seconds = self._settings.timeout
+            if not readable(connection.fileno(), self._wake_reader, seconds=seconds):
+                connection.execute("SELECT 1")  # raises if the server has gone without a word
             if self._closed.is_set():
                 return []
             connection.pgconn.consume_input()
             notes = self._notes(connection)
-        hints = []
-        queues: dict[int, None] = {}
+        hints: list[tuple[str, int]] = []
+        stopping_queues: dict[int, None] = {}  # by their numbers; each is asked once
         for moment, tag in filter(None, map(self._read, notes)):
             if (name := self._names.get(tag)) is not None:
                 hints.append((name, moment))
             elif tag.startswith(_STOP):
-                queues[int(tag.removeprefix(_STOP))] = None
-        for queue in queues:
-            hints += self._stopping(connection, queue)
+                stopping_queues[int(tag.removeprefix(_STOP))] = None
+        for queue_number in stopping_queues:
+            hints += self._stopping(connection, queue_number)
         return hints
 
     def _notes(self, connection: BoundedConnection) -> list[bytes]:
@@ -120,9 +130,9 @@ class PostgresNotifier:
         return notes
 
     def _read(self, text: bytes) -> tuple[int, str] | None:
-        """Return the time and the tag in a notification for this process.
+        """Return the time and the tag in a notification; `None` if it is not for this process.
 
-        Anybody may send one that is none: `None`.
+        Any user of the database may send another text, which is skipped.
         """
         match = _NOTE.fullmatch(text)
         if match is None:
@@ -135,14 +145,26 @@ class PostgresNotifier:
             return None
         return int(moment), tag.decode()
 
-    def _stopping(self, connection: BoundedConnection, queue: int) -> list[tuple[str, int]]:
-        """Return a hint for each message of this process whose worker was asked to stop."""
+    def _stopping(self, connection: BoundedConnection, queue_number: int) -> list[tuple[str, int]]:
+        """Return a hint for each message of this process whose worker was asked to stop.
+
+        Args:
+            connection: asks which ones.
+            queue_number: the number of their queue in the store.
+        """
         function = sql.Identifier(self._settings.schema, "_stopping")
         query = sql.SQL("SELECT queue, id FROM {}(%s, %s)").format(function)
-        rows = connection.execute(query, (self._process, queue)).fetchall()
-        return [(end_of(name, id), 0) for name, id in rows]
+        rows = connection.execute(query, (self._process, queue_number)).fetchall()
+        at_once = 0
+        return [(end_of(queue, id), at_once) for queue, id in rows]
 
     def _open(self) -> BoundedConnection:
+        """Return a connection that gets the notifications of the store.
+
+        Raises:
+            StoreError: the server cannot be reached.
+            psycopg.Error: it refused.
+        """
         connection = self._settings.connect(to_listen=True)
         connection.add_notify_handler(lambda note: self._arrived.append(note.payload.encode()))
         connection.execute("SET idle_session_timeout = 0")  # it is always idle

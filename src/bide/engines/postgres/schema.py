@@ -18,22 +18,27 @@ _FILES = files(__package__).joinpath("schema")
 MIGRATIONS = {
     int(file.name.removesuffix(".sql")): file for file in _FILES.joinpath("migrations").iterdir()
 }
+"""By version: the file that brings a store of the version before up to it."""
+
 _FUNCTIONS = sorted(_FILES.joinpath("functions").iterdir(), key=lambda file: file.name)
+"""The files of functions, in the order in which they are executed: a function in SQL needs those
+that it calls."""
 
 VERSION = max(MIGRATIONS)
 """Of the tables and functions, as this bide makes and expects them. A change of a function that
 callers of another version would notice needs a migration too, if an empty one."""
 
 OLDEST = 14
-"""The functions need this version of the server."""
+"""The functions need this version of the server, or a newer one."""
 
-_AS_WRITTEN = """
+_SETTINGS = """
 SET LOCAL search_path = {}, pg_temp; SET LOCAL client_min_messages = warning;
 SET LOCAL standard_conforming_strings = on; SET LOCAL plpgsql.extra_errors = none
 """
 """Lets the files mean the same whatever the user's settings are."""
 
-_NAME = re.compile(r"(?<!')\bbide(?=\.|, pg_temp| FROM PUBLIC)")
+_SCHEMA_IN_FILES = re.compile(r"(?<!')\bbide(?=\.|, pg_temp| FROM PUBLIC)")
+"""Where the files name the schema: `bide` is there for that of the store."""
 
 
 def function_texts() -> list[str]:
@@ -84,7 +89,11 @@ def prepare(connection: BoundedConnection, schema: str) -> None:
 
 
 def _make(connection: BoundedConnection, schema: str) -> None:
-    """Make the schema, or bring it up to date, unless another process has done so meanwhile."""
+    """Make the schema, or bring it up to date, unless another process has done so meanwhile.
+
+    Raises:
+        psycopg.Error: as above; `DuplicateSchema` and `UniqueViolation` if another makes it now.
+    """
     with catalog_only(connection):
         check_owner(connection, schema)
         version = _version(connection, schema)
@@ -96,24 +105,28 @@ def _make(connection: BoundedConnection, schema: str) -> None:
             if _version(connection, schema) == VERSION:
                 return
             _drop_functions(connection, schema, owner)
-        connection.execute(sql.SQL(_AS_WRITTEN).format(name))
-        quoted = name.as_string(connection)
-        newer = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (version or 0)]
-        for text in [*(file.read_text() for file in newer), *function_texts()]:
-            connection.execute(_NAME.sub(lambda _: quoted, text).encode())
+        connection.execute(sql.SQL(_SETTINGS).format(name))
+        quoted_name = name.as_string(connection)
+        missing = [MIGRATIONS[number] for number in sorted(MIGRATIONS) if number > (version or 0)]
+        for text in [*(file.read_text() for file in missing), *function_texts()]:
+            connection.execute(_SCHEMA_IN_FILES.sub(lambda _: quoted_name, text).encode())
         connection.execute("DELETE FROM store")
         connection.execute("INSERT INTO store VALUES (%s)", (VERSION,))
 
 
 def _lock_store(connection: psycopg.Connection[Any], schema: str, version: int) -> str:
-    """Lock a schema that is not of this version, for one process; return its owner."""
+    """Lock a schema that is not of this version, for one process; return its owner.
+
+    Raises:
+        AccessDenied: this user does not own it.
+    """
     table = sql.Identifier(schema, "store")
-    owner, may = connection.execute(
+    owner, acts_for_owner = connection.execute(
         "SELECT pg_get_userbyid(relowner), pg_has_role(relowner, 'USAGE') FROM pg_class"
         " WHERE oid = %s::regclass",
         (table.as_string(connection),),
     ).fetchone() or ("", False)
-    if not may:
+    if not acts_for_owner:
         raise AccessDenied(
             f"the schema {schema!r} is of version {version}, and this bide needs {VERSION}: "
             "open the store once as the user who owns the schema (bide init), who brings it "
@@ -140,7 +153,7 @@ def _drop_functions(connection: psycopg.Connection[Any], schema: str, owner: str
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(owner)))
 
 
-_STRANGER = """
+_OTHER_OWNER = """
 WITH RECURSIVE mine AS (
   SELECT oid FROM pg_roles WHERE rolname IN (session_user, current_user)
   UNION SELECT roleid FROM pg_auth_members JOIN mine ON member = mine.oid
@@ -153,6 +166,8 @@ SELECT rolname FROM pg_roles AS r JOIN owner USING (oid)
 WHERE NOT rolsuper AND oid NOT IN (SELECT oid FROM mine) AND EXISTS (
   SELECT FROM pg_roles WHERE rolname IN (session_user, current_user) AND rolsuper)
 """
+"""The owner of the schema or of its table `store`, if that is an ordinary user, this one is a
+superuser, and this one is no member of the owner: else no row."""
 
 
 def check_owner(connection: psycopg.Connection[Any], schema: str) -> None:
@@ -164,17 +179,23 @@ def check_owner(connection: psycopg.Connection[Any], schema: str) -> None:
     Raises:
         AccessDenied: this user is a superuser, and is no member of the role that owns the schema.
     """
-    row = connection.execute(_STRANGER, (schema, schema)).fetchone()
+    row = connection.execute(_OTHER_OWNER, (schema, schema)).fetchone()
     if row is not None:
+        (owner,) = row
         raise AccessDenied(
-            f"the schema {schema!r} belongs to {row[0]!r}, whose functions would run with the "
-            f"rights of a superuser: connect as {row[0]!r}, or, if you trust this user, GRANT "
-            f"{row[0]} to the user of the URL"
+            f"the schema {schema!r} belongs to {owner!r}, whose functions would run with the "
+            f"rights of a superuser: connect as {owner!r}, or, if you trust this user, GRANT "
+            f"{owner} to the user of the URL"
         )
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:
-    """Return the version of the schema, `None` if there is no such schema."""
+    """Return the version of the schema, 0 if none is noted; `None` if there is no such schema.
+
+    Raises:
+        NotAStore: bide did not make it.
+        SchemaTooNew: a newer bide made it.
+    """
     row = connection.execute(
         "SELECT to_regclass(format('%%I.store', %s::text)) IS NOT NULL,"
         " EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)",

@@ -13,9 +13,10 @@ from bide.engines.postgres.faults import translate
 from bide.engines.registry import seconds
 from bide.model.errors import InvalidArgument, StoreUnavailable
 
-OURS = ("schema", "listen", "reconnect", "timeout")
+OWN_OPTIONS = ("schema", "listen", "reconnect", "timeout")
+"""Options of a URL that are bide's; all others are libpq's."""
 
-SHORTEST = 0.1
+SHORTEST_TIMEOUT = 0.1
 """The shortest `timeout`, in seconds."""
 
 PATH_NOT_RESOLVED = "failed to resolve host '/"
@@ -61,7 +62,7 @@ class PostgresSettings:
                 raise cause from None
             raise translate(error, self.shown, sent=False) from error
         except psycopg.Error as error:
-            if str(error).startswith(PATH_NOT_RESOLVED):
+            if str(error).startswith(PATH_NOT_RESOLVED):  # a signal came: try again
                 return self.connect(to_listen=to_listen)
             raise translate(error, self.shown, sent=False) from error
         except OSError as error:  # psycopg waits by another descriptor
@@ -81,38 +82,52 @@ def libpq_url(parts: SplitResult) -> str:
     What libpq reads stays as it was written: it knows no `+` for a space, and `urlunsplit` drops
     the slashes of a URL without a host.
     """
-    options = [option for option in parts.query.split("&") if option.partition("=")[0] not in OURS]
-    return f"postgresql://{parts.netloc}{parts.path}" + "?" * any(options) + "&".join(options)
+    options = [
+        option for option in parts.query.split("&") if option.partition("=")[0] not in OWN_OPTIONS
+    ]
+    query = f"?{'&'.join(options)}" if any(options) else ""
+    return f"postgresql://{parts.netloc}{parts.path}{query}"
 
 
 def read_url(parts: SplitResult) -> PostgresSettings:
-    """Return what a URL says; all options but those of `OURS` are libpq's.
+    """Return what a URL says; all options but those of `OWN_OPTIONS` are libpq's.
 
     Raises:
         InvalidArgument: the URL is of another form.
     """
     options = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in options if name in OURS}
+    own = {name: value for name, value in options if name in OWN_OPTIONS}
     url = libpq_url(parts)
     try:
-        known = conninfo_to_dict(url)
+        address = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         raise InvalidArgument(f"the postgresql:// URL is wrong: {error}") from None
-    schema = ours.get("schema", "bide")
-    long = not 1 <= len(schema.encode()) <= 63
-    if long or not schema.isprintable() or schema.startswith("pg_") or "$$" in schema:
+    schema = own.get("schema", "bide")
+    has_length = 1 <= len(schema.encode()) <= 63
+    is_reserved = schema.startswith("pg_")
+    if not has_length or not schema.isprintable() or is_reserved or "$$" in schema:
         raise InvalidArgument(
             f"schema={schema!r} is no name of a schema: 1 to 63 bytes, no control characters, "
             "not pg_..., and no $$"
         )
-    host, port = known.get("host") or "localhost", known.get("port")
-    at = f":{port}" if port and "," not in str(port) else ""  # several hosts: without their ports
-    shown = f"{host}{at}/{known.get('dbname') or known.get('user') or ''}"
-    reconnect = seconds(ours.get("reconnect", "5s"), "reconnect")
-    timeout = seconds(ours.get("timeout", f"{TIMEOUT}"), "timeout")
-    if timeout < SHORTEST:
-        raise InvalidArgument(f"?timeout={timeout:g} is too short; it is {SHORTEST} s or more")
-    return PostgresSettings(url, ours.get("listen", url), schema, reconnect, timeout, shown)
+    host, port = address.get("host") or "localhost", address.get("port")
+    has_one_port = port and "," not in str(port)  # several hosts are shown without their ports
+    shown_port = f":{port}" if has_one_port else ""
+    database = address.get("dbname") or address.get("user") or ""  # as libpq chooses it
+    reconnect = seconds(own.get("reconnect", "5s"), "reconnect")
+    timeout = seconds(own.get("timeout", f"{TIMEOUT}"), "timeout")
+    if timeout < SHORTEST_TIMEOUT:
+        raise InvalidArgument(
+            f"?timeout={timeout:g} is too short; it is {SHORTEST_TIMEOUT} s or more"
+        )
+    return PostgresSettings(
+        url=url,
+        listen=own.get("listen", url),
+        schema=schema,
+        reconnect=reconnect,
+        timeout=timeout,
+        shown=f"{host}{shown_port}/{database}",
+    )
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

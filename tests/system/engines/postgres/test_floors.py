@@ -28,7 +28,7 @@ def open_engine(
     postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], PostgresEngine]]:
     """Provide engines on one store, which never look everywhere again by themselves."""
-    monkeypatch.setattr("bide.engines.postgres.batch.LAST", 1e9)
+    monkeypatch.setattr("bide.engines.postgres.batch.FLOOR_SECONDS", 1e9)
     url = postgres_url()
     opened: list[PostgresEngine] = []
 
