@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 
 from bide.engines.repetition import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
-from bide.model.ended import STOPPED_KEEP
+from bide.model.ended import ENDINGS, STOPPED_KEEP
 from bide.model.limits import BULK, MAX_FORWARDED, MAX_RETURNED
-from bide.model.message import ATTEMPTS, EXPIRED_KEEP, FORGET, KEPT_FAILURES
+from bide.model.message import ATTEMPTS, EXPIRED_KEEP, FORGET, KEPT_FAILURES, STATES
 from bide.model.rank import (
     EVERYTHING,
     MAX_PRIORITY,
@@ -22,7 +22,15 @@ COUNTED_SINGLY = 1_000
 ROW_BYTES = 100
 """What a row takes besides its texts, roughly, where the bytes of a queue are added up."""
 
+PLACES = ("NO_HEAD", "HEAD_COMPETES", "HEAD_WAITS", "IDLE_GROUP")
+"""Where a group of a limited queue is, by the number that it has in tables: it is full, or has only
+leased messages; its head competes; its head waits for its rate; it has no messages, and is
+remembered for its rate. See `bide.engines.limiter`."""
+
 SHARED = {
+    **{f"{state.upper()}_STATE": number for number, state in enumerate(STATES)},
+    **{f"{ending.upper()}_END": number for number, ending in enumerate(ENDINGS)},
+    **{place: number for number, place in enumerate(PLACES)},
     "BULK": BULK,
     "COUNTED_SINGLY": COUNTED_SINGLY,
     "CREDIT": CREDIT,

@@ -21,15 +21,18 @@ import msgspec
 from bide.engines.rules.record import Record
 from bide.model.commands import Configure
 from bide.model.replies import Limited
-from bide.model.times import LIMITS, served
+from bide.model.times import LIMITS, MICROSECONDS, served
 
 
 class Limits(msgspec.Struct, gc=False):
     """The limits of a queue, and what they depend on."""
 
     limit: int = 0
+    """How many of its messages may be leased at a time; 0: any number."""
     rate: int = 0
+    """Microseconds from one delivery to the next; 0: none."""
     group_limit: int = 0
+    """The same of each group."""
     group_rate: int = 0
     tag: int = 0
     """Of the head that was served last: the virtual time."""
@@ -46,6 +49,7 @@ class Group(msgspec.Struct, gc=False):
     """How many of its messages are leased."""
     tag: int = 0
     last: int = 0
+    """When its last message counts as served."""
 
 
 def key_of(group: str | None) -> str:
@@ -58,7 +62,7 @@ class Limiter(ABC):
 
     Args:
         limits: of the queue.
-        now: the time, which the caller may set again.
+        now: the time in microseconds, which the caller may set again.
     """
 
     def __init__(self, limits: Limits, now: int) -> None:
@@ -75,13 +79,13 @@ class Limiter(ABC):
     def configure(self, command: Configure) -> bool:
         """Change the limits that are given; return whether one has changed."""
         limits, was_limited = self.limits, bool(self)
-        before = [getattr(limits, name) for name in LIMITS]
+        values_before = [getattr(limits, name) for name in LIMITS]
         for name in LIMITS:
             if (value := getattr(command, name)) is not None:
                 setattr(limits, name, value)
-        if [getattr(limits, name) for name in LIMITS] == before:
+        if [getattr(limits, name) for name in LIMITS] == values_before:
             return False
-        if not self:
+        if not self:  # no limit is left
             self.clear()
         elif not was_limited:
             self.begin()
@@ -141,15 +145,18 @@ class Limiter(ABC):
             group.last = served(group.last, limits.group_rate, self.now)
 
     def holds(self, record: Record) -> Limited | None:
-        """Return which limit holds a record back."""
+        """Return which limit holds a ready record back; `None`: none does."""
         group = self._group(key_of(record.group))
-        limits, reopens = self.limits, self.reopens_for(group)
+        limits, group_reopens = self.limits, self.reopens_for(group)
         if self.full:
             return Limited("limit", limits.limit, self.running)
         if self.is_full(group):
             return Limited("group_limit", limits.group_limit, group.running)
-        if self.reopens > max(self.now, reopens):
-            return Limited("rate", limits.rate, self.running, -(-self.reopens // 1000))
-        if reopens > self.now:
-            return Limited("group_rate", limits.group_rate, group.running, -(-reopens // 1000))
+        # Of both rates, the one that holds it for longer.
+        if self.reopens > max(self.now, group_reopens):
+            until = -(-self.reopens // MICROSECONDS)  # rounded up
+            return Limited("rate", limits.rate, self.running, until)
+        if group_reopens > self.now:
+            until = -(-group_reopens // MICROSECONDS)
+            return Limited("group_rate", limits.group_rate, group.running, until)
         return None

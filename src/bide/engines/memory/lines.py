@@ -23,6 +23,7 @@ class MemoryLines(limiter.Limiter):
         super().__init__(Limits(), 0)
         self._sets, self._queue = sets, queue
         self.savepoint: Savepoint | None = None
+        """Keeps groups as they were before a command changes them; `None`: nothing is undone."""
         self.clear()
 
     def clear(self) -> None:
@@ -31,10 +32,17 @@ class MemoryLines(limiter.Limiter):
         self.limits = Limits()
         self.running = 0
         self.groups: dict[str, Group] = {}
+        """By key."""
         self._heads: SortedList[Head] = SortedList()
+        """In the order of serving: first those that compete now."""
 
     def restore(self, saved: Savepoint, queue: QueueRow) -> None:
-        """Bring back the limits, and the tags of groups; line the records up anew."""
+        """Bring back the limits, and the tags of groups; line the records up again.
+
+        Args:
+            saved: what was there before the commands that are undone.
+            queue: the row of the queue as it was then.
+        """
         self._queue = queue
         groups = saved.groups
         self.limits, self.groups, self.running = saved.limits, groups, 0
@@ -54,11 +62,13 @@ class MemoryLines(limiter.Limiter):
         self._fill()
 
     def _fill(self) -> None:
+        """Count leased records and line up ready ones; groups have neither yet."""
         for _, _, record in self._sets["leased"]:
             self._group(key_of(record.group)).running += 1
             self.running += 1
         for place in self._sets["ready"]:
-            self._group(key_of(place[2].group)).line.add(place)
+            _, _, record = place
+            self._group(key_of(record.group)).line.add(place)
         self.reopen()
 
     def reopen(self) -> None:
@@ -71,17 +81,18 @@ class MemoryLines(limiter.Limiter):
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
         for group in list(self.groups.values()):
-            held = self.reopens_for(group) + CREDIT > self.now
-            if not (group.line or group.running or held):
+            is_held_by_rate = self.reopens_for(group) + CREDIT > self.now
+            if not (group.line or group.running or is_held_by_rate):
                 del self.groups[group.key]
 
     def wake(self) -> None:
         """Let heads compete whose rate allows it again."""
-        while (head := self._first_resting()) is not None and head[0] <= self.now:
-            self._stand(self.groups[head[-1]])
+        while (head := self._first_waiting()) is not None and head.competes_from <= self.now:
+            self._stand(self.groups[head.key])
 
-    def _first_resting(self) -> Head | None:
-        return next(self._heads.irange((1,)), None)
+    def _first_waiting(self) -> Head | None:
+        """Return the first head that waits for its rate."""
+        return next(self._heads.irange((1,)), None)  # those that compete begin with 0
 
     # What happens to records.
 
@@ -113,7 +124,7 @@ class MemoryLines(limiter.Limiter):
         self._stand(group)
 
     def _stand(self, group: Group) -> None:
-        """Give a group the head that it is to have."""
+        """Give a group the head that it is to have, after a change of its line or its leases."""
         if group.head is not None:
             self._heads.remove(group.head)
         group.head = None
@@ -121,24 +132,28 @@ class MemoryLines(limiter.Limiter):
             rank, seq, _ = group.line[0]
             reopens = self.reopens_for(group)
             competes_from = reopens if reopens > self.now else 0
-            group.head = (competes_from, rank // STRIPE, group.tag, rank, seq, group.key)
+            group.head = Head(competes_from, rank // STRIPE, group.tag, rank, seq, group.key)
             self._heads.add(group.head)
 
     # Which message is served.
 
     def next(self) -> Record | None:
         """Return the record to serve now, if one may be served."""
-        if not (self.open and self._heads and self._heads[0][0] == 0):
+        if not self.open or not self._heads:
             return None
-        record: Record = self.groups[self._heads[0][-1]].line[0][2]
+        head: Head = self._heads[0]
+        if head.competes_from > 0:
+            return None
+        record: Record
+        _, _, record = self.groups[head.key].line[0]
         return record
 
     def opens(self) -> int | None:
         """Return when a record may be served, in microseconds; `None`: when a lease has ended."""
         if self.full or not self._heads:
             return None
-        competes_from: int = self._heads[0][0]
-        return max(self.now, self.reopens, competes_from)
+        first_head: Head = self._heads[0]
+        return max(self.now, self.reopens, first_head.competes_from)
 
     def ahead(self, record: Record, rank: int) -> int:
         """Return how many records of its group are in line before a rank."""
@@ -146,6 +161,7 @@ class MemoryLines(limiter.Limiter):
         return 0 if group is None else int(group.line.bisect_left((rank, record.seq)))
 
     def _group(self, key: str) -> Group:
+        """Return the group with a key: a new one if there is none."""
         if self.savepoint is not None:
             self.savepoint.save_group(key, self.groups.get(key))
         return self.groups.setdefault(key, Group(key, tag=self.limits.tag + 1))

@@ -1,7 +1,7 @@
 """Numbers that the functions on the server share with Python, where each is declared."""
 
 from bide.engines.constants import SHARED
-from bide.model.ended import ENDINGS, STOPPED_KEEP
+from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
 from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, STATES
 from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
@@ -59,11 +59,6 @@ The short ones of bide itself end sooner."""
 OUTCOME_STATES = (*STATES, "settling", "stopping")
 """The states that outcomes have, by their numbers in SQL."""
 
-HEADS = ("NO_HEAD", "HEAD_COMPETES", "HEAD_WAITS", "IDLE_GROUP")
-"""What `place` of the table `limited_group` says, by number: the group is full, or has only leased
-messages; its head competes; its head waits for its rate; the group has no messages, and is
-remembered for its rate."""
-
 FLOOR = (
     "LOWEST_DELAYED",
     "LOWEST_LEASED",
@@ -74,17 +69,10 @@ FLOOR = (
 )
 """The numbers in a floor, which says where a claim begins to look; see `_claim` in 3_claim.sql."""
 
-_NAMED_NUMBERS = {
-    **{f"{state.upper()}_STATE": number for number, state in enumerate(OUTCOME_STATES)},
-    **{f"{ending.upper()}_END": number for number, ending in enumerate(ENDINGS)},
-    **{name: number for number, name in enumerate(HEADS)},
-    **{name: number for number, name in enumerate(FLOOR, 1)},  # arrays of SQL begin with 1
-}
-"""What is a number in the tables and in arrays."""
-
 CONSTANTS = {
     **SHARED,
-    **_NAMED_NUMBERS,
+    **{f"{state.upper()}_STATE": number for number, state in enumerate(OUTCOME_STATES)},
+    **{name: number for number, name in enumerate(FLOOR, 1)},  # arrays of SQL begin with 1
     "ASLEEP_FOR": ASLEEP_FOR,
     "BATCH_KEEP": BATCH_KEEP,
     "BEYOND_BULK": BULK + 1,

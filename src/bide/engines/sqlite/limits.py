@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.constants import PLACES
 from bide.engines.limiter import Group, Limiter, key_of
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.tables import SQL, LimitRow, empty, record_of
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.rank import EVERYTHING, PROMOTE
-from bide.model.times import CREDIT, LIMITS
+from bide.model.times import CREDIT, LIMITS, MICROSECONDS
 
-HEADLESS, COMPETING, RESTING, IDLE = range(4)
-"""Where a group is: it is full, or has nothing in line; its head competes; its head waits for its
-rate; it has nothing, and is remembered for its rate."""
+NO_HEAD, HEAD_COMPETES, HEAD_WAITS, IDLE_GROUP = range(len(PLACES))
+"""Where a group is: see `PLACES`."""
 
 
 class _MoreToCorrect(Exception):
@@ -38,10 +38,14 @@ class SqliteLines(Limiter):
         self._run, self._run_many, self._queue = transaction.run, transaction.run_many, queue
         row = self._run(SQL.load_limit, (queue.id,)).fetchone() if queue.limited else None
         self.row = LimitRow(*row) if row else LimitRow(queue=queue.id)
-        super().__init__(self.row, int(transaction.exactly * 1000))
+        """The same object as `limits`."""
+        now_us = int(transaction.exactly * MICROSECONDS)
+        super().__init__(self.row, now_us)
         self.running = queue.leased
         self._groups: dict[str, Group] = {}
+        """By key: the groups that this transaction has read."""
         self._saved = row
+        """The limits as they are in the file; `None`: they are not there."""
 
     def clear(self) -> None:
         """Delete the limits and groups."""
@@ -74,29 +78,34 @@ class SqliteLines(Limiter):
 
         Those that it holds now are found when they come first.
         """
-        for group in self._groups_at(HEADLESS):
+        for group in self._groups_at(NO_HEAD):
             self._save(group)
 
     def forget(self) -> None:
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
         rate = self.row.group_rate
-        last = self.now - CREDIT - rate if rate else EVERYTHING
-        if self._run(SQL.forget_groups, (self.row.queue, last, PROMOTE)).rowcount:
-            self._groups.clear()
+        served_until = self.now - CREDIT - rate if rate else EVERYTHING
+        if self._run(SQL.forget_groups, (self.row.queue, served_until, PROMOTE)).rowcount:
+            self._groups.clear()  # some of them may be those that were deleted
 
     def wake(self) -> None:
         """Let heads compete whose rate allows it again."""
         rate = self.row.group_rate
-        for group in self._groups_at(RESTING, self.now - rate if rate else EVERYTHING, PROMOTE):
+        served_until = self.now - rate if rate else EVERYTHING
+        for group in self._groups_at(HEAD_WAITS, served_until, PROMOTE):
             self._save(group)
 
     # What happens to messages.
 
     def enter(self, places: Sequence[tuple[str | None, int, int]]) -> None:
-        """Put messages that are ready now into the lines of their groups: (group, rank, seq)."""
+        """Put messages that are ready now into the lines of their groups.
+
+        Args:
+            places: the group, the rank and the sequence number of each.
+        """
         rows = [(self.row.queue, key_of(group), rank, seq) for group, rank, seq in places]
         self._run_many(SQL.insert_line, rows)
-        for key in dict.fromkeys(row[1] for row in rows):
+        for key in dict.fromkeys(key_of(group) for group, _, _ in places):
             self._save(self._group(key))
 
     def leave(self, record: Record, *, leased: bool = False) -> None:
@@ -125,8 +134,8 @@ class SqliteLines(Limiter):
             row = self._run(SQL.head, (self.row.queue,)).fetchone()
             if row is None:
                 return None
-            group = self._known(row[-4:])
-            if self._place(group) != COMPETING:  # a limit has changed
+            group = self._known(row[-len(Group.__struct_fields__) :])  # behind those of the message
+            if self._place(group) != HEAD_COMPETES:  # a limit has changed
                 self._save(group)
                 continue
             record = record_of(row)
@@ -141,9 +150,9 @@ class SqliteLines(Limiter):
             return None
         self.wake()
         try:
-            if self._first(SQL.first_head, COMPETING) is not None:
+            if self._first(SQL.first_head, HEAD_COMPETES) is not None:
                 return max(self.now, self.reopens)
-            group = self._first(SQL.first_resting, RESTING)
+            group = self._first(SQL.first_resting, HEAD_WAITS)
         except _MoreToCorrect:
             return max(self.now, self.reopens)  # the next claim goes on
         return None if group is None else max(self.now, self.reopens_for(group), self.reopens)
@@ -161,17 +170,21 @@ class SqliteLines(Limiter):
             leased: the number of leased messages, by group.
         """
         lines = self._run(SQL.recount_lines, (self.row.queue,)).fetchall()
-        strays = sum(count - good for _, count, good in lines)
-        strays += abs(ready - sum(count for _, count, _ in lines))
-        lined = {key for key, _, _ in lines}
-        running = {key_of(group): count for group, count in leased}
-        for key, counted, place, is_head in self._run(SQL.recount_groups, (self.row.queue,)):
-            strays += counted != running.pop(key, 0)
-            if key in lined:
-                lined.remove(key)
-                comes = place in (COMPETING, RESTING) or self.is_full(Group(key, counted))
-                strays += not (comes and is_head)
-        return int(strays + len(running) + len(lined))
+        strays = sum(in_line - ready_in_line for _, in_line, ready_in_line in lines)
+        strays += abs(ready - sum(in_line for _, in_line, _ in lines))
+        keys_with_line = {key for key, _, _ in lines}
+        leased_by_key = {key_of(group): count for group, count in leased}
+        for key, running, place, is_head in self._run(SQL.recount_groups, (self.row.queue,)):
+            if running != leased_by_key.pop(key, 0):
+                strays += 1
+            if key in keys_with_line:
+                keys_with_line.remove(key)
+                has_head = place in (HEAD_COMPETES, HEAD_WAITS)
+                may_have_none = self.is_full(Group(key, running))
+                if not is_head or not (has_head or may_have_none):
+                    strays += 1
+        # What is left is leased or in line, and its group has no row.
+        return int(strays + len(leased_by_key) + len(keys_with_line))
 
     # The tables.
 
@@ -184,10 +197,11 @@ class SqliteLines(Limiter):
     def _place(self, group: Group) -> int:
         """Return the place of a group that has a line."""
         if self.is_full(group):
-            return HEADLESS
-        return RESTING if self.reopens_for(group) > self.now else COMPETING
+            return NO_HEAD
+        return HEAD_WAITS if self.reopens_for(group) > self.now else HEAD_COMPETES
 
     def _group(self, key: str) -> Group:
+        """Return the group with a key: a new one if the file has none."""
         group = self._groups.get(key)
         if group is None:
             row = self._run(SQL.load_group, (self.row.queue, key)).fetchone()
@@ -196,11 +210,12 @@ class SqliteLines(Limiter):
         return group
 
     def _known(self, row: tuple[Any, ...]) -> Group:
+        """Return a group that a statement has found; as this transaction knows it, if it does."""
         return self._groups.setdefault(row[0], Group(*row))
 
     def _save(self, group: Group) -> None:
         """Write a group, with the head that it is to have."""
-        without_line = HEADLESS if group.running else IDLE
+        without_line = NO_HEAD if group.running else IDLE_GROUP
         values = msgspec.structs.astuple(group)
         self._run(SQL.save_group, (self.row.queue, *values, self._place(group), without_line))
 
@@ -223,6 +238,12 @@ class SqliteLines(Limiter):
     def _groups_at(
         self, place: int, last: int = EVERYTHING, limit: int = EVERYTHING
     ) -> list[Group]:
-        """Return the groups of a place that were served up to a time."""
+        """Return the groups of a place that were served up to a time, the oldest first.
+
+        Args:
+            place: one of `PLACES`, but not `HEAD_COMPETES`.
+            last: the time, in microseconds.
+            limit: how many of them.
+        """
         rows = self._run(SQL.groups_at, (self.row.queue, place, last, limit)).fetchall()
         return [self._known(row) for row in rows]

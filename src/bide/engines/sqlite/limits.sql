@@ -1,4 +1,6 @@
--- Statements of limited queues. See statements.sql for how they are written.
+-- Statements of limited queues: see bide.engines.limiter for lines and heads, and statements.sql for how they
+-- are written. Where a `place` is given, `place <> HEAD_COMPETES` is the condition of the index
+-- `bide_group_last`, which SQLite does not use without it.
 
 -- name: load_limit
 SELECT {limits} FROM bide_limit WHERE queue = ?;
@@ -19,36 +21,36 @@ FROM (SELECT 1) LEFT JOIN (
 
 -- name: head
 -- The head that comes first: the message, whole, and its group.
-SELECT {message}, 1, g.rank, g.key, g.running, g.tag, g.last
+SELECT {message}, READY_STATE, g.rank, g.key, g.running, g.tag, g.last
 FROM bide_group g LEFT JOIN bide_message m ON m.seq = g.seq
-WHERE g.queue = ? AND g.place = 1 ORDER BY g.rank / STRIPE, g.tag, g.rank, g.seq LIMIT 1;
+WHERE g.queue = ? AND g.place = HEAD_COMPETES ORDER BY g.rank / STRIPE, g.tag, g.rank, g.seq LIMIT 1;
 
 -- name: first_head
 SELECT key, running, tag, last FROM bide_group
-WHERE queue = ? AND place = 1 ORDER BY rank / STRIPE, tag, rank, seq LIMIT 1;
+WHERE queue = ? AND place = HEAD_COMPETES ORDER BY rank / STRIPE, tag, rank, seq LIMIT 1;
 
 -- name: first_resting
 SELECT key, running, tag, last FROM bide_group
-WHERE queue = ? AND place = 2 AND place <> 1 ORDER BY last, key LIMIT 1;
+WHERE queue = ? AND place = HEAD_WAITS AND place <> HEAD_COMPETES ORDER BY last, key LIMIT 1;
 
 -- name: groups_at
 SELECT key, running, tag, last FROM bide_group
-WHERE queue = ? AND place = ? AND place <> 1 AND last <= ? ORDER BY last, key LIMIT ?;
+WHERE queue = ? AND place = ? AND place <> HEAD_COMPETES AND last <= ? ORDER BY last, key LIMIT ?;
 
 -- name: forget_groups
 DELETE FROM bide_group WHERE queue = ?1 AND key IN (
-  SELECT key FROM bide_group WHERE queue = ?1 AND place = 3 AND place <> 1 AND last <= ?2
+  SELECT key FROM bide_group WHERE queue = ?1 AND place = IDLE_GROUP AND place <> HEAD_COMPETES AND last <= ?2
   ORDER BY last, key LIMIT ?3);
 
 -- name: fill_lines
 INSERT INTO bide_line (queue, key, rank, seq)
 SELECT p.queue, iif(m."group" IS NULL, '', '=' || m."group"), p.rank, p.seq
-FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq WHERE p.queue = ? AND p.state = 1;
+FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq WHERE p.queue = ? AND p.state = READY_STATE;
 
 -- name: fill_groups
 -- The groups that have a line; none of them has been served.
 INSERT INTO bide_group (queue, key, running, tag, last, place, rank, seq)
-SELECT queue, key, 0, ?2, 0, 1, rank, seq FROM (
+SELECT queue, key, 0, ?2, 0, HEAD_COMPETES, rank, seq FROM (
   SELECT *, row_number() OVER (PARTITION BY key ORDER BY rank, seq) AS nth
   FROM bide_line WHERE queue = ?1
 ) WHERE nth = 1;
@@ -80,5 +82,5 @@ FROM bide_group g WHERE g.queue = ?;
 SELECT l.key, count(*), count(p.seq) FROM bide_line l
 LEFT JOIN bide_message m ON m.seq = l.seq
   AND l.key = CASE WHEN m."group" IS NULL THEN '' ELSE '=' || m."group" END
-LEFT JOIN bide_pending p ON p.queue = l.queue AND p.state = 1 AND p.rank = l.rank AND p.seq = m.seq
+LEFT JOIN bide_pending p ON p.queue = l.queue AND p.state = READY_STATE AND p.rank = l.rank AND p.seq = m.seq
 WHERE l.queue = ? GROUP BY l.key;

@@ -2,21 +2,21 @@
 
 -- name: by_id
 -- By the name of the queue: of its row no more is needed.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+SELECT {message}, coalesce(a.state, LEASED_STATE * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = (SELECT id FROM bide_queue WHERE name = ?) AND m.id = ?;
 
 -- name: scan_all
 -- By id: an order that no change of a message changes.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+SELECT {message}, coalesce(a.state, LEASED_STATE * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = ? AND m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?;
 
 -- name: scan_all_unbounded
 -- The same where the file, made by another program, has UTF-16: its order is not that of the bounds.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+SELECT {message}, coalesce(a.state, LEASED_STATE * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = ? AND m.id > ? ORDER BY m.id;
@@ -25,7 +25,7 @@ WHERE m.queue = ? AND m.id > ? ORDER BY m.id;
 PRAGMA encoding;
 
 -- name: scan_group
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+SELECT {message}, coalesce(a.state, LEASED_STATE * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
@@ -34,7 +34,7 @@ ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_returned
 -- Those that have returned since a number, as they were put: an order that no return changes.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+SELECT {message}, coalesce(a.state, LEASED_STATE * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM (SELECT DISTINCT seq FROM bide_return WHERE number > :rank AND seq > :seq) AS r
   CROSS JOIN bide_message m ON m.seq = r.seq
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
@@ -44,7 +44,7 @@ ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_rest
 -- All messages, as they were put.
-SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
+SELECT {message}, coalesce(a.state, LEASED_STATE * (l.seq IS NOT NULL)), 0, {lease}, a.ended, s.item
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE +m.queue = :queue AND m.seq > :seq AND m.due >= :after AND m.due < :before
@@ -57,12 +57,12 @@ SELECT coalesce(max(number), 0) FROM bide_return;
 SELECT {message}, p.state, p.rank
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
-  AND CASE p.state WHEN 0 THEN p.rank / PRIORITIES ELSE p.rank % STRIPE END BETWEEN :after AND :before - 1
+  AND CASE p.state WHEN DELAYED_STATE THEN p.rank / PRIORITIES ELSE p.rank % STRIPE END BETWEEN :after AND :before - 1
   AND (:group IS NULL OR m."group" = :group)
 ORDER BY p.rank, p.seq LIMIT :limit;
 
 -- name: scan_leased
-SELECT {message}, 2, l.until, {lease}, NULL, s.item
+SELECT {message}, LEASED_STATE, l.until, {lease}, NULL, s.item
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id
 WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
@@ -78,12 +78,12 @@ ORDER BY a.ended, a.seq LIMIT :limit;
 
 -- name: oldest_ready
 -- The first of the ready messages from a rank on: asked once for each weight that is there.
-SELECT rank FROM bide_pending WHERE queue = ? AND state = 1 AND rank >= ?
+SELECT rank FROM bide_pending WHERE queue = ? AND state = READY_STATE AND rank >= ?
 ORDER BY rank LIMIT 1;
 
 -- name: forecast
 SELECT (rank / PRIORITIES - :start - 1) / :bucket AS number, count(*) FROM bide_pending
-WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
+WHERE queue = :queue AND state = DELAYED_STATE AND rank > :first AND rank <= :last
 GROUP BY number;
 
 -- name: recount_pending
@@ -118,9 +118,9 @@ FROM bide_ended WHERE queue = :queue AND id = :id AND +moment > :since ORDER BY 
 SELECT count(*), coalesce(sum(
   (SELECT count(*) FROM bide_lease l WHERE l.seq = m.seq)
   + (SELECT count(*) FROM bide_aside a WHERE a.seq = m.seq)
-  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 0
+  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = DELAYED_STATE
      AND p.rank = m.due * PRIORITIES + MAX_PRIORITY - m.priority AND p.seq = m.seq)
-  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
+  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = READY_STATE
      AND p.rank = (MAX_PRIORITY - m.priority) * STRIPE + m.due AND p.seq = m.seq)
   <> 1), 0)
 FROM bide_message m WHERE m.queue = ?;

@@ -2,8 +2,13 @@
 -- in reading.sql, limited queues in limits.sql. See schema.sql for the tables.
 --
 -- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
--- text; `?1` where most commands run the statement, since the driver takes longer over names. In `json_each` there is a JSON array: of ids, or of sequence numbers. Names in braces are the
--- columns of a row in tables.py.
+-- text; `?1` where most commands run the statement, since the driver takes longer over names. In `json_each`
+-- there is a JSON array: of ids, or of sequence numbers. Names in braces are the columns of a row in
+-- tables.py. Names in capitals that are no words of SQL are those of constants.py.
+--
+-- What selects whole records has the columns of `record_of` in tables.py: {message}, the state, the rank,
+-- {lease}, the time of its end, and its successor. Where the rank is not known it is 0; and where the state
+-- is that of a ready message or of a delayed one, the reader tells which by the clock.
 
 -- name: load_queue
 -- With whether there are messages that no counter includes: see `uncounted`. What has happened is only
@@ -53,12 +58,12 @@ DELETE FROM bide_due_hour WHERE queue = ? AND hour = ? AND count = 0;
 
 -- name: recount_hours
 -- Counted by the caller: to group millions of rows SQLite would sort them, in memory.
-SELECT (CASE state WHEN 0 THEN rank / PRIORITIES ELSE rank % STRIPE END + HOUR_MS - 1) / HOUR_MS
+SELECT (CASE state WHEN DELAYED_STATE THEN rank / PRIORITIES ELSE rank % STRIPE END + HOUR_MS - 1) / HOUR_MS
 FROM bide_pending WHERE queue = ?;
 
 -- name: count_delayed
 SELECT count(*) FROM (
-  SELECT 1 FROM bide_pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ? LIMIT ?
+  SELECT 1 FROM bide_pending WHERE queue = ? AND state = DELAYED_STATE AND rank > ? AND rank <= ? LIMIT ?
 );
 
 -- name: count_puts
@@ -105,7 +110,7 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
           nullif(NEW."group", ''), NEW.data, NEW.created);
   SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + UNCOUNTED;
   INSERT INTO bide_pending (queue, state, rank, seq)
-  VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), 0,
+  VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), DELAYED_STATE,
           NEW.due * PRIORITIES + MAX_PRIORITY - NEW.priority, last_insert_rowid());
 END;
 
@@ -120,7 +125,7 @@ SELECT seq FROM bide_message WHERE seq > ?;
 -- name: delay_after
 -- The messages just inserted, but for dead letters.
 INSERT INTO bide_pending (queue, state, rank, seq)
-SELECT queue, 0, due * PRIORITIES + MAX_PRIORITY - priority, seq FROM bide_message
+SELECT queue, DELAYED_STATE, due * PRIORITIES + MAX_PRIORITY - priority, seq FROM bide_message
 WHERE seq > ?1 AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > ?1);
 
 -- name: insert_pending
@@ -135,8 +140,8 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- In the order of the ids. Parameters: whether bodies are wanted, whether messages of the queue are
 -- ready, the ids, the queue.
 SELECT {perhaps_body},
-       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN 2 WHEN NOT ?2 THEN 0 ELSE EXISTS (
-         SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
+       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN LEASED_STATE WHEN NOT ?2 THEN DELAYED_STATE ELSE EXISTS (
+         SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = READY_STATE
          AND p.rank = (MAX_PRIORITY - m.priority) * STRIPE + m.due AND p.seq = m.seq) END),
        0, {lease}, a.ended, s.item
 FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.value
@@ -153,11 +158,11 @@ CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ? AND l.stopping IS NULL;
 
 -- name: ready_before
 SELECT seq FROM bide_pending
-WHERE queue = ? AND state = 1 AND (rank, seq) < (?, ?) LIMIT ?;
+WHERE queue = ? AND state = READY_STATE AND (rank, seq) < (?, ?) LIMIT ?;
 
 -- name: first_due
 SELECT p.rank, p.seq, m."group" FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
-WHERE p.queue = ? AND p.state = 0 AND p.rank <= ? ORDER BY p.rank, p.seq LIMIT ?;
+WHERE p.queue = ? AND p.state = DELAYED_STATE AND p.rank <= ? ORDER BY p.rank, p.seq LIMIT ?;
 
 -- Claiming.
 
@@ -166,7 +171,7 @@ SELECT m.id FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: lapsed_whole
-SELECT {message}, 2, l.until, {lease}, NULL, NULL
+SELECT {message}, LEASED_STATE, l.until, {lease}, NULL, NULL
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
@@ -185,14 +190,14 @@ WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;
 
 -- name: nth_due
-SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?
+SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = DELAYED_STATE AND rank <= ?
 ORDER BY rank, seq LIMIT 1 OFFSET ?;
 
 -- name: promote
 -- Delayed to ready: the rank of the one is made of the rank of the other.
 INSERT INTO bide_pending (queue, state, rank, seq)
-SELECT queue, 1, rank % PRIORITIES * STRIPE + rank / PRIORITIES, seq FROM bide_pending
-WHERE queue = :queue AND state = 0 AND (rank, seq) <= (:rank, :seq);
+SELECT queue, READY_STATE, rank % PRIORITIES * STRIPE + rank / PRIORITIES, seq FROM bide_pending
+WHERE queue = :queue AND state = DELAYED_STATE AND (rank, seq) <= (:rank, :seq);
 
 -- name: drop_first
 -- A row value, so that of many with the same rank no more are visited than are to go.
@@ -204,7 +209,7 @@ INSERT INTO bide_lease (seq, queue, token, since, until, holder)
 SELECT value, :queue, :token, :since, :until, :holder FROM json_each(:seqs);
 
 -- name: next_due
-SELECT rank / PRIORITIES FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
+SELECT rank / PRIORITIES FROM bide_pending WHERE queue = ? AND state = DELAYED_STATE ORDER BY rank LIMIT 1;
 
 -- name: next_lapse
 SELECT min(until) FROM bide_lease WHERE queue = ?;
@@ -258,7 +263,7 @@ ORDER BY ended, seq LIMIT ?;
 -- name: remember_acked
 -- `rows` are pairs of a sequence number and a result, of messages that are still leased.
 INSERT INTO bide_ended (queue, id, how, moment, "by", due, attempt, since, failures, result)
-SELECT m.queue, m.id, 0, :now, l.holder, m.due, m.attempt + 1, l.since,
+SELECT m.queue, m.id, ACKED_END, :now, l.holder, m.due, m.attempt + 1, l.since,
        CASE WHEN :history THEN m.failures END, json_extract(j.value, '$[1]')
 FROM json_each(:rows) j CROSS JOIN bide_message m ON m.seq = json_extract(j.value, '$[0]')
   CROSS JOIN bide_lease l ON l.seq = m.seq;
@@ -291,12 +296,12 @@ ORDER BY l.until, l.seq LIMIT :limit;
 
 -- name: delayed_between
 SELECT seq FROM bide_pending
-WHERE queue = :queue AND state = 0 AND rank >= :after * PRIORITIES AND rank < :before * PRIORITIES
+WHERE queue = :queue AND state = DELAYED_STATE AND rank >= :after * PRIORITIES AND rank < :before * PRIORITIES
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: ready_between
 SELECT seq FROM bide_pending
-WHERE queue = :queue AND state = 1
+WHERE queue = :queue AND state = READY_STATE
   AND rank % STRIPE >= :after AND rank % STRIPE < :before
 ORDER BY rank, seq LIMIT :limit;
 
