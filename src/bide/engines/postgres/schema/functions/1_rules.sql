@@ -66,7 +66,7 @@ END $$;
 CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text)
 RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  sets CONSTANT text[] := '{pending,pending,leased,dead,kept,kept}';
+  sets CONSTANT text[] := '{pending,pending,leased,dead,kept,kept}';  -- the counters, by state
   moved tally[] := '{}';
 BEGIN
   IF p_was.seq IS NOT NULL THEN
@@ -394,6 +394,7 @@ BEGIN
         locked := _awaited(p_queue, p_id, p_patience);
       END IF;
     END IF;
+    -- Another transaction may have put the id in this moment: then lock that message.
     EXIT WHEN locked.seq IS NOT NULL OR NOT EXISTS (
       SELECT FROM message WHERE queue = p_queue AND id = p_id);
   END LOOP;
@@ -413,6 +414,7 @@ DECLARE
   awaited message;
 BEGIN
   SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id;
+  -- Only a leased message can be locked for long; others are waited for as by any command.
   IF awaited.state IS DISTINCT FROM LEASED_STATE THEN
     SELECT * INTO awaited FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
     RETURN awaited;

@@ -70,24 +70,22 @@ RETURNS TABLE (answers text, refused text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
-  s record;
-  is_known boolean;
-  is_late boolean;
+  batch record;  -- the batch of one sender
 BEGIN
-  FOR s IN
-    SELECT * FROM unnest(p_senders, p_numbers, p_repeated) WITH ORDINALITY AS b(sender, number, repeated, n)
+  FOR batch IN
+    SELECT * FROM unnest(p_senders, p_numbers, p_repeated) WITH ORDINALITY AS s(sender, number, repeated, n)
     ORDER BY n
   LOOP
     answers := NULL;
     refused := NULL;
     INSERT INTO answer
-    SELECT s.sender, s.number, _moment(NULL)
-    WHERE NOT s.repeated OR EXISTS (SELECT FROM answer WHERE sender = s.sender)
+    SELECT batch.sender, batch.number, _moment(NULL)
+    WHERE NOT batch.repeated OR EXISTS (SELECT FROM answer WHERE sender = batch.sender)
     ON CONFLICT DO NOTHING;
-    SELECT a.answers INTO answers FROM answer AS a WHERE sender = s.sender AND number = s.number FOR UPDATE;
+    SELECT a.answers INTO answers FROM answer AS a WHERE sender = batch.sender AND number = batch.number FOR UPDATE;
     IF NOT FOUND THEN
       refused := 'unknown';
-    ELSIF EXISTS (SELECT FROM answer WHERE sender = s.sender AND number > s.number) THEN
+    ELSIF EXISTS (SELECT FROM answer WHERE sender = batch.sender AND number > batch.number) THEN
       refused := 'late';
     END IF;
     RETURN NEXT;

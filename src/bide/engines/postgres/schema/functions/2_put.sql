@@ -17,7 +17,7 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
   new_seq CONSTANT bigint := (nextval('seq') << 20) + 1;
-  forgot boolean := false;
+  forgot boolean := false;  -- whether messages that were remembered for long enough are deleted
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue), _check_name('id', p_id), _check_name('group', p_group);
@@ -41,6 +41,7 @@ BEGIN
     )
     INSERT INTO tally SELECT queue, 'new', _hour(new_due), 1 FROM stored;
     EXIT WHEN FOUND;
+    -- The queue is new or the id exists, or the queue remembers messages: then forget those, and try again.
     PERFORM _forget(q, moment) FROM queue AS q
     WHERE name = p_queue AND remembers AND NOT forgot AND _may_forget();
     IF NOT FOUND THEN
@@ -112,13 +113,13 @@ DECLARE
   began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment, true);
-  first CONSTANT bigint := nextval('seq') << 20;
-  moves tally[] := '{}';
-  was message;
-  new message;
-  latest bigint;
-  begun bigint;  -- when an id with `latest` was first put
-  outcomes json[] := '{}';
+  first CONSTANT bigint := nextval('seq') << 20;  -- messages have the numbers behind it
+  moves tally[] := '{}';     -- changes of the counters
+  was message;               -- the message of that id that is there
+  new message;               -- the one that is put; then the one whose place is answered
+  latest bigint;             -- how many ms after `begun` the message is due at most
+  begun bigint;              -- when an id with `latest` was first put
+  outcomes json[] := '{}';   -- the rows that are answered, to be remembered
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_name('id', i.id), _check_name('group', i."group")
@@ -160,6 +161,7 @@ BEGIN
       successor := NULL;
       LOOP  -- until it is stored, or the one that is there is locked
         was := _locked(q.id, new.id, moment);
+        -- What `_open` would have forgotten, but for the isolation of the transaction.
         IF was.state > DEAD_STATE AND NOT _may_forget() AND was.rank <= moment
            - greatest(q.keep, (CASE was.state WHEN EXPIRED_STATE THEN EXPIRED_KEEP END)) THEN
           DELETE FROM message WHERE queue = q.id AND id = new.id;

@@ -38,20 +38,20 @@ DECLARE
   clock double precision := _exactly(p_now);
   moment CONSTANT bigint := floor(clock);
   q queue := _open(p_queue, moment);
-  leased bigint;
-  reach CONSTANT integer := greatest(PROMOTE, p_count);
-  source smallint;
-  first_rank bigint;
+  leased_at bigint;                 -- when the messages are leased
+  reach CONSTANT integer := greatest(PROMOTE, p_count);  -- how many messages are looked at
+  source smallint;                  -- the state from which messages are taken: delayed or ready
+  first_rank bigint;                -- the ranks between which they are
   last_rank bigint;
-  floors bigint[];
-  claim bigint;
-  taken integer := 0;
-  examined integer := 0;
-  promoted boolean := false;
-  left_bytes bigint := p_max_bytes;
-  picked record;
-  good tid[];
-  late tid[];
+  floors bigint[];                  -- where to look: see above
+  claim bigint;                     -- the token; null: nothing is claimed yet
+  taken integer := 0;               -- how many messages are claimed
+  examined integer := 0;            -- these, and those that have expired
+  promoted boolean := false;        -- whether due messages were made ready
+  left_bytes bigint := p_max_bytes; -- how many bytes still fit
+  picked record;                    -- messages that are locked: arrays in the order of ranks
+  good_places tid[];                -- of those that are claimed
+  late_places tid[];                -- of those that expire
 BEGIN
   exactly := clock;
   IF q.id IS NULL OR q.paused THEN
@@ -77,6 +77,8 @@ BEGIN
   END LOOP;
   id := NULL; attempt := NULL; holder := NULL;
   WHILE taken < p_count AND examined < reach LOOP
+    -- Without priorities delayed messages that are due are claimed as they are. Else they are made ready
+    -- first, since only the ranks of ready messages go by priority.
     source := DELAYED_STATE;
     first_rank := _first_rank(q.id, floors[LOWEST_DELAYED]);
     last_rank := moment * PRIORITIES + MAX_PRIORITY;
@@ -101,47 +103,47 @@ BEGIN
       ORDER BY m.rank, m.seq LIMIT p_count - taken FOR UPDATE SKIP LOCKED
     ) AS p;
     EXIT WHEN picked.n = 0;
-    good := picked.places;
-    late := '{}';
+    good_places := picked.places;
+    late_places := '{}';
     IF picked.any_late OR picked.bytes > left_bytes THEN
-      good := '{}';
+      good_places := '{}';
       FOR i IN 1 .. picked.n LOOP
         IF picked.lates[i] THEN
-          late := late || picked.places[i];
-        ELSIF picked.sizes[i] <= left_bytes OR taken = 0 AND cardinality(good) = 0 THEN
-          good := good || picked.places[i];
+          late_places := late_places || picked.places[i];
+        ELSIF picked.sizes[i] <= left_bytes OR taken = 0 AND cardinality(good_places) = 0 THEN
+          good_places := good_places || picked.places[i];
           left_bytes := left_bytes - picked.sizes[i];
-        ELSE
+        ELSE  -- it does not fit, so neither it nor those behind it are claimed
           picked.n := i - 1;
           EXIT;
         END IF;
       END LOOP;
-      IF cardinality(late) > 0 THEN
-        PERFORM _expire(q, late, NULL, moment);
+      IF cardinality(late_places) > 0 THEN
+        PERFORM _expire(q, late_places, NULL, moment);
       END IF;
     END IF;
-    IF cardinality(good) > 0 THEN
+    IF cardinality(good_places) > 0 THEN
       IF claim IS NULL THEN
         claim := nextval('token');
         -- Not `moment`: a claim that began later may have taken back, meanwhile, what this one found.
         clock := _exactly(p_now);
-        leased := floor(clock);
-        PERFORM _begin_claim(q, claim, leased, p_lease, p_sender, p_number, p_place);
+        leased_at := floor(clock);
+        PERFORM _begin_claim(q, claim, leased_at, p_lease, p_sender, p_number, p_place);
       END IF;
       RETURN QUERY
-        UPDATE message m SET state = LEASED_STATE, rank = leased + p_lease, token = claim, holder = p_holder,
-          process = p_process, since = leased, limited = NULL  -- limits may have come meanwhile, and do not count it yet
-        WHERE m.ctid = ANY (good)
+        UPDATE message m SET state = LEASED_STATE, rank = leased_at + p_lease, token = claim, holder = p_holder,
+          process = p_process, since = leased_at, limited = NULL  -- limits may have come meanwhile, and do not count it yet
+        WHERE m.ctid = ANY (good_places)
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim, clock,
                   NULL::bigint[], NULL::bigint;
-      INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
+      INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good_places));
     END IF;
     INSERT INTO tally
     SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(picked.dues[1:picked.n]) AS d GROUP BY 3;
-    taken := taken + cardinality(good);
+    taken := taken + cardinality(good_places);
     examined := examined + picked.n;
-    EXIT WHEN cardinality(late) = 0;  -- no more is due, or no more fits
+    EXIT WHEN cardinality(late_places) = 0;  -- no more is due, or no more fits
   END LOOP;
   IF taken = 0 THEN
     PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;

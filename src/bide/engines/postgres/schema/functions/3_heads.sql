@@ -57,27 +57,27 @@ CREATE FUNCTION bide._serve(
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  before CONSTANT limited := _lock_limits(q.limited);
+  before CONSTANT limited := _lock_limits(q.limited);  -- the limits as they are stored
   clock CONSTANT double precision := _exactly(p_now);  -- it may have waited for others
   moment CONSTANT bigint := floor(clock);
   us CONSTANT bigint := floor(clock * MICROSECONDS);
-  reach CONSTANT integer := greatest(PROMOTE, p_count);
+  reach CONSTANT integer := greatest(PROMOTE, p_count);  -- how many messages are looked at
   l limited := before;
-  claim bigint;
-  room bigint := p_count;
-  left_bytes bigint := p_max_bytes;
-  taken integer := 0;
-  examined integer := 0;
-  behind boolean := false;
-  is_full boolean := false;
-  places tid[];
-  weight bigint;  -- of the highest priority that a head has
+  claim bigint;  -- the token; null: nothing is claimed yet
+  room bigint := p_count;  -- how many messages may still be claimed
+  left_bytes bigint := p_max_bytes;  -- how many bytes still fit
+  taken integer := 0;  -- how many messages are claimed
+  examined integer := 0;  -- these, those that have expired, and lines that others have locked
+  behind boolean := false;  -- whether more is due than could be put into lines
+  is_full boolean := false;  -- whether the next message does not fit in the answer
+  places tid[];  -- of messages that are due and get into lines
+  weight bigint;  -- of the highest priority that a head has: the part of a rank above STRIPE
   passed text[] := '{}';  -- groups of which others have locked the messages
   width bigint;  -- how many heads to look at together: more after each time that all were locked
   head record;
-  heads _head[];
-  lining record;
-  serving integer;
+  heads _head[];  -- messages of this round, also those that expire, in the order of serving
+  lining record;  -- what `_line_up` answers
+  serving integer;  -- how many messages of this round are claimed
 BEGIN
   exactly := clock;
   l := _reopen(l, us);
@@ -88,7 +88,7 @@ BEGIN
     RETURN NEXT;
   END LOOP;
   id := NULL; attempt := NULL; holder := NULL;
-  l := _reopen(l, us);
+  l := _reopen(l, us);  -- again: leases that were taken back have reopened groups
   IF l.lined IS NOT NULL THEN
     lining := _line_up(q, l, us);
     l := lining.l;

@@ -101,14 +101,14 @@ CREATE FUNCTION bide._limit(INOUT q bide.queue, p_given bigint[], p_now bigint, 
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  was CONSTANT integer := q.limited;
+  was CONSTANT integer := q.limited;  -- the id of the limits before; null: there were none
   us CONSTANT bigint := p_now * MICROSECONDS;
-  wanted bigint[];
+  wanted bigint[];  -- all limits as they are to be; 0: none
   old limited;
   l limited;
-  lining record;
+  lining record;  -- what `_line_up` answers
 BEGIN
-  IF was IS NOT NULL AND p_given IS NOT NULL THEN
+  IF was IS NOT NULL AND p_given IS NOT NULL THEN  -- as claims do: the limits before the queue
     old := _lock_limits(was);
   END IF;
   SELECT * INTO q FROM queue WHERE id = q.id FOR NO KEY UPDATE;
@@ -189,6 +189,8 @@ CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STA
     SELECT name, -ended FROM reopened WHERE limited = q.limited
   )
   SELECT coalesce((
+    -- Groups with other leases than counted; groups with a line and no head; leases that are counted wrong;
+    -- and messages that no limit knows of, once all are in line.
     SELECT (SELECT count(*) FROM (
               SELECT FROM (SELECT name, running AS n FROM limited_group WHERE limited = l.id
                            UNION ALL SELECT * FROM leases) AS counted

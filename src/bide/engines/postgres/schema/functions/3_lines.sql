@@ -9,7 +9,7 @@
 CREATE FUNCTION bide._reopen(l bide.limited, p_us bigint) RETURNS bide.limited
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  total record;
+  total record;  -- the groups, how many more leases each has (fewer: below 0), and how many have ended
 BEGIN
   IF NOT EXISTS (SELECT FROM reopened WHERE limited = l.id) THEN
     RETURN l;
@@ -94,10 +94,10 @@ END $$;
 CREATE FUNCTION bide._line_up(q bide.queue, INOUT l bide.limited, p_us bigint, OUT p_more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  seen record;
-  places tid[];
-  names text[];
-  counts bigint[];
+  seen record;      -- ready messages behind `lined`: places of those not in line, the number of all, the last
+  places tid[];     -- of those not in line that no other transaction has locked
+  names text[];     -- of groups with leases that were not counted yet,
+  counts bigint[];  -- and how many those are
 BEGIN
   WITH leased AS (
     SELECT ctid FROM message
@@ -111,7 +111,7 @@ BEGIN
   )
   SELECT l.running + coalesce(sum(n), 0), array_agg(name), array_agg(n) INTO l.running, names, counts FROM named;
   PERFORM _stand(l, names, counts, p_us);
-  IF l.lined = '{-1,-1}' THEN
+  IF l.lined = '{-1,-1}' THEN  -- a new round begins
     l.horizon := coalesce(l.horizon, pg_current_xact_id()::text::bigint);
     l.settled := pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= l.horizon;
   END IF;

@@ -39,21 +39,21 @@ DECLARE
   began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment);
-  new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
+  new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);  -- null: due times stay
   edit CONSTANT json := p_edit;
-  remembers CONSTANT boolean := greatest(q.history, q.result_ttl) > 0;
-  moves tally[] := '{}';
-  dues bigint[] := '{}';
-  gone bigint[] := '{}';
-  wanted record;
-  was message;
-  new message;
-  cause text;
-  how integer;
-  stops boolean;
-  ends boolean := false;
-  patience integer := CASE WHEN p_verb <> 'ack' THEN SETTLING_WAIT END;
-  outcomes json[] := '{}';
+  remembers CONSTANT boolean := greatest(q.history, q.result_ttl) > 0;  -- how messages end
+  moves tally[] := '{}';         -- changes of the counters
+  dues bigint[] := '{}';         -- new due times of delayed messages
+  acked_places bigint[] := '{}'; -- of the ids that were acked all at once
+  named record;                  -- the id of one message, with its token, its note and its place `n`
+  was message;                   -- the message as it is found
+  new message;                   -- as it is to be; a row of nulls: it is deleted
+  cause text;                    -- the counter of what was done; null: none
+  ending integer;                -- how the message ends; null: it does not, or `_fail` remembers it
+  may_stop boolean;              -- whether its worker is to be asked to stop
+  ends_lease boolean := false;   -- whether a lease of any of the messages has ended
+  patience integer := CASE WHEN p_verb <> 'ack' THEN SETTLING_WAIT END;  -- see `_locked`
+  outcomes json[] := '{}';       -- the rows that are answered, to be remembered
 BEGIN
   IF p_sender IS NOT NULL THEN
     PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[]}');
@@ -65,15 +65,15 @@ BEGIN
     UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted;
   END IF;
   IF p_verb = 'ack' AND q.keep = 0 AND NOT remembers THEN  -- most acks: one statement for all
-    gone := _ack(q.id, moment, p_ids, p_tokens);
-    IF cardinality(gone) = cardinality(p_ids) AND q.limited IS NULL THEN
+    acked_places := _ack(q.id, moment, p_ids, p_tokens);
+    IF cardinality(acked_places) = cardinality(p_ids) AND q.limited IS NULL THEN
       RETURN;
     END IF;
-    ends := cardinality(gone) > 0;
+    ends_lease := cardinality(acked_places) > 0;
     RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint
-                 FROM unnest(gone) AS n;
+                 FROM unnest(acked_places) AS n;
     IF p_sender IS NOT NULL THEN
-      outcomes := ARRAY(SELECT _outcome(n, true, NULL, NULL, NULL, NULL, NULL) FROM unnest(gone) AS n);
+      outcomes := ARRAY(SELECT _outcome(n, true, NULL, NULL, NULL, NULL, NULL) FROM unnest(acked_places) AS n);
     END IF;
   END IF;
   IF p_verb IN ('cancel', 'stop') AND cardinality(p_ids) = 1 AND NOT remembers AND p_if_due IS NULL
@@ -92,16 +92,16 @@ BEGIN
       RETURN;
     END IF;
   END IF;
-  FOR wanted IN
+  FOR named IN
     SELECT * FROM unnest(p_ids, p_tokens, p_notes) WITH ORDINALITY AS w(id, token, note, n)
-    WHERE n <> ALL (gone) ORDER BY id COLLATE "C", n
+    WHERE n <> ALL (acked_places) ORDER BY id COLLATE "C", n  -- all commands lock in this order
   LOOP
-    was := _locked(q.id, wanted.id, moment, patience);
+    was := _locked(q.id, named.id, moment, patience);
     CONTINUE WHEN was.state IS NULL;
     IF was.state = SETTLING_STATE THEN
       patience := 0;  -- of many, only the first is waited for
     END IF;
-    number := wanted.n;
+    number := named.n;
     done := (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs)) AND CASE
       WHEN p_verb IN ('cancel', 'stop', 'reschedule', 'bury_unheld') THEN
         was.state < LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
@@ -111,18 +111,19 @@ BEGIN
         AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$'
       WHEN p_verb IN ('revive', 'purge') THEN was.state = DEAD_STATE
       WHEN p_verb = 'release' THEN was.state = LEASED_STATE
-      ELSE was.state = LEASED_STATE AND was.token = wanted.token
+      ELSE was.state = LEASED_STATE AND was.token = named.token
     END;
-    stops := p_verb = 'stop' AND was.state = LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
+    may_stop := p_verb = 'stop' AND was.state = LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
              AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     successor := NULL;
     IF p_verb = 'cancel' AND was.successor IS NOT NULL AND p_if_due IS NULL AND p_only_seqs IS NULL THEN
+      -- The message is leased, and stays; what was put meanwhile is cancelled.
       successor := (was.successor::json ->> 'due')::bigint;
       UPDATE message SET successor = NULL WHERE queue = q.id AND id = was.id;
     END IF;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
-      IF stops THEN
+      IF may_stop THEN
         PERFORM _stop(was, p_actor);
         state := STOPPING_STATE;
       END IF;
@@ -134,7 +135,7 @@ BEGIN
     END IF;
     new := was;
     cause := NULL;
-    how := NULL;
+    ending := NULL;
     IF p_verb IN ('reschedule', 'revive', 'edit') AND new_due IS NOT NULL THEN
       new.state := DELAYED_STATE;
       new.due := new_due;
@@ -146,11 +147,11 @@ BEGIN
       WHEN 'cancel', 'stop' THEN
         new := NULL;
         cause := 'cancelled';
-        how := CANCELLED_END;
+        ending := CANCELLED_END;
       WHEN 'purge' THEN
         new := NULL;
         cause := 'purged';
-        how := PURGED_END;
+        ending := PURGED_END;
       WHEN 'reschedule' THEN NULL;
       WHEN 'revive' THEN
         new.attempt := 0;
@@ -164,18 +165,18 @@ BEGIN
         new.state := DEAD_STATE;
         new.rank := moment;
         new.failures := _failed(was.failures, was.attempt, moment, '', p_reason, NULL);
-        how := DEAD_END;
+        ending := DEAD_END;
       WHEN 'extend' THEN
         IF p_delay IS NOT NULL THEN
           new.rank := moment + p_delay;
           new.extended := coalesce(was.extended, 0) + 1;
         END IF;
-        IF wanted.note IS NOT NULL THEN
-          new.progress := left(wanted.note, -1) || ',"moment":' || moment || '}';
+        IF named.note IS NOT NULL THEN
+          new.progress := left(named.note, -1) || ',"moment":' || moment || '}';
         END IF;
       WHEN 'ack' THEN
         cause := 'acked';
-        how := ACKED_END;
+        ending := ACKED_END;
         new.state := ACKED_STATE;
         new.rank := moment;
         new.attempt := was.attempt + 1;
@@ -206,8 +207,8 @@ BEGIN
           END IF;
         END IF;
     END CASE;
-    IF (remembers OR was.stopping IS NOT NULL) AND how IS NOT NULL THEN
-      PERFORM _remember_end(q, CASE how WHEN DEAD_END THEN new ELSE was END, how, moment, p_actor, wanted.note);
+    IF (remembers OR was.stopping IS NOT NULL) AND ending IS NOT NULL THEN
+      PERFORM _remember_end(q, CASE ending WHEN DEAD_END THEN new ELSE was END, ending, moment, p_actor, named.note);
     END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
@@ -217,9 +218,10 @@ BEGIN
     IF p_verb IN ('reschedule', 'edit') AND new.state = DELAYED_STATE THEN
       dues := dues || new.due;
     END IF;
+    -- These two move no message: the place of a dead one stays what it was.
     IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state = DEAD_STATE) THEN
       moves := moves || _moved(was, new, cause);
-      ends := ends OR was.state = LEASED_STATE;
+      ends_lease := ends_lease OR was.state = LEASED_STATE;
     END IF;
     IF new.seq IS NULL THEN
       state := NULL; until := NULL;
@@ -236,9 +238,9 @@ BEGIN
       outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
     END IF;
   END LOOP;
-  IF ends AND q.limited IS NOT NULL OR p_verb = 'ack' THEN
+  IF ends_lease AND q.limited IS NOT NULL OR p_verb = 'ack' THEN
     number := 0; done := false; state := NULL; until := NULL; holder := NULL;
-    due := CASE WHEN ends THEN _opens_again(q, moment) END;
+    due := CASE WHEN ends_lease THEN _opens_again(q, moment) END;
     RETURN NEXT;
     IF p_sender IS NOT NULL THEN
       outcomes := outcomes || _outcome(number, done, state, due, until, holder, NULL);
@@ -258,9 +260,9 @@ END $$;
 CREATE FUNCTION bide._ack(p_queue integer, p_moment bigint, p_ids text[], p_tokens bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  gone bigint[];
-  limits integer[];
-  groups text[];
+  acked_places bigint[];
+  limits integer[];  -- of each acked message that was leased under limits,
+  groups text[];     -- and its group
 BEGIN
   WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
     SELECT DISTINCT ON (w.id COLLATE "C", w.token) m.ctid, w.n
@@ -279,17 +281,17 @@ BEGIN
   )
   SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
          array_agg("group") FILTER (WHERE limited IS NOT NULL)
-  INTO gone, limits, groups FROM acked;
-  IF gone IS NOT NULL THEN
-    INSERT INTO tally VALUES (p_queue, 'leased', -1, -cardinality(gone)),
-                             (p_queue, 'acked', -1, cardinality(gone));
+  INTO acked_places, limits, groups FROM acked;
+  IF acked_places IS NOT NULL THEN
+    INSERT INTO tally VALUES (p_queue, 'leased', -1, -cardinality(acked_places)),
+                             (p_queue, 'acked', -1, cardinality(acked_places));
   END IF;
   IF limits IS NOT NULL THEN
     INSERT INTO reopened
     SELECT limited, coalesce(name, ''), count(*)
     FROM unnest(limits, groups) AS g(limited, name) GROUP BY 1, 2;
   END IF;
-  RETURN coalesce(gone, '{}');
+  RETURN coalesce(acked_places, '{}');
 END $$;
 
 -- The delayed and ready messages that a rule names, at most `p_limit`; ready ones first.
@@ -335,20 +337,20 @@ CREATE FUNCTION bide._stop_all(
 #variable_conflict use_column
 DECLARE
   ids text[] := ARRAY(SELECT id FROM _running(q.id, p_group, p_after, p_before, p_most + 1));
-  changed text[] := '{}';
-  patience integer := SETTLING_WAIT;
-  wanted text;
+  changed text[] := '{}';  -- ids of messages that the rule does not name any more
+  patience integer := SETTLING_WAIT;  -- see `_locked`
+  chosen_id text;
   was message;
 BEGIN
   more := cardinality(ids) > p_most;
-  FOREACH wanted IN ARRAY ARRAY(SELECT id FROM unnest(ids[:p_most]) AS id ORDER BY id COLLATE "C") LOOP
-    was := _locked(q.id, wanted, NULL, patience);
+  FOREACH chosen_id IN ARRAY ARRAY(SELECT id FROM unnest(ids[:p_most]) AS id ORDER BY id COLLATE "C") LOOP
+    was := _locked(q.id, chosen_id, NULL, patience);
     IF was.state = SETTLING_STATE THEN
-      patience := 0;
+      patience := 0;  -- only the first is waited for
     END IF;
     IF (was.state = LEASED_STATE AND was.stopping IS NULL AND was.due >= p_after AND was.due < p_before
         AND (p_group IS NULL OR was."group" = p_group)) IS NOT TRUE THEN
-      changed := changed || wanted;
+      changed := changed || chosen_id;
     END IF;
   END LOOP;
   ids := ARRAY(SELECT id FROM unnest(ids[:p_most]) WITH ORDINALITY AS i(id, n)
@@ -372,11 +374,11 @@ DECLARE
   q CONSTANT queue := _open(p_queue, moment);
   first_due bigint := coalesce(p_after, 0);
   last_due bigint := coalesce(p_before, EVERYTHING);
-  moves tally[] := '{}';
+  moves tally[] := '{}';  -- changes of the counters
   ids text[];
-  wanted text;
+  chosen_id text;
   was message;
-  stop record;
+  stopped record;  -- what `_stop_all` answers
 BEGIN
   CASE p_state
     WHEN DELAYED_STATE THEN first_due := moment + 1;
@@ -391,11 +393,12 @@ BEGIN
          AND rank < coalesce(p_before, EVERYTHING) ORDER BY rank, seq LIMIT BEYOND_BULK)
       UNION ALL
       SELECT id FROM _unheld(q.id, p_group, first_due, last_due, BEYOND_BULK) WHERE coalesce(p_state, DELAYED_STATE) < LEASED_STATE
-    ) AS there
+    ) AS candidates
   ) AS numbered;
+  -- One more than BULK was looked for, to know whether more are left.
   count := 0;
-  FOREACH wanted IN ARRAY ids LOOP
-    DELETE FROM message WHERE queue = q.id AND id = wanted AND CASE
+  FOREACH chosen_id IN ARRAY ids LOOP
+    DELETE FROM message WHERE queue = q.id AND id = chosen_id AND CASE
       WHEN p_state >= DEAD_STATE THEN state = p_state AND rank < coalesce(p_before, EVERYTHING)
       ELSE state < LEASED_STATE AND due >= first_due AND due < last_due AND (p_group IS NULL OR "group" = p_group)
     END RETURNING * INTO was;
@@ -409,10 +412,10 @@ BEGIN
   PERFORM _count_moves(moves);
   stopping := '{}';
   IF p_running AND NOT more THEN
-    stop := _stop_all(q, p_now, p_group, first_due, last_due, p_actor, BULK - count);
-    count := count + stop.count;
-    more := stop.more;
-    stopping := stop.stopping;
+    stopped := _stop_all(q, p_now, p_group, first_due, last_due, p_actor, BULK - count);
+    count := count + stopped.count;
+    more := stopped.more;
+    stopping := stopped.stopping;
   END IF;
 END $$;
 
@@ -427,7 +430,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 #variable_conflict use_column
 DECLARE
   q queue;
-  limiting record;
+  limiting record;  -- the queue with its new limits, and whether they have changed
   resumed boolean;
 BEGIN
   moment := _moment(p_now);

@@ -112,9 +112,9 @@ DECLARE
   q CONSTANT queue := _queue(p_queue);
   limits CONSTANT bigint[] := _limits(q);
   counters json;
-  changes bigint;
-  due record;
-  recount record;
+  changes bigint;  -- see `deltas` above
+  due record;      -- how many messages are due, and since when
+  recount record;  -- what the messages themselves say, if that is asked for
 BEGIN
   SELECT coalesce(json_object_agg(c.what, c.n), '{}'), coalesce(sum(c.deltas), 0) INTO counters, changes FROM (
     SELECT what, sum(n) AS n, sum(deltas) AS deltas FROM _counter WHERE queue = q.id GROUP BY what
@@ -151,8 +151,8 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
   this_hour CONSTANT bigint := p_moment / HOUR_MS + 1;
   reach CONSTANT bigint := p_moment * PRIORITIES + MAX_PRIORITY;
-  most bigint := COUNTED_SINGLY;
-  coming bigint;
+  most bigint := COUNTED_SINGLY;  -- how many are counted one by one; more if neither are so few
+  coming bigint;                  -- how many fall due later in this hour
 BEGIN
   LOOP
     SELECT count(*) INTO n FROM (
@@ -227,32 +227,33 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _queue(p_queue);
   m message;
-  mine bigint;
-  ahead bigint;
-  due record;
-  limiting json;
+  own_rank bigint;  -- the rank that it has as a ready message
+  ahead bigint;     -- how many ready messages are delivered before it
+  due record;       -- delayed messages that are due: how many, how many of them before it, whether it is one
+  limiting json;    -- the limit that holds it back
 BEGIN
   SELECT * INTO m FROM message WHERE queue = q.id AND id = p_id;
   IF m.state = READY_STATE OR m.state = DELAYED_STATE AND m.due <= moment THEN
-    mine := _rank(READY_STATE, m.due, m.priority);
+    own_rank := _rank(READY_STATE, m.due, m.priority);
     IF q.limited IS NULL THEN
       SELECT count(*) INTO ahead FROM (
-        SELECT FROM message WHERE queue = q.id AND state = READY_STATE AND (rank, seq) < (mine, m.seq)
+        SELECT FROM message WHERE queue = q.id AND state = READY_STATE AND (rank, seq) < (own_rank, m.seq)
         ORDER BY rank, seq LIMIT p_most) AS before;
     ELSE
       limiting := _limiting(q, m, floor(_exactly(p_now) * MICROSECONDS)::bigint);
       SELECT count(*) INTO ahead FROM (
         SELECT FROM message WHERE limited = q.limited AND state = READY_STATE
-          AND coalesce("group", '') = coalesce(m."group", '') AND (rank, seq) < (mine, m.seq)
+          AND coalesce("group", '') = coalesce(m."group", '') AND (rank, seq) < (own_rank, m.seq)
         ORDER BY rank, seq LIMIT p_most) AS before;
     END IF;
-    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(READY_STATE, d.due, d.priority), d.seq) < (mine, m.seq)
-             AND (q.limited IS NULL OR d."group" IS NOT DISTINCT FROM m."group")) AS before, bool_or(d.seq = m.seq) AS here
+    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(READY_STATE, d.due, d.priority), d.seq) < (own_rank, m.seq)
+             AND (q.limited IS NULL OR d."group" IS NOT DISTINCT FROM m."group")) AS before, bool_or(d.seq = m.seq) AS is_among
     INTO due FROM (
       SELECT message.due, priority, seq, "group" FROM message
       WHERE queue = q.id AND state = DELAYED_STATE AND rank <= moment * PRIORITIES + MAX_PRIORITY
       ORDER BY rank, seq LIMIT p_promote) AS d;
-    ahead := CASE WHEN m.state = DELAYED_STATE AND due.n = p_promote AND NOT due.here THEN p_most
+    -- If a claim does not make it ready at once, nobody can say what comes before it.
+    ahead := CASE WHEN m.state = DELAYED_STATE AND due.n = p_promote AND NOT due.is_among THEN p_most
                   ELSE least(p_most, ahead + due.before) END;
   END IF;
   -- Failures are text: of a reason with a NUL, functions for JSON make an error.
@@ -312,11 +313,12 @@ DECLARE
   q CONSTANT queue := _queue(p_queue);
   by_hour CONSTANT boolean := p_bucket % HOUR_MS = 0;
   first_hour CONSTANT bigint := first / HOUR_MS + 1;
+  -- Up to when messages are counted one by one.
   reach CONSTANT bigint := CASE WHEN by_hour THEN first_hour * HOUR_MS
                                 ELSE first + p_bucket * p_buckets END;
   pending bigint := coalesce((
     SELECT sum(n) FROM _counter WHERE queue = q.id AND what = 'pending'), 0);
-  counts bigint[];
+  counts bigint[];  -- by bucket
   beyond bigint := 0;  -- what the counters say of the time after the last bucket
   overdue bigint;
 BEGIN

@@ -118,15 +118,15 @@ CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint, p_most
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
-  woken boolean;
+  sleeps_too_long boolean;  -- whether there is such a process
   chosen text[];
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
   END IF;
-  SELECT true INTO woken FROM sleeper WHERE queue = p_queue AND until > p_moment AND process <> p_process
+  SELECT true INTO sleeps_too_long FROM sleeper WHERE queue = p_queue AND until > p_moment AND process <> p_process
   LIMIT 1;
-  IF woken THEN
+  IF sleeps_too_long THEN
     PERFORM set_config('synchronous_commit', 'off', true);  -- a hint may be lost with the power
     IF p_most < WAKE_ALL THEN
       chosen := ARRAY(
