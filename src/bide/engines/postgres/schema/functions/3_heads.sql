@@ -117,18 +117,21 @@ BEGIN
     heads := '{}';
     serving := 0;
     FOR head IN
-      -- As many messages of each group as all of them may have. Others of a group come after `bound`.
+      -- The messages of this round, in the order of serving. Of each group as many are read as all of them
+      -- may have (`share`). The first message of a group has the tag of the group; each one that is served
+      -- before it raises that by 1, from the virtual time on (`start`). `bound` is not behind
+      -- the first message that was not read though it may be served: what is, waits for the next round.
       SELECT * FROM (
-        SELECT g.name, m.*, g.start + m.nth AS served_tag,
-               CASE m.nth WHEN 0 THEN g.tag ELSE g.start + m.nth END AS tag,
-               min(CASE WHEN m.place_in_line = g.most AND m.goods < g.may THEN ARRAY[
-                 CASE m.goods WHEN 0 THEN g.tag ELSE g.start + m.goods END, m.rank, m.seq] END) OVER () AS bound
+        SELECT g.name, m.*, g.start + m.good_before AS served_tag,
+               CASE m.good_before WHEN 0 THEN g.tag ELSE g.start + m.good_before END AS tag,
+               min(CASE WHEN m.place_in_line = g.share AND m.good_count < g.allowed THEN ARRAY[
+                 CASE m.good_count WHEN 0 THEN g.tag ELSE g.start + m.good_count END, m.rank, m.seq] END) OVER () AS bound
         FROM (
-          SELECT *, least(may, (room + n - 1) / n) AS most FROM (
-            SELECT name, tag, greatest(l.tag, tag) AS start, count(*) OVER () AS n,
+          SELECT *, least(allowed, (room + group_count - 1) / group_count) AS share FROM (
+            SELECT name, tag, greatest(l.tag, tag) AS start, count(*) OVER () AS group_count,
                    CASE WHEN name = '' THEN room ELSE least(
                      CASE WHEN l.group_limit > 0 THEN l.group_limit - running ELSE room END,
-                     _allowed(last, l.group_rate, us)) END AS may
+                     _allowed(last, l.group_rate, us)) END AS allowed
             FROM (
               SELECT name, tag, running, last FROM limited_group
               WHERE limited = l.id AND place = HEAD_COMPETES AND rank / STRIPE = weight AND name <> ALL (passed)
@@ -136,16 +139,16 @@ BEGIN
             ) AS first
           ) AS all_groups
         ) AS g, LATERAL (
-          -- `goods`: how many up to this one are not late; `nth`: the same without this one.
-          SELECT *, row_number() OVER in_line AS place_in_line, count(*) FILTER (WHERE NOT late) OVER in_line AS goods,
-                 count(*) FILTER (WHERE NOT late) OVER in_line - (NOT late)::integer AS nth
+          -- `good_count`: how many up to this one are not late; `good_before`: the same without this one.
+          SELECT *, row_number() OVER in_line AS place_in_line, count(*) FILTER (WHERE NOT late) OVER in_line AS good_count,
+                 count(*) FILTER (WHERE NOT late) OVER in_line - (NOT late)::integer AS good_before
           FROM (
             SELECT ctid AS place, due, rank, seq, size + coalesce(octet_length(failures), 0) AS bytes,
                    coalesce(moment > due + expires, false) AS late
             FROM message
             WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = g.name
               AND rank < (weight + 1) * STRIPE
-            ORDER BY rank, seq LIMIT g.most FOR UPDATE SKIP LOCKED
+            ORDER BY rank, seq LIMIT g.share FOR UPDATE SKIP LOCKED
           ) AS locked WINDOW in_line AS (ORDER BY rank, seq)
         ) AS m
       ) AS all_heads WHERE bound IS NULL OR ARRAY[tag, rank, seq] <= bound ORDER BY tag, rank, seq

@@ -101,10 +101,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 DECLARE
   data CONSTANT bytea := convert_to(body::text, 'UTF8');
   due bigint := _due(delay, at);
-  late CONSTANT bigint := ceil(extract(epoch FROM expires) * SECOND_MS);
-  longest CONSTANT bigint := ceil(extract(epoch FROM latest) * SECOND_MS);
-  put_at bigint;
-  is_state smallint;
+  expires_ms CONSTANT bigint := ceil(extract(epoch FROM expires) * SECOND_MS);
+  latest_ms CONSTANT bigint := ceil(extract(epoch FROM latest) * SECOND_MS);
+  put_at bigint;            -- when `_put_one` stored it; null: that was not possible
+  existing_state smallint;  -- of the message that has the id, if `_put` tells of it, and when that
+  existing_due bigint;      -- or its successor is due
   result outcome;
 BEGIN
   result.id := coalesce(id, _new_id());
@@ -137,18 +138,19 @@ BEGIN
   result.done := true;
   IF on_conflict IS DISTINCT FROM 'replace' THEN
     put_at := _put_one(queue COLLATE "C", NULL, result.id, true, data, due, 0, coalesce(priority, 0),
-                       coalesce(attempts, DEFAULT_ATTEMPTS), late, "group", headers::text);
+                       coalesce(attempts, DEFAULT_ATTEMPTS), expires_ms, "group", headers::text);
   END IF;
   IF put_at IS NULL THEN
-    SELECT p.done, p.state, coalesce(p.successor, p.due) INTO result.done, is_state, put_at
+    SELECT p.done, p.state, coalesce(p.successor, p.due)
+    INTO result.done, existing_state, existing_due
     FROM _put(queue COLLATE "C", NULL, coalesce(on_conflict, 'keep'), false, NULL, ARRAY[result.id], NULL,
-      ARRAY[data], ARRAY[due], NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late],
-      ARRAY["group"], ARRAY[headers::text], ARRAY[longest]) AS p WHERE p.number > 0;
+      ARRAY[data], ARRAY[due], NULL, ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[expires_ms],
+      ARRAY["group"], ARRAY[headers::text], ARRAY[latest_ms]) AS p WHERE p.number > 0;
     result.done := coalesce(result.done, true);
-    due := coalesce(put_at, due);
+    due := coalesce(existing_due, due);
   END IF;
-  PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE result.done AND is_state IS DISTINCT FROM LEASED_STATE;
-  result.state := _name(coalesce(is_state, CASE WHEN due <= _moment(NULL) THEN READY_STATE ELSE DELAYED_STATE END::smallint));
+  PERFORM _wake_at_commit(queue COLLATE "C", due, NULL) WHERE result.done AND existing_state IS DISTINCT FROM LEASED_STATE;
+  result.state := _name(coalesce(existing_state, CASE WHEN due <= _moment(NULL) THEN READY_STATE ELSE DELAYED_STATE END::smallint));
   result.due := to_timestamp(due / SECOND_MS.0);
   RETURN result;
 END $$;
