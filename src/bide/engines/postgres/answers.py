@@ -176,7 +176,7 @@ class Remembered:
         answers: list[str | None] = []
         for kept_by_place in self._answers.values():
             text = _encode(kept_by_place).decode()
-            if len(text) > MAX_KEPT:
+            if len(text) > MAX_KEPT:  # then a repetition gets an error
                 text = _encode(dict.fromkeys(kept_by_place, NotKept())).decode()
             answers.append(text)
         self._batch.call.start("_keep", *self._arguments(), texts(answers))
