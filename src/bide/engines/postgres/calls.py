@@ -263,12 +263,12 @@ def _delete_where(
         cause,
         command.queue,
         batch.now,
-        state,
-        group,
-        after,
-        before,
-        command.actor,
-        running,
+        state=state,
+        group=group,
+        after=after,
+        before=before,
+        actor=command.actor,
+        running=running,
     )
     if row.count or row.stopping:
         batch.positions[command.queue] = int.from_bytes(row.lsn)
