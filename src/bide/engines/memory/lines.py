@@ -47,7 +47,7 @@ class MemoryLines(limiter.Limiter):
         groups = saved.groups
         self.limits, self.groups, self.running = saved.limits, groups, 0
         for key, group in saved.changed_groups.items():
-            if group is None:
+            if group is None:  # there was none before
                 groups.pop(key, None)
             else:
                 groups[key] = group

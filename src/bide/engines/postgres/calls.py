@@ -66,7 +66,10 @@ def is_one_call(commands: Sequence[cmd.Command]) -> bool:
 
 
 def remembers(command: cmd.Command) -> bool:
-    """Whether a command is one call of a function that remembers its answer by itself."""
+    """Whether a command is one call of a function that remembers its answer by itself.
+
+    Of commands that name messages by id or by a rule, those by id.
+    """
     if not is_one_call([command]):
         return False
     match command:

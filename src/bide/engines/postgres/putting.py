@@ -99,6 +99,7 @@ def _put(
         if len(set(ids)) < len(ids):  # one after the other: the first gives another version
             return [outcome for item in items for outcome in _put(batch, queue, command, [item])]
     keeps = command.on_conflict == "keep"
+    # The quick way counts all messages as pending, which dead letters are not.
     hopeful = batch.hopeful and keeps and not any(item.died for item in items)
     rows = batch.call(
         "_put",

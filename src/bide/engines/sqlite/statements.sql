@@ -47,6 +47,7 @@ SELECT queue, (due + HOUR_MS - 1) / HOUR_MS, count(*) FROM bide_message NOT INDE
 WHERE seq > (SELECT counted FROM bide_store) GROUP BY 1, 2;
 
 -- name: hours
+-- The counters of pending messages by hours in which they fall due.
 SELECT hour, count FROM bide_due_hour WHERE queue = ?;
 
 -- name: count_hour
@@ -62,6 +63,7 @@ SELECT (CASE state WHEN DELAYED_STATE THEN rank / PRIORITIES ELSE rank % STRIPE 
 FROM bide_pending WHERE queue = ?;
 
 -- name: count_delayed
+-- The delayed messages with ranks behind one and up to another, as far as a limit.
 SELECT count(*) FROM (
   SELECT 1 FROM bide_pending WHERE queue = ? AND state = DELAYED_STATE AND rank > ? AND rank <= ? LIMIT ?
 );
@@ -157,20 +159,24 @@ CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value
 CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ? AND l.stopping IS NULL;
 
 -- name: ready_before
+-- The ready messages that are served before a rank and a sequence number, as far as a limit.
 SELECT seq FROM bide_pending
 WHERE queue = ? AND state = READY_STATE AND (rank, seq) < (?, ?) LIMIT ?;
 
 -- name: first_due
+-- The first delayed messages that are due, with their groups: a limited queue puts them into lines.
 SELECT p.rank, p.seq, m."group" FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = ? AND p.state = DELAYED_STATE AND p.rank <= ? ORDER BY p.rank, p.seq LIMIT ?;
 
 -- Claiming.
 
 -- name: lapsed
+-- The messages whose leases are over.
 SELECT m.id FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: lapsed_whole
+-- The same with all that a record has.
 SELECT {message}, LEASED_STATE, l.until, {lease}, NULL, NULL
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
@@ -190,6 +196,7 @@ WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;
 
 -- name: nth_due
+-- The place of a delayed message that is due, by how many there are before it: up to which some are promoted.
 SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = DELAYED_STATE AND rank <= ?
 ORDER BY rank, seq LIMIT 1 OFFSET ?;
 
@@ -257,6 +264,7 @@ SELECT count(*), coalesce(sum(NOT EXISTS (
 FROM bide_successor s WHERE s.queue = ?;
 
 -- name: forgettable
+-- Messages that ended so long ago that they are not remembered any more.
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
 ORDER BY ended, seq LIMIT ?;
 
@@ -341,6 +349,7 @@ SELECT seq, number, answers, moment FROM bide_sender WHERE owner = ? AND name = 
 UPDATE bide_sender SET number = ?, answers = ? WHERE seq = ?;
 
 -- name: renew_sender
+-- Note when a sender was heard of last.
 UPDATE bide_sender SET moment = ? WHERE seq = ?;
 
 -- name: add_sender

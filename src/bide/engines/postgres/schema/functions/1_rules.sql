@@ -9,21 +9,25 @@
 -- waits (pending), and `state >= ACKED_STATE` what is only remembered. Some queries also say `state >= 0`, which
 -- is always true: the planner uses the index by rank for these only. See 8_planning.sql.
 
--- The time of a command in Unix milliseconds: the caller's in tests, else the server's.
+-- The time of a command in Unix milliseconds, with fractions: the caller's in tests, else the server's.
 CREATE FUNCTION bide._exactly(p_now bigint) RETURNS double precision LANGUAGE sql VOLATILE AS $$
   SELECT coalesce(p_now, extract(epoch FROM clock_timestamp()) * SECOND_MS)::double precision
 $$;
 
+-- The same in whole milliseconds.
 CREATE FUNCTION bide._moment(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * SECOND_MS)::bigint)
 $$;
 
+-- The order of a message among those of its state: of delayed ones by due time, then priority; of ready ones
+-- by priority, then due time. A rank grows from what comes first to what comes last.
 CREATE FUNCTION bide._rank(p_state bigint, p_due bigint, p_priority bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE p_state WHEN DELAYED_STATE THEN p_due * PRIORITIES + MAX_PRIORITY - p_priority
                       ELSE (MAX_PRIORITY - p_priority) * STRIPE + p_due END
 $$;
 
+-- A due time in hours since 1970, rounded up: pending messages with the same one share a counter.
 CREATE FUNCTION bide._hour(p_due bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
   SELECT ((p_due + UP_TO_HOUR) / HOUR_MS)::integer
 $$;
@@ -89,6 +93,7 @@ BEGIN
   RETURN moved;
 END $$;
 
+-- Change the counters as `_moved` says of several messages, with one row for each counter.
 CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   INSERT INTO tally
@@ -103,6 +108,7 @@ CREATE FUNCTION bide._may_use(p_queue text) RETURNS boolean LANGUAGE sql STABLE 
     WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, r.oid, 'MEMBER'))
 $$;
 
+-- Refuse a user who may not use a queue.
 CREATE FUNCTION bide._check_access(p_queue text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
   IF _may_use(p_queue) IS NOT TRUE THEN
@@ -131,6 +137,7 @@ BEGIN
   END IF;
 END $$;
 
+-- The name under which the notifications of this store are sent.
 CREATE FUNCTION bide._channel() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT channel FROM store
 $$;

@@ -26,6 +26,7 @@ BEGIN
   ) AS q;
 END $$;
 
+-- Store limits that are locked, with what they depend on.
 CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE limited SET "limit" = l."limit", rate = l.rate, group_limit = l.group_limit,
@@ -90,6 +91,7 @@ LANGUAGE sql STABLE AS $$
   FROM (SELECT 1) AS one LEFT JOIN limited AS l ON l.id = q.limited
 $$;
 
+-- Delete limits with their groups: the queue is not limited any more.
 CREATE FUNCTION bide._drop_limits(p_limited integer) RETURNS void LANGUAGE sql VOLATILE AS $$
   DELETE FROM limited WHERE id = p_limited;
   DELETE FROM limited_group WHERE limited = p_limited;

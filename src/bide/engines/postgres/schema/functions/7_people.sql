@@ -57,6 +57,7 @@ CREATE FUNCTION bide._outside_strings(p_json text) RETURNS text LANGUAGE sql IMM
   SELECT regexp_replace(replace(replace(p_json, '\\', ''), '\"', ''), '"[^"]*"', '""', 'g')
 $$;
 
+-- Whether a number, as text, is too large for a double; one that is too small becomes 0.
 CREATE FUNCTION bide._exceeds_double(p_number text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   RETURN p_number::double precision IS NULL;
@@ -155,6 +156,7 @@ BEGIN
   RETURN result;
 END $$;
 
+-- The name of a state, by its number.
 CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
   SELECT ('{delayed,ready,leased,dead,acked,expired,settling,stopping}'::text[])[p_state + 1]
 $$;
