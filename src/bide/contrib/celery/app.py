@@ -30,6 +30,7 @@ _NOT_THERE = {
     "config_from_object": "options are arguments of Celery(...) and @app.task(...)",
     "autodiscover_tasks": "import the modules with tasks where the app is made",
 }
+"""What apps of Celery have, and what to do instead."""
 
 
 class Celery(App):
@@ -80,10 +81,10 @@ class Celery(App):
             )
         super().__init__(store, lifespan=lifespan)
         self.main = main
-        self._default = queue
+        self._default_queue = queue
         self._lease = lease
         self._concurrency = concurrency
-        self._settings = settings_of(result_ttl=result_ttl)
+        self._queue_settings = settings_of(result_ttl=result_ttl)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
@@ -117,8 +118,8 @@ class Celery(App):
                 f"@app.task({min(unknown)}=...) is not there; the options are "
                 + ", ".join(TaskOptions._fields)
             )
-        settings = TaskOptions(**options)
-        if not settings.acks_late:
+        task_options = TaskOptions(**options)
+        if not task_options.acks_late:
             raise InvalidArgument(
                 "@app.task(acks_late=False) is not there: bide acks after the task"
             )
@@ -130,15 +131,16 @@ class Celery(App):
                     "Register it with @app.handler(queue)"
                 )
             module = self.main if function.__module__ == "__main__" else function.__module__
+            name = task_options.name or f"{module or '__main__'}.{function.__name__}"
             task = Task(
-                self,
-                self._open_queues,
-                function,
-                self._new_task_name(settings.name or f"{module or '__main__'}.{function.__name__}"),
-                settings.queue or self._default,
-                settings,
+                app=self,
+                open_queues=self._open_queues,
+                function=function,
+                name=self._new_task_name(name),
+                queue=task_options.queue or self._default_queue,
+                options=task_options,
             )
-            handler = task.handler(settings.time_limit, None)
+            handler = task.handler(timeout=task_options.time_limit, warn_after=None)
             self._add_to(task.queue_name, task, handler)
             self._share_tasks()
             return task
@@ -178,8 +180,8 @@ class Celery(App):
         if isinstance(task, Task):
             return task.apply_async(args, kwargs, **options)
         check_arguments(name, args, kwargs)
-        queue_name = options.pop("queue", None) or self._default
-        if queue_name != self._default:
+        queue_name = options.pop("queue", None) or self._default_queue
+        if queue_name != self._default_queue:  # which may have no task here, but in another app
             check_has_tasks(self, queue_name)
         # Its parameters are not known here, so arguments by position have no names.
         body = {
@@ -197,7 +199,8 @@ class Celery(App):
 
     def _task_queues(self) -> list[str]:
         """Return the names of the queues that tasks may be sent to."""
-        return list(dict.fromkeys([self._default, *(t.queue_name for t in self.tasks.values())]))
+        queue_names = [self._default_queue, *(task.queue_name for task in self.tasks.values())]
+        return list(dict.fromkeys(queue_names))
 
     def _share_tasks(self) -> None:
         """Let each queue know each task: any task may be sent to any of them."""
@@ -205,9 +208,16 @@ class Celery(App):
             for task in self.tasks.values():
                 queue_handlers = self._queue_handlers.get(queue)
                 if queue_handlers is None or task.name not in queue_handlers.tasks:
-                    handler = self._queue_handlers[task.queue_name].handlers[task.name]
-                    self._add_to(queue, task, handler)
+                    own_queue_handlers = self._queue_handlers[task.queue_name]
+                    self._add_to(queue, task, own_queue_handlers.handlers[task.name])
 
     def _add_to(self, queue: str, task: tasks.Task[..., Any], handler: Handler) -> None:
-        """Let messages of a queue call a task."""
-        self._add_task(queue, task, handler, self._lease, self._concurrency, self._settings)
+        """Let messages of a queue call a task, by its handler."""
+        self._add_task(
+            queue,
+            task,
+            handler,
+            lease=self._lease,
+            concurrency=self._concurrency,
+            settings=self._queue_settings,
+        )

@@ -74,15 +74,21 @@ class Installation:
         """Let the tasks of an app wait in the store."""
         delays = Delays(app, self.store, self.queue, self.max_body)
         app.send_task = partial(_send_task, delays, app.send_task)
+        # The arguments with which Celery makes a copy of an app that it pickles.
         app.__reduce_keys__ = partial(self._reduced, app.__reduce_keys__, app.control_cls)
         app.control_cls = _revoking(app.control_cls, delays)
         vars(app).pop("control", None)  # a cached one does not use the store
         app.__bide_app__ = delays.publisher
         return delays
 
-    def _reduced(self, keys: Callable[[], dict[str, Any]], control: Any) -> dict[str, Any]:
-        """Return what Celery pickles of the app: as it was before, and this installation."""
-        arguments = keys()
+    def _reduced(self, reduce_keys: Callable[[], dict[str, Any]], control: Any) -> dict[str, Any]:
+        """Return what Celery pickles of the app: as it was before, and this installation.
+
+        Args:
+            reduce_keys: the method of the app that this one replaces.
+            control: the class of the app's `control` before this installation.
+        """
+        arguments = reduce_keys()
         # A copy of an app has the installation that came with it in its list.
         fixups = [fixup for fixup in arguments["fixups"] if not isinstance(fixup, Installation)]
         return {**arguments, "control": control, "fixups": [*fixups, self]}
@@ -112,6 +118,10 @@ class Delays:
     def put(self, message: TaskMessage, due: dict[str, Any]) -> None:
         """Store a task until it is due. A task whose id waits already is not stored again.
 
+        Args:
+            message: the task as it goes to the broker.
+            due: its `delay` or `at`, as for `Queue.put`.
+
         Raises:
             StoreError: the store failed; the task was not sent.
             InvalidArgument: a task of this id is a dead letter, or the task cannot be stored.
@@ -140,8 +150,9 @@ class Delays:
             check_name(id)
         except InvalidArgument:  # Celery takes any text, and no task of this id waits here
             return False
-        task_message = self.queue.get(id)
-        waiting = [*([] if task_message is None else [task_message]), *self.queue.scan(group=id)]
+        first_run = self.queue.get(id)
+        retries = self.queue.scan(group=id)  # which have ids of their own
+        waiting = [*retries] if first_run is None else [first_run, *retries]
         cancelled = [message for message in waiting if self.queue.cancel(message.id)]
         if cancelled:
             self._mark_revoked(cancelled[-1].body)

@@ -13,6 +13,7 @@ from bide.worker.app.registrations import Registrations
 NO_CANVAS = "bide has no canvas; let a task send the next one when it ends"
 
 _CANVAS_OPTIONS = ("link", "link_error", "chain", "chord", "group_id", "add_to_parent")
+"""Options of `apply_async` that make a task a part of a canvas."""
 
 
 def message_options(
@@ -34,8 +35,8 @@ def message_options(
     """
     if unknown:
         name = next(iter(unknown))
-        none = "leave it out, there is no broker; see help(Celery.send_task)"
-        hint = NO_CANVAS if name in _CANVAS_OPTIONS else none
+        no_broker = "leave it out, there is no broker; see help(Celery.send_task)"
+        hint = NO_CANVAS if name in _CANVAS_OPTIONS else no_broker
         raise Unsupported(f"apply_async({name}=...) is not there: {hint}")
     check_aware(eta=eta)
     options = {
@@ -46,7 +47,7 @@ def message_options(
         "expires": _after_due(expires, countdown, eta),
         "headers": headers,
     }
-    if attempts is not None:
+    if attempts is not None:  # else as the task says
         options["attempts"] = min(attempts, MAX_ATTEMPTS)
     return options
 
@@ -88,13 +89,16 @@ def delay_of(countdown: float | None) -> float | None:
     return 0 if isinstance(countdown, (int, float)) and countdown < 0 else countdown
 
 
-def check_aware(**given: Any) -> None:
-    """Check that times have a time zone; other values pass.
+def check_aware(**arguments: Any) -> None:
+    """Check that those arguments which are times have a time zone.
+
+    Args:
+        arguments: by the names that the error says.
 
     Raises:
         InvalidArgument: one has none.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if isinstance(value, datetime) and value.tzinfo is None:
             raise InvalidArgument(
                 f"{name}={value!r} is naive; give it a time zone, as in datetime.now(UTC)"

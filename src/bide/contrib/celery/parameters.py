@@ -53,13 +53,16 @@ class CeleryParameters:
             parameter.name for parameter in parameters if parameter.kind in positional
         ]
         """The names of those that a call may give by position, in order."""
-        self._texts = {parameter.name for parameter in parameters if parameter.annotation is str}
+        self._text_names = {
+            parameter.name for parameter in parameters if parameter.annotation is str
+        }
+        """The names of those annotated with `str`."""
         self._names: list[str] = []
         """The names of all but `**others`, in order."""
         self._rest: str | None = None
-        """The name of `*rest`."""
+        """The name of `*rest`; `None`: there is none."""
         self._others: str | None = None
-        """The name of `**others`."""
+        """The name of `**others`; `None`: there is none."""
         for parameter in parameters:
             if parameter.kind is parameter.VAR_KEYWORD:
                 self._others = parameter.name
@@ -107,7 +110,7 @@ class CeleryParameters:
             >>> parameters.read("order", "42"), parameters.read("text", "42")
             (42, '42')
         """
-        if name in self._texts:
+        if name in self._text_names:
             return text
         with suppress(ValueError, RecursionError):
             return bodies.parse(text.encode("utf-8", "surrogateescape"))
@@ -122,8 +125,9 @@ class CeleryParameters:
         """
         try:
             body = message.body
-            of_celery = not body.keys().isdisjoint(("text", "data"))
-            call = _of_celery(body) if of_celery else self._of_bide(body)
+            is_of_celery = bool(body.keys() & {"text", "data"})  # taken over from its broker
+            call = _of_celery(body) if is_of_celery else self._of_bide(body)
+        # A body may be anything, and so may what it has in place of a date or a decimal.
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise Unfit(f"its body is no call of a task ({error!r})") from error
         try:
@@ -149,22 +153,25 @@ class CeleryParameters:
     def _of_bide(self, body: dict[str, Any]) -> TaskCall:
         """Return the arguments of a body `{"task": name, "args": {name: value}}`.
 
-        Who does not know the parameters has sent `{"args": [...], "kwargs": {...}}`.
+        A sender that does not know the parameters has sent `{"args": [...], "kwargs": {...}}`.
         """
+        # A call without arguments may have no `args`; in a body that names no task, they tell
+        # that it is a call at all.
         args = body.get("args", {}) if "task" in body else body["args"]
         if isinstance(args, list):
             return TaskCall(revived(args), _each_revived(body.get("kwargs", {})))
-        arguments = _each_revived(args)
-        known = {name: arguments.pop(name) for name in self._names if name in arguments}
-        if self._rest in known and not isinstance(known[self._rest], list):
+        others = _each_revived(args)
+        named = {name: others.pop(name) for name in self._names if name in others}
+        if self._rest in named and not isinstance(named[self._rest], list):
             raise Unfit(f"{self._rest}= of {self._name} must be a list", "argument")
-        bound = inspect.BoundArguments(self._signature, known)
-        return TaskCall(list(bound.args), bound.kwargs | arguments)
+        # It divides those that have a name into positional ones, with those of `*rest`, and others.
+        bound = inspect.BoundArguments(self._signature, named)
+        return TaskCall(list(bound.args), bound.kwargs | others)
 
     def _misfit(self, call: TaskCall) -> Misfit:
         """Return what is wrong with arguments that the function cannot be called with."""
         try:
-            self._signature.bind_partial(*call.args, **call.kwargs)
+            self._signature.bind_partial(*call.args, **call.kwargs)  # which may lack some
         except TypeError:
             return "unknown argument"
         return "missing argument"
@@ -174,13 +181,18 @@ def _of_celery(body: dict[str, Any]) -> TaskCall:
     """Return the arguments of a task that Celery has sent, as `bide import` takes it over."""
     if body.get("content_type", "application/json") != "application/json":
         raise Unfit(f"its arguments are {body['content_type']}, not JSON; Celery can run it")
-    args, kwargs, embed = json.loads(body["text"])
-    if canvas := [name for name, value in embed.items() if value]:
-        raise Unfit(f"it is part of a canvas ({', '.join(canvas)}); Celery can run it")
-    end = body.get("headers", {}).get("expires")
-    expires = None if end is None else iso_seconds(end)
+    args, kwargs, canvas = json.loads(body["text"])
+    canvas_parts = [name for name, value in canvas.items() if value]
+    if canvas_parts:
+        raise Unfit(f"it is part of a canvas ({', '.join(canvas_parts)}); Celery can run it")
+    iso_time = body.get("headers", {}).get("expires")
+    expires = None if iso_time is None else iso_seconds(iso_time)
     return TaskCall(list(revived(args)), _each_revived(kwargs), expires)
 
 
 def _each_revived(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name as they were before `written`.
+
+    Not `revived` of the whole: parameters may be called `__type__` and `__value__`.
+    """
     return {name: revived(value) for name, value in arguments.items()}

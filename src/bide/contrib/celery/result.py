@@ -39,7 +39,7 @@ class AsyncResult:
             The outcome: true if it is gone for good, else it says where it is. Of a task whose
             worker was asked to stop, it is neither true nor false: its state is "stopping".
         """
-        return self._home().cancel(self.id, running=terminate)
+        return self._queue().cancel(self.id, running=terminate)
 
     def get(self, timeout: Duration | None = None) -> Any:
         """Wait for the end of the task, and return what its function returned.
@@ -52,8 +52,8 @@ class AsyncResult:
             NotAcked: it has failed, expired, or was revoked; the error says why.
             NotRemembered: nothing is known of it: the app has no `result_ttl`, or it has passed.
         """
-        queue = self._home()
-        while timeout is None:
+        queue = self._queue()
+        while timeout is None:  # one wait has to have an end
             try:
                 return revived(queue.result(self.id, wait=PART))
             except NotEnded:
@@ -64,10 +64,11 @@ class AsyncResult:
     def state(self) -> str:
         """The state in Celery's words: PENDING (or not known), SUCCESS, FAILURE or REVOKED."""
         try:
-            self._home().result(self.id)
+            self._queue().result(self.id)
         except NotAcked as error:
-            failed = error.end is None or error.end.how == "dead"
-            return "FAILURE" if failed else "REVOKED"
+            # Without an end, the store only has the message: dead, or expired.
+            has_failed = error.end is None or error.end.how == "dead"
+            return "FAILURE" if has_failed else "REVOKED"
         except (NotEnded, NotRemembered):
             return "PENDING"
         return "SUCCESS"
@@ -86,7 +87,7 @@ class AsyncResult:
         """Tell whether the task is a dead letter."""
         return self.state == "FAILURE"
 
-    def _home(self) -> Queue:
+    def _queue(self) -> Queue:
         """Return the queue that has the task or remembers it; the first if none does."""
         if len(self._queues) > 1:
             for queue in self._queues:

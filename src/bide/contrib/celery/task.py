@@ -30,7 +30,7 @@ from bide.worker.app import task as tasks
 from bide.worker.app.open_queues import OpenQueues
 from bide.worker.app.registrations import Registrations
 
-_WITHIN = "put a message within the transaction, with bide.contrib.django.Queue"
+_WITHIN_TRANSACTION = "put a message within the transaction, with bide.contrib.django.Queue"
 
 _NOT_THERE = {
     **dict.fromkeys(
@@ -39,8 +39,8 @@ _NOT_THERE = {
     ),
     "apply": "call the task as a function",
     "update_state": "keep the progress in your database",
-    "delay_on_commit": _WITHIN,
-    "apply_async_on_commit": _WITHIN,
+    "delay_on_commit": _WITHIN_TRANSACTION,
+    "apply_async_on_commit": _WITHIN_TRANSACTION,
 }
 """What tasks of Celery have, and what to do instead."""
 
@@ -112,9 +112,9 @@ class Task(tasks.Task[..., Any]):
         self.run = MethodType(function, self) if options.bind else function
         """The function."""
         self._request: ContextVar[TaskRequest] = ContextVar("request")
-        most = MAX_ATTEMPTS if self.max_retries is None else self.max_retries + 1
-        # The task itself says after which errors it is retried, and when.
-        backoff = Backoff(attempts=min(most, MAX_ATTEMPTS), on=())
+        attempts = MAX_ATTEMPTS if self.max_retries is None else self.max_retries + 1
+        # Retried after no error by the worker: the task itself says after which, and when.
+        backoff = Backoff(attempts=min(attempts, MAX_ATTEMPTS), on=())
         parameters = CeleryParameters(self.run)
         super().__init__(app, open_queues, self.run, name, queue, parameters, backoff)
 
@@ -130,13 +130,13 @@ class Task(tasks.Task[..., Any]):
         Raises:
             WrongContext: the task is not run by a worker.
         """
-        running = self._request.get(None)
-        if running is None:
+        request = self._request.get(None)
+        if request is None:
             raise WrongContext(
                 f"{self.name} was called as a function, so there is no request; a worker gives it "
                 f"one: {self.__name__}.delay(...), and in a test bide_worker(app).run_due()"
             )
-        return running
+        return request
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Put a message that calls the function with these arguments, due at once."""
@@ -192,10 +192,10 @@ class Task(tasks.Task[..., Any]):
                 "and the limit of the task (@app.task(max_retries=...)); to call it with others, "
                 "send a new one and return"
             )
-        running = self._request.get(None)
-        if running is None and exc is not None:
+        request = self._request.get(None)
+        if request is None and exc is not None:
             raise exc
-        if running and self.max_retries is not None and running.retries >= self.max_retries:
+        if request and self.max_retries is not None and request.retries >= self.max_retries:
             if exc is not None:
                 raise exc
             raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
@@ -219,7 +219,7 @@ class Task(tasks.Task[..., Any]):
             try:
                 result = self.run(*args, **kwargs)
                 return None if self.options.ignore_result else written(result)
-            except ChosenOutcome:
+            except ChosenOutcome:  # no failure, also if `autoretry_for` is of all exceptions
                 raise
             except tuple(self.options.dont_autoretry_for):
                 raise
@@ -228,6 +228,7 @@ class Task(tasks.Task[..., Any]):
 
     @contextmanager
     def _running(self, request: TaskRequest) -> Iterator[None]:
+        """Let `request` return this one, while the function runs."""
         token = self._request.set(request)
         try:
             yield
@@ -235,14 +236,19 @@ class Task(tasks.Task[..., Any]):
             self._request.reset(token)
 
     def _pause(self, retries: int) -> float | None:
-        """Return the delay before an automatic retry, as Celery computes it."""
-        own = self.options
-        if not own.retry_backoff:
-            pause: float | None = own.retry_kwargs.get("countdown")
-            return pause
-        longest = min(own.retry_backoff_max, max(1, int(own.retry_backoff)) * 2**retries)
-        return random.uniform(0, longest) if own.retry_jitter else longest
+        """Return the seconds before an automatic retry, as Celery computes them.
+
+        `None`: the default of the task.
+        """
+        options = self.options
+        if not options.retry_backoff:
+            countdown: float | None = options.retry_kwargs.get("countdown")
+            return countdown
+        factor = max(1, int(options.retry_backoff))  # `True` is 1
+        longest = min(options.retry_backoff_max, factor * 2**retries)
+        return random.uniform(0, longest) if options.retry_jitter else longest
 
 
 def _reason(error: BaseException | None) -> str:
+    """Return what a message remembers of an error; empty without one."""
     return "" if error is None else f"{type(error).__name__}: {error}"
