@@ -138,5 +138,7 @@ def load_library() -> Library:
     folder = files("bide.engines.redis") / "lua"
     texts = [(folder / f"{name}.lua").read_text("utf-8") for name in _SHARED]
     # A chunk of Lua may have 200 local names at a time: in a block, those of a file are its own.
+    # A block within a file must leave outside what the file uses behind it: Lua takes a name that
+    # it does not know for a global one, and Redis refuses that only when the line is executed.
     texts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in _VERBS]
     return as_library(with_constants("".join(texts), CONSTANTS))

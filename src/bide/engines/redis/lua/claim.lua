@@ -142,6 +142,9 @@ local function take_due()
   return not full
 end
 
+-- Of limited queues. A block, since the whole text has room for only so many local names.
+local take_over, take_heads
+do
 -- Puts a group among others where its head competes; not behind `bound`, where others than these may come before it.
 local function compete(groups, g, bound)
   local entry = may_serve(g) and head_of(g)
@@ -224,7 +227,7 @@ end
 
 -- Takes over what an older bide has left in its layout, or leaves while it works beside this one: groups
 -- with a line in OLD_TURNS, and in LINES those that are idle, as `z`, 14 digits and the group.
-local function take_over()
+function take_over()
   local waiting = call('ZRANGE', OLD_TURNS, 0, BULK - 1)
   if #waiting > 0 then
     for _, name in ipairs(waiting) do touch(name) end
@@ -237,7 +240,7 @@ local function take_over()
 end
 
 -- The same as `take_due` of a limited queue; returns true, true if nothing was leased, and the next slice goes on.
-local function take_heads()
+function take_heads()
   if unsettled then begin_lines() end
   if lining and line_up_step() then return true, true end  -- what is leased counts first
   if not lining then promote(PROMOTE) end
@@ -251,6 +254,7 @@ local function take_heads()
     return true, true
   end
   return goes_on
+end
 end
 
 -- Returns the reply of a claim that finds nothing before `moment`, nil: before a change. Its lane waits now.
