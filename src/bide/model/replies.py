@@ -1,5 +1,6 @@
 """Replies: the answers of a store, one for each command."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import ClassVar, Literal, TypeVar
 
@@ -212,6 +213,22 @@ class Outcomes(msgspec.Struct, frozen=True, gc=False, tag="outcomes", omit_defau
     outcomes: list[Outcome]
     wake: int | None = None
     """When messages can be claimed (Unix milliseconds), if that is sooner than before."""
+
+    @classmethod
+    def of(cls, outcomes: list[Outcome], opens: Iterable[int] = ()) -> "Outcomes":
+        """Return the outcomes of a change, with when the first of its messages can be claimed.
+
+        Args:
+            outcomes: one for each message.
+            opens: when the limits of the queue allow a message again, in Unix milliseconds.
+        """
+        wake = min(opens, default=None)
+        for outcome in outcomes:
+            due = outcome.due
+            is_earlier = due is not None and (wake is None or due < wake)
+            if is_earlier and outcome.done and outcome.state in ("delayed", "ready"):
+                wake = due
+        return cls(outcomes, wake)
 
 
 class Died(msgspec.Struct, frozen=True, gc=False):

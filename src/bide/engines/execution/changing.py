@@ -5,7 +5,6 @@ from typing import Any
 
 from bide.engines.rules.change import finished
 from bide.engines.rules.decide import decide, decide_each
-from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
 from bide.engines.storage import QueueStore, StoredQueue
 from bide.model import commands as cmd
@@ -44,7 +43,7 @@ def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Leas
             queue.apply(decision.changes)
             outcomes.append(decision.outcome)
             ended_lease = ended_lease or decision.ends_lease
-    return outcomes_of(outcomes, reopening(queue) if ended_lease else ())
+    return Outcomes.of(outcomes, reopening(queue) if ended_lease else ())
 
 
 def reopening(queue: StoredQueue) -> list[int]:

@@ -18,7 +18,6 @@ from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.queue_row import QueueRow
 from bide.engines.repetition import MAX_SENDERS, Answers, recall, remember, replies_of
 from bide.engines.rules.decide import Decision, decide_new, decide_put
-from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities, Identity
 from bide.model.errors import OutcomeUnknown
@@ -173,7 +172,7 @@ class MemoryEngine:
                 decision = Decision([], Outcome(item.id, False))
             queue.apply(decision.changes)
             outcomes.append(decision.outcome)
-        return outcomes_of(outcomes)
+        return Outcomes.of(outcomes)
 
     def ack(self, command: cmd.Ack) -> Outcomes:
         """Delete messages, or keep them if their queue does."""

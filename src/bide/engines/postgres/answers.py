@@ -17,7 +17,6 @@ from bide.engines.postgres.putting import put_outcomes, stored
 from bide.engines.postgres.reading import held
 from bide.engines.repetition import MAX_KEPT, NotKept, recall
 from bide.engines.repetition import Answers as SenderAnswers
-from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
@@ -142,7 +141,7 @@ class Remembered:
         if _is_rows(kept):
             rows = _decode_rows(kept)
             if isinstance(command, cmd.Put):
-                return outcomes_of(put_outcomes(command.items, rows))
+                return Outcomes.of(put_outcomes(command.items, rows))
             return _outcomes(command, rows)
         reply: Outcomes | Affected | QueueSettings | Deleted | NotKept = _decode_other(kept)
         if not isinstance(reply, NotKept):

@@ -24,7 +24,6 @@ from bide.engines.postgres.reading import (
     queues,
 )
 from bide.engines.postgres.scanning import scan
-from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
@@ -205,7 +204,7 @@ def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
         outcomes.append(Outcome(id, False) if row is None else outcome(id, row.done, row))
     queue_row = rows_by_number.get(0)
     opens = [] if queue_row is None or queue_row.due is None else [queue_row.due]
-    return outcomes_of(outcomes, opens)
+    return Outcomes.of(outcomes, opens)
 
 
 def _cancel(batch: PostgresBatch, command: cmd.Cancel) -> Reply:

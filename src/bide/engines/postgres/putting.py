@@ -8,7 +8,6 @@ from bide.engines.postgres.arrays import booleans, byteas, integers, texts
 from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.reading import of_versions
-from bide.engines.rules.outcomes import outcomes_of
 from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, Item
 from bide.model.replies import Outcome, Outcomes, Reply
@@ -77,7 +76,7 @@ def puts(batch: PostgresBatch, queue: str, commands: Sequence[cmd.Put]) -> list[
             outcomes = iter(_put(batch, queue, joined[0], items))
             for command in joined:
                 own_outcomes = list(islice(outcomes, len(command.items)))
-                replies.append(outcomes_of(own_outcomes))
+                replies.append(Outcomes.of(own_outcomes))
     return replies
 
 

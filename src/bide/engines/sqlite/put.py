@@ -8,7 +8,6 @@ from typing import Any
 
 from bide.engines.execution.changing import PART, WHOLE_PART
 from bide.engines.rules.decide import decide_put
-from bide.engines.rules.outcomes import outcomes_of
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.tables import DEAD, SQL, row_of
@@ -106,9 +105,9 @@ def _put_into(queue: SqliteQueue, commands: Sequence[Put], *, stores_new: bool) 
         _put_others(queue, commands, base, outcomes)
     in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]
     if len(commands) == 1:
-        return [outcomes_of(in_order)]
+        return [Outcomes.of(in_order)]
     remaining = iter(in_order)
-    return [outcomes_of([next(remaining) for _ in command.items]) for command in commands]
+    return [Outcomes.of([next(remaining) for _ in command.items]) for command in commands]
 
 
 def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int, Outcome]:
