@@ -10,14 +10,15 @@ import asyncio
 import os
 import socket
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED
 from bide.server.http.connection_table import ConnectionTable, Peer
 from bide.server.http.exchange import App, Exchange, refusal_answer
 from bide.server.http.output import ResponseOutput
-from bide.server.http.request_parser import SLICE, Refusal, RequestParser
+from bide.server.http.request_parser import SLICE, Parsed, Refusal, RequestHead, RequestParser, Sign
 from bide.server.logs import log_refused
 
 LINGER_SECONDS = 1.0
@@ -50,6 +51,8 @@ class Connection(ResponseOutput):
         """Pipelined requests, which wait until the current one is answered."""
         self._current: Exchange | None = None
         """The request that is being answered."""
+        self._incoming: Exchange | None = None
+        """The request whose body is not complete."""
         self._unparsed = memoryview(b"")
         """Received data that is not parsed yet."""
         self._discarded = 0
@@ -85,7 +88,6 @@ class Connection(ResponseOutput):
         self.address = client[0] if client else ""
         server = server_name[:2] if isinstance(server_name, tuple) else (str(server_name), None)
         self._parser = RequestParser(
-            self,
             {
                 "type": "http",
                 "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -145,24 +147,6 @@ class Connection(ResponseOutput):
         elif self._current is None:
             self._start_next()
 
-    # The parser's side, also several times for one piece of data.
-
-    def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> Exchange:
-        """Start the request, or queue it; wait no longer for one."""
-        self._stop_timer()
-        exchange = Exchange(self, scope, keep=keep, expects=expects)
-        if self._current is None and not self.write_paused:
-            self._start(exchange)
-        else:
-            self._queue.append(exchange)
-        return exchange
-
-    def tunnel_begins(self) -> None:
-        """Read no more: the data after a CONNECT is not HTTP."""
-        self._parses_no_more = self._closes_soon = True
-        if self._current is not None:
-            self._current.keep = False
-
     # Reading.
 
     def _parse(self) -> None:
@@ -170,7 +154,7 @@ class Connection(ResponseOutput):
         parser = self._parser
         while self._unparsed and not self._parses_no_more and not self._is_full:
             data, self._unparsed = self._unparsed[:SLICE], self._unparsed[SLICE:]
-            parser.feed(data)
+            self._take(parser.feed(data))
             has_room = self.table.has_room_for_head(self, parser.head_size)
             if parser.refusal is not None:
                 self._refuse(parser.refusal)
@@ -183,6 +167,23 @@ class Connection(ResponseOutput):
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
+
+    def _take(self, pieces: Iterable[Parsed]) -> None:
+        """Take pieces of requests from the parser."""
+        for piece in pieces:
+            if isinstance(piece, RequestHead):
+                self._incoming = self._begin(piece)
+            elif piece is Sign.TUNNEL:  # the data after a CONNECT is not HTTP
+                self._parses_no_more = self._closes_soon = True
+                if self._current is not None:
+                    self._current.keep = False
+            else:
+                assert self._incoming is not None  # a head comes before them
+                if isinstance(piece, bytes):
+                    self._incoming.feed(piece)
+                else:
+                    self._incoming.feed_end()
+                    self._incoming = None
 
     @property
     def _is_full(self) -> bool:
@@ -213,7 +214,7 @@ class Connection(ResponseOutput):
         if current is None:
             self._send_refusal(refusal)
             self._linger()
-        elif current is self._parser.incoming:
+        elif current is self._incoming:
             # Its body is malformed: the application cannot continue.
             if not current.started:
                 self._send_refusal(refusal)
@@ -228,6 +229,16 @@ class Connection(ResponseOutput):
         self.transport.write(refusal_answer(refusal))
 
     # Requests, one after the other.
+
+    def _begin(self, head: RequestHead) -> Exchange:
+        """Start a request, or queue it; wait no longer for one."""
+        self._stop_timer()
+        exchange = Exchange(self, head.scope, keep=head.keep, expects=head.expects)
+        if self._current is None and not self.write_paused:
+            self._start(exchange)
+        else:
+            self._queue.append(exchange)
+        return exchange
 
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange

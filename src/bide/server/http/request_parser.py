@@ -3,7 +3,8 @@
 A head that is too large, or that a proxy may read in another way than this server, is refused.
 """
 
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, NamedTuple
 
 import httptools
 
@@ -32,48 +33,44 @@ _ONCE = frozenset(
 """Header fields that may occur once: proxies may use another one of two than this server."""
 
 
-class BodySink(Protocol):
-    """Gets the body of one request."""
+class RequestHead(NamedTuple):
+    """The head of a request."""
 
-    def feed(self, data: bytes) -> None:
-        """Add a part of the body."""
+    scope: dict[str, Any]
+    """ASGI's description of the request."""
+    keep: bool
+    """Whether the client may send another one on the connection."""
+    expects: bool
+    """Whether the client waits for `100 Continue` before it sends the body."""
 
-    def feed_end(self) -> None:
-        """Note the end of the body."""
+
+class Sign(Enum):
+    """What comes behind a head and the parts of its body."""
+
+    END = "the request is complete"
+    TUNNEL = "what follows is not HTTP"
 
 
-class RequestSink(Protocol):
-    """Gets the requests of a connection."""
-
-    def head_complete(self, scope: dict[str, Any], *, keep: bool, expects: bool) -> BodySink:
-        """Take a request; return what gets its body.
-
-        Args:
-            scope: ASGI's description of it.
-            keep: whether the client may send another one on the connection.
-            expects: whether the client waits for `100 Continue` before it sends the body.
-        """
-
-    def tunnel_begins(self) -> None:
-        """Note that what follows is not HTTP."""
+Parsed = RequestHead | bytes | Sign
+"""A piece of a request: its head, a part of its body, or a sign behind it."""
 
 
 class RequestParser:
     """Parses the requests of a connection, one after the other.
 
     Args:
-        sink: gets the requests.
         common_scope: the part of ASGI's description that all requests of the connection have.
     """
 
-    def __init__(self, sink: RequestSink, common_scope: dict[str, Any]) -> None:
-        self._sink = sink
+    def __init__(self, common_scope: dict[str, Any]) -> None:
         self._common_scope = common_scope
         self._parser = httptools.HttpRequestParser(self)
         self.refusal: Refusal | None = None
         """Why the request cannot be answered; nothing after it is parsed."""
-        self.incoming: BodySink | None = None
-        """The request whose body is not complete."""
+        self._parsed: list[Parsed] = []
+        """What `feed` will return."""
+        self._in_body = False
+        """Whether a head was passed on, and the end of its request was not."""
         self.head_size = 0
         """How many bytes of an unfinished head were parsed."""
         self._begin_head()
@@ -95,8 +92,8 @@ class RequestParser:
         self._framing_bytes = 0
         """Bytes since the last part of a body, or the last request, which llhttp keeps."""
 
-    def feed(self, data: memoryview) -> None:
-        """Parse up to `SLICE` bytes."""
+    def feed(self, data: memoryview) -> list[Parsed]:
+        """Parse up to `SLICE` bytes; return the pieces of requests in them, in order."""
         remaining: bytes | memoryview = data
         while remaining:
             try:
@@ -113,6 +110,8 @@ class RequestParser:
         if self._framing_bytes > MAX_HEAD + SLICE:
             self._refuse(TOO_LARGE)
         self.head_size = self._framing_bytes if self.in_head else 0
+        parsed, self._parsed = self._parsed, []  # an idle connection keeps none of it
+        return parsed
 
     def _without_upgrade(self, data: bytes | memoryview) -> bytes:
         """Return a request to upgrade as one that asks for no upgrade; nothing after a CONNECT.
@@ -123,7 +122,7 @@ class RequestParser:
             data: the data after the head.
         """
         if self.refusal is not None or not self._asks_for_upgrade:
-            self._sink.tunnel_begins()
+            self._parsed.append(Sign.TUNNEL)
             return b""
         head = self._head_without_upgrade()
         self._parser = httptools.HttpRequestParser(self)
@@ -179,11 +178,9 @@ class RequestParser:
             return
         version = parser.get_http_version()
         waits_for_continue = self._values.get(b"expect", b"").lower() == b"100-continue"
-        self.incoming = self._sink.head_complete(
-            self._scope(),
-            keep=parser.should_keep_alive(),
-            expects=version == "1.1" and waits_for_continue,
-        )
+        expects = version == "1.1" and waits_for_continue
+        self._parsed.append(RequestHead(self._scope(), parser.should_keep_alive(), expects))
+        self._in_body = True
 
     def _check_head(self) -> None:
         """Refuse what proxies may read in another way than this server."""
@@ -217,12 +214,12 @@ class RequestParser:
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
         self._framing_bytes = 0
-        if self.refusal is None and self.incoming is not None:
-            self.incoming.feed(body)
+        if self.refusal is None and self._in_body:
+            self._parsed.append(body)
 
     def on_message_complete(self) -> None:
         """Pass the end of the body on."""
         self._framing_bytes = 0
-        if self.refusal is None and self.incoming is not None:
-            self.incoming.feed_end()
-            self.incoming = None
+        if self.refusal is None and self._in_body:
+            self._parsed.append(Sign.END)
+            self._in_body = False
