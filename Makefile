@@ -20,6 +20,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "== packages of Python"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
 	@# arq asks for an older client of Redis than it needs
@@ -30,10 +31,13 @@ demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 
 	$(BIN)/bide demo
 
 test: $(VENV)/.dev servers ## Run every check: lint, types, docs, tests
+	@echo "== checks: lint, types and docs, each shown when it is done"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint types docs
+	@echo "== tests"
 	$(BIN)/python -m pytest --numprocesses auto examples tests
 
 servers:
+	@echo "== servers: Redis, RabbitMQ, nginx, Chromium and others are installed if they are missing"
 	@tools/servers
 
 test-full: $(VENV)/.dev ## Run every test: also Valkey, whole clusters, Python 3.11 to 3.13
@@ -51,13 +55,16 @@ examples: $(VENV)/.dev ## Play the examples, each with a real worker (30 s)
 	done
 
 lint: $(VENV)/.dev ## Check style (ruff)
+	@echo "== lint"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev ## Check types (mypy, strict)
+	@echo "== types"
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev ## Build the documentation into docs/_build
+	@echo "== docs"
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build
 
 bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machine
