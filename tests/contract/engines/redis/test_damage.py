@@ -26,8 +26,8 @@ from bide.model.commands import (
 from bide.model.errors import NotAStore, StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
 from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes, Page
-from bide.queue.results import Audit
 from tests.contract.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put, settle, sound
+from tests.contract.engines.test_damage import OF_RECORDS, number, spoil
 from tests.effort import effort
 from tests.servers import RedisServer
 from tests.system.engines.redis.conftest import Open
@@ -39,40 +39,7 @@ RECORD = b"\xdc\x00\x10"
 NOTED = b"\x99"
 """How a lease begins whose worker was asked to stop, or has reported."""
 
-NO_STATE = b"\xc0\xc0\xc0\xc0\xa1g"
-"""State, ended, planned and asked, and the group behind them."""
-
-
-def _number(moment: int) -> bytes:
-    return b"\xcf" + moment.to_bytes(8)
-
-
 WHOLE = {"priority": 3, "headers": {"tenant": "eu"}, "group": "g"}
-
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda record: b"",
-    "of something else": lambda record: b'{"hello": "there"}',
-    "bytes": lambda record: bytes(range(256)),
-    "cut in its numbers": lambda record: record[:20],
-    "cut in its body": lambda record: record[:-1],
-    "with more behind it": lambda record: record + b" ",
-    "cut in its headers": lambda record: record[: record.index(b"tenant")],
-    "of an unknown state": lambda record: record.replace(NO_STATE, b"\xa4lost" + NO_STATE[1:]),
-    "with headers that are no JSON": lambda record: record.replace(b'{"tenant', b'["tenant'),
-    "due at no number": lambda record: record.replace(_number(NOW), b"\xa1x", 1),
-    "with failures that are no list": lambda record: record.replace(b"\x90\xc6", b"\xc0\xc6"),
-    "with a group that is no text": lambda record: record.replace(b"\xa1g", b"\xa1\xff"),
-}
-"""What becomes of a record."""
-
-
-def _spoil(server: Server, id: str, damage: str) -> bytes:
-    record = server.hget(key("records"), id)
-    assert isinstance(record, bytes)
-    spoilt = DAMAGE[damage](record)
-    assert spoilt != record
-    server.hset(key("records"), id, spoilt)
-    return spoilt
 
 
 def _get(engine: RedisEngine, id: str, now: int = NOW) -> Message:
@@ -102,41 +69,11 @@ def ids(request: pytest.FixtureRequest, engine: RedisEngine) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_claim_puts_a_damaged_message_aside_with_its_bytes_and_takes_the_others(
-    engine: RedisEngine, server: Server, ids: list[str], damage: str
-) -> None:
-    spoilt = _spoil(server, "m2", damage)
-    assert _get(engine, "m2").data == spoilt
-    claimed = claim(engine)
-    others = [id for id in ids if id != "m2"]
-    assert [message.id for message in claimed.messages] == others
-    assert claim(engine).messages == []
-    dead = _get(engine, "m2")
-    assert (dead.state, dead.data, dead.json) == ("dead", spoilt, False)
-    assert dead.error == UNREADABLE
-    assert _names(engine, "dead") == ["m2"]
-    assert all(settle(engine, cmd.Ack("q", of(claimed))))
-    claim(engine)  # a limited queue lines up anew what it has
-    assert sound(engine).flow.died == 1
-    assert settle(engine, cmd.Revive("q", ["m2"]))[0]
-    assert [m.data for m in claim(engine).messages] == [spoilt]
-    sound(engine)
-
-
-def test_a_claim_of_one_goes_on_to_the_next(engine: RedisEngine, server: Server) -> None:
-    put(engine, 3)
-    _spoil(server, "m0000", "empty")
-    first = claim(engine, 1)
-    assert (first.messages, first.next) == ([], 0)
-    assert [message.id for message in claim(engine, 1).messages] == ["m0001"]
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", OF_RECORDS)
 def test_whoever_reads_sees_the_bytes_of_a_damaged_message_and_the_others(
     engine: RedisEngine, server: Server, ids: list[str], damage: str
 ) -> None:
-    spoilt = _spoil(server, "m2", damage)
+    spoilt = spoil(server, "m2", damage)
     for where in ((), ("ready",), ("ready", cmd.Where(group="g")), (None, cmd.Where(group="g"))):
         assert set(_names(engine, *where)) >= set(ids) - {"m2"}
     assert "m2" in _names(engine)
@@ -161,7 +98,7 @@ def test_whoever_reads_sees_the_bytes_of_a_damaged_message_and_the_others(
 def test_a_change_of_a_damaged_message_says_what_is_wrong_and_changes_the_others(
     engine: RedisEngine, server: Server, ids: list[str], damage: str
 ) -> None:
-    spoilt = _spoil(server, "m2", damage)
+    spoilt = spoil(server, "m2", damage)
     for command in (
         cmd.Cancel("q", ["m2"]),
         cmd.Reschedule("q", ["m2"], delay=5),
@@ -178,27 +115,11 @@ def test_a_change_of_a_damaged_message_says_what_is_wrong_and_changes_the_others
     assert _get(engine, "m2").data == spoilt
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_lease_ends(
-    engine: RedisEngine, server: Server, ids: list[str], damage: str
-) -> None:
-    held = claim(engine)
-    spoilt = _spoil(server, "m2", damage)
-    claimed = claim(engine, now=NOW + LEASE)
-    assert sorted(message.id for message in claimed.messages) == [id for id in ids if id != "m2"]
-    assert not any(settle(engine, cmd.Ack("q", of(held)), NOW + LEASE))
-    dead = _get(engine, "m2", NOW + LEASE)
-    assert dead.state == "dead"
-    assert dead.data.startswith(spoilt[:12])  # the failure may have been written into its record
-    claim(engine, now=NOW + LEASE)
-    sound(engine, NOW + LEASE)
-
-
 def test_a_rule_deletes_damaged_messages(
     engine: RedisEngine, server: Server, ids: list[str]
 ) -> None:
     engine.execute([cmd.Configure("q", history=LEASE)], NOW)
-    _spoil(server, "m2", "empty")
+    spoil(server, "m2", "empty")
     (reply,) = engine.execute([cmd.Cancel("q", where=cmd.Where())], NOW)
     assert reply == Affected(5)
     assert server.exists(key("records"), key("delayed"), key("ready")) == 0
@@ -209,7 +130,7 @@ def test_a_rule_deletes_damaged_messages(
     [
         lambda _: b"nobody knows",
         lambda lease: lease[:-1],
-        lambda lease: lease.replace(_number(NOW + LEASE), b"\xc0"),
+        lambda lease: lease.replace(number(NOW + LEASE), b"\xc0"),
     ],
 )
 def test_a_damaged_lease_ends_at_once_or_when_it_was_to_end(
@@ -341,10 +262,6 @@ def test_many_damaged_messages_are_put_aside_at_once(engine: RedisEngine, server
     assert sound(engine).sizes.dead == 650
 
 
-HOUR = 3_600_000
-DUE = (NOW + HOUR).to_bytes(8)
-LIMITS = Configure("q", limit=6, group_limit=1)
-
 Break = Callable[[Server, bytes], object]  # gets a member of "ready"
 
 # What it adds to the strays: its places, and one for each pair of totals that no longer agree.
@@ -380,120 +297,6 @@ def test_what_does_not_fit_together_is_counted(
     (counts,) = engine.execute([Count("q", recount=True)], NOW + LEASE)
     assert isinstance(counts, Counts)
     assert counts.strays == strays
-
-
-def _member(server: Server, part: str, ends: str) -> bytes:
-    """Return the member of a set that ends so: of a set of messages, with their id."""
-    members: list[bytes] = server.zrange(key(part), 0, -1)  # type: ignore[assignment]
-    (found,) = (member for member in members if member.endswith(ends.encode()))
-    return found
-
-
-def _remove(part: str, id: str) -> Callable[[Server], object]:
-    return lambda server: server.zrem(key(part), _member(server, part, id))
-
-
-def _rank(part: str, id: str) -> Callable[[Server], object]:
-    return lambda server: server.zincrby(key(part), 1, _member(server, part, id))
-
-
-def _record(id: str, text: bytes, other: bytes) -> Callable[[Server], object]:
-    def write(server: Server) -> None:
-        record = server.hget(key("records"), id)
-        assert isinstance(record, bytes)
-        assert text in record
-        server.hset(key("records"), id, record.replace(text, other, 1))
-
-    return write
-
-
-def _lease(id: str, *, write: Callable[[bytes], bytes]) -> Callable[[Server], object]:
-    def spoil(server: Server) -> None:
-        lease = server.hget(key("leases"), id)
-        assert isinstance(lease, bytes)
-        server.hset(key("leases"), id, write(lease))
-
-    return spoil
-
-
-OF_MESSAGES: dict[str, Callable[[Server], object]] = {
-    "the counter of puts": lambda s: s.hincrby(key("meta"), "put", 1),
-    "a counter of ends": lambda s: s.hincrby(key("meta"), "acked", 1),
-    "a message that is gone": lambda s: s.hdel(key("records"), "a2"),
-    "a leased message that is gone": lambda s: s.hdel(key("records"), "a1"),
-    "a message in no state": _remove("ready", "a2"),
-    "a delayed message in no state": _remove("delayed", "later"),
-    "a kept message in no state": _remove("kept", "k1"),
-    "a leased message in two states": lambda s: s.zadd(
-        key("ready"), {_member(s, "leased", "a1"): NOW}
-    ),
-    "a rank of a delayed message": _rank("delayed", "later"),
-    "a rank of a ready message": _rank("ready", "a2"),
-    "a rank of a leased message": _rank("leased", "a1"),
-    "a rank of a kept message": _rank("kept", "k1"),
-    "a rank of a dead letter": _rank("kept", "d1"),
-    "a due time without its rank": _record("later", DUE, (NOW + HOUR + 1).to_bytes(8)),
-    "another order of putting": _record("later", b"0000", b"000f"),
-    "a dead letter that has not ended": _record("d1", b"dead\xcf" + NOW.to_bytes(8), b"dead\xc0"),
-    "a group that does not name its message": _remove("groups", "later"),
-    "a message of another group": _record("later", b"\xa1l", b"\xa1m"),
-    "a message that cannot be read": lambda s: s.hset(key("records"), "a2", "x"),
-    "a lease that is gone": lambda s: s.hdel(key("leases"), "a1"),
-    "a lease that does not end": _remove("leased", "a1"),
-    "a lease that cannot be read": _lease("a1", write=lambda lease: b"nobody"),
-    "a lease of another message": _lease(
-        "a1", write=lambda lease: lease[:2] + b"0" * 12 + lease[14:]
-    ),
-    "a lease of no message": lambda s: s.hset(key("leases"), "z", "x"),
-}
-
-OF_LIMITS: dict[str, Callable[[Server], object]] = {
-    "a ready message in no line": _remove("lines", "a2"),
-    "a leased message that no limit counts": _remove("lines", "a1"),
-    "a place in line of no message": lambda s: s.zadd(key("lines"), {"wz\1" + "0" * 26: 0}),
-    "a lease of no message in a group": lambda s: s.zadd(key("lines"), {"rz\1" + "0" * 12: 0}),
-    "a line without a head": _remove("heads", "c"),
-    "heads that are gone": lambda s: s.delete(key("heads")),
-}
-
-
-def _audit(engine: RedisEngine) -> Audit:
-    (counts,) = engine.execute([Count("q", recount=True)], NOW)
-    assert isinstance(counts, Counts)
-    return Audit.of("q", counts)
-
-
-def _fill(engine: RedisEngine) -> None:
-    """Put messages that are then in each state; `a` has as many leases as it may have."""
-    items = [Item(id, b"1", group=id[0]) for id in ("k1", "b1", "a1", "a2", "c1")]
-    items += [Item("d1", b"1", died=NOW), Item("later", b"1", delay=HOUR, priority=5, group="l")]
-    engine.execute([Configure("q", keep=HOUR), Put("q", items)], NOW)
-    claimed = claim(engine, 3)
-    assert [message.id for message in claimed.messages] == ["k1", "b1", "a1"]
-    engine.execute([Ack("q", of(claimed, "k1"))], NOW)
-
-
-@pytest.mark.parametrize("limited", [False, True])
-@pytest.mark.parametrize("damage", OF_MESSAGES)
-def test_messages_that_contradict_their_places_or_the_counters_are_found(
-    engine: RedisEngine, server: Server, damage: str, limited: bool
-) -> None:
-    engine.execute([LIMITS] if limited else [], NOW)
-    _fill(engine)
-    assert _audit(engine)
-    OF_MESSAGES[damage](server)
-    assert not _audit(engine)
-
-
-@pytest.mark.parametrize("damage", OF_LIMITS)
-def test_lines_that_contradict_the_messages_are_found(
-    engine: RedisEngine, server: Server, damage: str
-) -> None:
-    engine.execute([LIMITS], NOW)
-    _fill(engine)
-    assert _audit(engine)
-    OF_LIMITS[damage](server)
-    assert (_audit(engine).counts.strays or 0) > 0
 
 
 Change = Callable[[], object]

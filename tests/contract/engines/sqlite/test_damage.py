@@ -11,25 +11,12 @@ from bide.model import commands as cmd
 from bide.model.errors import StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
 from bide.model.rank import PROMOTE
-from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes, Page
+from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes
+from tests.contract.engines.test_damage import OF_ROWS_SQLITE
 
 NOW = 1_700_000_000_000
 LEASE = 60_000
 IDS = [f"m{number}" for number in range(5)]
-
-DAMAGE = {
-    "headers that are no text": "headers = x'ff'",
-    "headers that are no JSON": "headers = '{\"a\":'",
-    "failures that are no JSON": "failures = '[['",
-    "a due moment that is no number": "due = 'soon'",
-    "attempts that are no number": "attempt = 'one'",
-    "a body that is a number": "data = 5",
-    "a body that is no UTF-8": "data = CAST(x'22ff22' AS TEXT)",
-    "a group that is bytes": "\"group\" = x'ff'",
-    "a group that is no UTF-8": "\"group\" = CAST(x'ff' AS TEXT)",
-    "an expiry that is no number": "expires = 'late'",
-}
-"""What is set in the row of a message."""
 
 
 @pytest.fixture
@@ -59,7 +46,7 @@ def spoil(path: Path) -> Callable[[str, str], None]:
 
     def spoil(id: str, damage: str) -> None:
         other = sqlite3.connect(path)
-        other.execute(f"UPDATE bide_message SET {DAMAGE[damage]} WHERE id = ?", (id,))
+        other.execute(f"UPDATE bide_message SET {OF_ROWS_SQLITE[damage]} WHERE id = ?", (id,))
         other.commit()
         other.close()
 
@@ -96,41 +83,6 @@ def ack(engine: SqliteEngine, claimed: Claimed, now: int = NOW) -> Outcomes:
     (reply,) = engine.execute([cmd.Ack("q", leases)], now)
     assert isinstance(reply, Outcomes)
     return reply
-
-
-@pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("ready", [False, True])
-def test_a_claim_puts_a_damaged_message_aside_and_takes_the_others(
-    engine: SqliteEngine, spoil: Spoil, damage: str, ready: bool
-) -> None:
-    first = claim(engine, count=1) if ready else None  # the others are ready then
-    spoil("m2", damage)
-    claimed = claim(engine)
-    others = [id for id in IDS[1 if ready else 0 :] if id != "m2"]
-    assert [message.id for message in claimed.messages] == others
-    dead = get(engine, "m2")
-    assert (dead.state, dead.json, dead.error, dead.due) == ("dead", False, UNREADABLE, NOW)
-    assert b"'id': 'm2'" in dead.data
-    for each in (claimed, first):
-        assert each is None or all(ack(engine, each).outcomes)
-    assert sound(engine).flow.died == 1
-    engine.execute([cmd.Revive("q", ["m2"])], NOW)
-    assert [message.data for message in claim(engine).messages] == [dead.data]
-    sound(engine)
-
-
-@pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_message_that_is_damaged_while_it_is_leased_is_put_aside_when_the_lease_ends(
-    engine: SqliteEngine, spoil: Spoil, damage: str
-) -> None:
-    claim(engine)
-    spoil("m2", damage)
-    again = claim(engine, NOW + LEASE)
-    assert sorted(message.id for message in again.messages) == [id for id in IDS if id != "m2"]
-    assert get(engine, "m2").state == "dead"
-    sound(engine, NOW + LEASE)
 
 
 @pytest.mark.parametrize(
@@ -170,22 +122,6 @@ def test_a_damaged_message_behind_many_of_another_group_holds_up_none(
     assert [m.id for m in claim(engine, count=4).messages] == ["g0", "m1", "g1", "m2"]
     assert get(engine, "m0").state == "dead"
     sound(engine)
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_whoever_reads_sees_a_damaged_message_and_the_others(
-    engine: SqliteEngine, spoil: Spoil, damage: str
-) -> None:
-    spoil("m2", damage)
-    seen = get(engine, "m2")
-    assert (seen.state, seen.error) == ("dead", UNREADABLE)
-    for state in (None, "ready"):
-        (page,) = engine.execute([cmd.Scan("q", state)], NOW)
-        assert isinstance(page, Page)
-        assert sorted(message.id for message in page.messages) == IDS
-    (reply,) = engine.execute([cmd.Claim("q", 1, LEASE, "w")], NOW)
-    assert isinstance(reply, Claimed)
-    assert [message.id for message in reply.messages] == ["m0"]
 
 
 def test_a_change_of_a_damaged_message_says_so_and_changes_nothing(
