@@ -57,11 +57,11 @@ class PostgresServer:
         self.bin = bin or programs()
         self.folder = folder
         self.data = folder / "data"
-        self._as_user: list[str] = []
+        self.as_user: list[str] = []
         if os.geteuid() == 0:
-            self._as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            self.as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
             shutil.chown(folder, "nobody", "nogroup")
-        self._run(
+        self.run(
             "initdb", "-D", self.data, "-U", "bide", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"
         )
         self.config = {
@@ -75,9 +75,9 @@ class PostgresServer:
             file.writelines(f"{name} = '{value}'\n" for name, value in self.config.items())
         self.start()
 
-    def _run(self, program: str, *arguments: Any) -> None:
+    def run(self, program: str, *arguments: Any) -> None:
         done = subprocess.run(
-            [*self._as_user, str(self.bin / program), *map(str, arguments)],
+            [*self.as_user, str(self.bin / program), *map(str, arguments)],
             capture_output=True,
             text=True,
             check=False,
@@ -95,11 +95,11 @@ class PostgresServer:
     def standby(self, folder: Path, slot: str = "standby") -> "PostgresServer":
         """Start another server that follows this one by replication."""
         standby = object.__new__(PostgresServer)
-        standby.bin, standby._as_user, standby.config = self.bin, self._as_user, self.config
+        standby.bin, standby.as_user, standby.config = self.bin, self.as_user, self.config
         standby.folder, standby.data = folder, folder / "data"
-        if self._as_user:
+        if self.as_user:
             shutil.chown(folder, "nobody", "nogroup")
-        standby._run(
+        standby.run(
             "pg_basebackup",
             "-D",
             standby.data,
@@ -121,13 +121,13 @@ class PostgresServer:
 
     def promote(self) -> None:
         """Make a standby the primary."""
-        self._run("pg_ctl", "-D", self.data, "-w", "promote")
+        self.run("pg_ctl", "-D", self.data, "-w", "promote")
 
     def start(self) -> None:
-        self._run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "start")
+        self.run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
+        self.run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
     def kill(self) -> None:
         """Kill all of the server's processes with -9."""

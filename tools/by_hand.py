@@ -338,8 +338,8 @@ MUTANTS = [
     Mutant(
         "a batch is not undone",
         "sqlite/engine.py",
-        "                self._unreturned = (), ()\n                connection.rollback()",
-        "                self._unreturned = (), ()\n                connection.commit()",
+        "                self.unreturned = (), ()\n                connection.rollback()",
+        "                self.unreturned = (), ()\n                connection.commit()",
     ),
     Mutant(
         "what was counted is not saved",

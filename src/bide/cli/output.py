@@ -274,7 +274,7 @@ class Bar:
         total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
     """
 
-    _progress: "Progress | None" = None
+    progress: "Progress | None" = None
     """`None`: stderr is no terminal, and nothing is shown."""
 
     def __init__(self, label: str, total: int | None = None) -> None:
@@ -283,7 +283,7 @@ class Bar:
         from rich import progress as rich
         from rich.console import Console
 
-        self._progress = rich.Progress(
+        self.progress = rich.Progress(
             "{task.description}",
             rich.BarColumn(),
             rich.MofNCompleteColumn(),
@@ -293,7 +293,7 @@ class Bar:
             transient=True,
             redirect_stdout=False,
         )
-        self._task = self._progress.add_task(label, total=total)
+        self._task = self.progress.add_task(label, total=total)
 
     def expect(self, total: int) -> None:
         """Set how much there is to do."""
@@ -310,18 +310,18 @@ class Bar:
             self.advance(size(item))
 
     def __enter__(self) -> Self:
-        if self._progress is not None:
-            self._progress.live.start()  # draws after a second; `Progress.start` draws at once
+        if self.progress is not None:
+            self.progress.live.start()  # draws after a second; `Progress.start` draws at once
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
+        if self.progress is not None:
             self._update(visible=False)  # it draws for the last time
-            self._progress.live.stop()
+            self.progress.live.stop()
 
     def _update(self, **change: int) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, **change)  # type: ignore[arg-type]
+        if self.progress is not None:
+            self.progress.update(self._task, **change)  # type: ignore[arg-type]
 
 
 def text_of(cell: Cell) -> "Text":

@@ -51,16 +51,16 @@ class Prefetch:
         self.hold = min(HOLD, lease / 4)
         """How many seconds a message may wait; its lease is not extended during that time."""
         self._soon = min(SOON, lease / 10) * concurrency
-        self._pace = SLOW
+        self.pace = SLOW
 
     @property
     def most(self) -> int:
         """How many may wait, by the recent pace."""
-        return MOST if self._soon > MOST * self._pace else int(self._soon / self._pace)
+        return MOST if self._soon > MOST * self.pace else int(self._soon / self.pace)
 
     def ended(self, took: float) -> None:
         """Update the pace with the duration of a delivery, in seconds."""
-        self._pace += (took - self._pace) * WEIGHT
+        self.pace += (took - self.pace) * WEIGHT
 
     def overdue(self, now: float) -> list[Handling]:
         """Remove and return messages that waited too long; the pace estimate was wrong."""
@@ -68,7 +68,7 @@ class Prefetch:
         while self.waiting and self.waiting[0].arrived + self.hold <= now:
             over.append(self.waiting.popleft())
         if over:
-            self._pace = SLOW
+            self.pace = SLOW
         return over
 
 
@@ -91,11 +91,11 @@ class Claimer(ABC):
         self._clock = store_client.clock
         self._holder = holder
         self._loop = asyncio.get_running_loop()
-        self._prefetch = Prefetch(queue_handlers.concurrency, queue_handlers.lease / 1000)
-        self._claim: asyncio.Task[Claimed] | None = None
+        self.prefetch = Prefetch(queue_handlers.concurrency, queue_handlers.lease / 1000)
+        self.claim_task: asyncio.Task[Claimed] | None = None
         self._recalled = False
         self._limited = False  # whether the last claim found a limited queue
-        self._asked = 0.0  # when the last claim began, by the monotonic clock
+        self.asked_at = 0.0  # when the last claim began, by the monotonic clock
         self._changed = asyncio.Event()  # set when deliveries have ended or were settled
 
     def room(self) -> tuple[int, float | None]:
@@ -103,8 +103,8 @@ class Claimer(ABC):
 
         `None` waits until `recall` is called or a place becomes free.
         """
-        concurrency, waiting = self.queue_handlers.concurrency, len(self._prefetch.waiting)
-        most = 0 if self._limited else self._prefetch.most  # others could start what waits here
+        concurrency, waiting = self.queue_handlers.concurrency, len(self.prefetch.waiting)
+        most = 0 if self._limited else self.prefetch.most  # others could start what waits here
         if waiting > most // 2:  # half of them start first, so that a claim is worth its commit
             return 0, None
         free = concurrency + most - len(self.running) - waiting
@@ -153,13 +153,13 @@ class Claimer(ABC):
         """End the waiting claim, and look again how many messages to claim."""
         self._recalled = True
         self._changed.set()
-        if self._claim is not None:
-            self._claim.cancel()
+        if self.claim_task is not None:
+            self.claim_task.cancel()
 
     async def claimed(self, count: int) -> Claimed | None:
         """Return what a claim brought; `None` if it was recalled."""
-        self._asked = self._clock.monotonic()
-        self._claim = claim = self._loop.create_task(self.ask(self._claim_of(count)))
+        self.asked_at = self._clock.monotonic()
+        self.claim_task = claim = self._loop.create_task(self.ask(self._claim_of(count)))
         try:
             return await claim
         except asyncio.CancelledError:

@@ -190,7 +190,7 @@ class Consumer(Claimer):
             self._has_hints.clear()
             since = self._clock.monotonic() - HINT_KEPT
             hinted = self._hinted = {id: at for id, at in self._hinted.items() if at > since}
-            held = [*self._unsettled(), *self._prefetch.waiting]
+            held = [*self._unsettled(), *self.prefetch.waiting]
             handlings = [handling for handling in held if handling.id in hinted]
             if handlings and await self._extend(handlings):
                 for handling in handlings:
@@ -251,7 +251,7 @@ class Consumer(Claimer):
 
     def current(self) -> Tally:
         """Return the totals so far, and how much is running."""
-        self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
+        self.tally.running, self.tally.waiting = len(self.running), len(self.prefetch.waiting)
         self.tally.longest = round(self._lasting, 3)
         self._add_up()
         return self.tally
@@ -295,13 +295,13 @@ class Consumer(Claimer):
     @property
     def quiet(self) -> bool:
         """Whether no handler runs whose outcome counts, and nothing is left to settle."""
-        busy = self._settling.pairs or self._prefetch.waiting
+        busy = self._settling.pairs or self.prefetch.waiting
         return not busy and all(handling.outcome_ignored for handling in self.running)
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue."""
-        unstarted = list(self._prefetch.waiting)
-        self._prefetch.waiting.clear()
+        unstarted = list(self.prefetch.waiting)
+        self.prefetch.waiting.clear()
         self._release(unstarted)
 
     async def until_quiet(self) -> None:
@@ -343,8 +343,8 @@ class Consumer(Claimer):
         # this loop was late to read the reply, the first extension finds a lost lease.
         now = self._clock.monotonic()
         expires = now + self._lease
-        claim_sent = reply.now - (now - self._asked) * 1000  # by the store's clock, in ms
-        waiting = self._prefetch.waiting
+        claim_sent = reply.now - (now - self.asked_at) * 1000  # by the store's clock, in ms
+        waiting = self.prefetch.waiting
         self.tally.claims += 1
         self.tally.claimed += len(reply.messages)
         if reply.died:  # the lane has logged them
@@ -376,7 +376,7 @@ class Consumer(Claimer):
             else:
                 waiting.append(handling)
         if waiting and self._timer is None:
-            self._wait(self._prefetch.hold)
+            self._wait(self.prefetch.hold)
         if self._hinted:  # one of these may be meant
             self._has_hints.set()
 
@@ -476,11 +476,11 @@ class Consumer(Claimer):
         """Release messages that waited too long for a place; repeat while any waits."""
         self._timer = None
         now = self._clock.monotonic()
-        if overdue := self._prefetch.overdue(now):
+        if overdue := self.prefetch.overdue(now):
             self.recall()
             self._release(overdue)
-        if self._prefetch.waiting:
-            self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
+        if self.prefetch.waiting:
+            self._wait(self.prefetch.waiting[0].arrived + self.prefetch.hold - now)
 
     def _release(self, unstarted: Sequence[Handling]) -> None:
         """Return messages whose handlers have not started to the queue."""
@@ -498,10 +498,10 @@ class Consumer(Claimer):
             self._crash_isolation.left(handling)
         now = self._clock.monotonic()
         handling.took = now - handling.began
-        self._prefetch.ended(handling.took)
+        self.prefetch.ended(handling.took)
         self._durations.append(handling.took)
-        if self._prefetch.waiting:
-            self._begin(self._prefetch.waiting.popleft(), now)
+        if self.prefetch.waiting:
+            self._begin(self.prefetch.waiting.popleft(), now)
         for timer in handling.timers:
             timer.cancel()
         if handling.outcome_ignored:
@@ -558,9 +558,9 @@ class Consumer(Claimer):
         """
         if handling.stopping:
             return
-        if handling in self._prefetch.waiting:
+        if handling in self.prefetch.waiting:
             handling.stopping = True
-            self._prefetch.waiting.remove(handling)
+            self.prefetch.waiting.remove(handling)
             self._release([handling])
         elif handling in self.running and not handling.outcome_ignored:
             text = "it was cancelled: %s is asked to stop"

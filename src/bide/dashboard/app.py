@@ -100,7 +100,7 @@ class Dashboard:
     bodies: LargeBodies = field(default_factory=lambda: LargeBodies(MAX_FORM))
 
     def __post_init__(self) -> None:
-        self._own_gate = None if self.gate is not None else _gate_of(self.url, self.clock)
+        self.own_gate = None if self.gate is not None else _gate_of(self.url, self.clock)
         """The gate, unless it is that of a server; then `close` closes its lane."""
         self._lately: BoundedDict[str | None, ReadLately] = BoundedDict(MOST_NAMESPACES)
         """By namespace: what was read lately."""
@@ -110,7 +110,7 @@ class Dashboard:
 
     async def close(self) -> None:
         """Let go of the store."""
-        if (gate := self._own_gate) is not None:
+        if (gate := self.own_gate) is not None:
             await asyncio.to_thread(gate.slow_reads.close)
             await asyncio.to_thread(close_lane, gate.lane)
 
@@ -135,7 +135,7 @@ class Dashboard:
 
     def visit(self, scope: Mapping[str, Any]) -> Visit:
         """Return the visit of a request; it ends with `Visit.close`."""
-        gate = self.gate or self._own_gate
+        gate = self.gate or self.own_gate
         assert gate is not None
         return gate.visit(scope, network_of(self.address(scope)), new_request_id())
 

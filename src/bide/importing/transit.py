@@ -180,7 +180,7 @@ class Transit:
             if not outcome and outcome.state != "forwarded"  # that was put by an interrupted run
         ]
         for message in reversed(existing):  # the oldest last: it is the first again
-            self._put_back(message.entry)
+            self.put_back(message.entry)
         self.drop([message.entry for message in taken if message not in existing])
         return existing
 
@@ -189,7 +189,7 @@ class Transit:
         keys = [key for entry in entries for key in self._source.keys(entry)]
         self._eval(_DONE, keys, [entry.row for entry in entries])
 
-    def _put_back(self, entry: SourceEntry) -> None:
+    def put_back(self, entry: SourceEntry) -> None:
         """Put an entry back where it was in the source."""
         self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
 

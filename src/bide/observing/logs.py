@@ -182,7 +182,7 @@ class Tracebacks:
     """
 
     def __init__(self) -> None:
-        self._shown: BoundedDict[tuple[str, ...], float] = BoundedDict(MOST_CAUSES)
+        self.shown: BoundedDict[tuple[str, ...], float] = BoundedDict(MOST_CAUSES)
         """By type and frames: when the traceback was shown, in Unix seconds."""
 
     def admit(self, reason: str, now: float) -> bool:
@@ -198,10 +198,10 @@ class Tracebacks:
             return False
         error_type, _, _text = error.partition(":")
         cause = (error_type, *frames)
-        shown_at = self._shown.get(cause)
+        shown_at = self.shown.get(cause)
         if shown_at is not None and now < shown_at + REMIND_SECONDS:
             return False
-        self._shown[cause] = now
+        self.shown[cause] = now
         return True
 
 

@@ -55,14 +55,14 @@ class PostgresTable(Table):
     """
 
     def __init__(self, url: str) -> None:
-        self._connection = BoundedConnection.open(url, TIMEOUT, name="bide forward")
+        self.connection = BoundedConnection.open(url, TIMEOUT, name="bide forward")
         self._wake_reader, self._wake_writer = os.pipe()
         """A pipe by which `wake` ends a wait."""
         self._notifications: list[psycopg.Notify] = []
         """Those that came since the last wait."""
-        self._connection.add_notify_handler(self._notifications.append)
+        self.connection.add_notify_handler(self._notifications.append)
         try:
-            if self._connection.info.server_version >= 140_000:
+            if self.connection.info.server_version >= 140_000:
                 self.run("SET idle_session_timeout = 0")  # it waits for notifications
             with self.transaction():
                 # CREATE TABLE IF NOT EXISTS fails if two run it at once.
@@ -80,11 +80,11 @@ class PostgresTable(Table):
 
     def run(self, statement: str, values: Sequence[object] = ()) -> Any:
         """Run a statement."""
-        return self._connection.execute(statement.replace("?", "%s").encode(), values or None)
+        return self.connection.execute(statement.replace("?", "%s").encode(), values or None)
 
     def transaction(self) -> AbstractContextManager[object]:
         """Commit the statements of a block together."""
-        return self._connection.transaction()
+        return self.connection.transaction()
 
     @contextmanager
     def lead(self) -> Iterator[bool]:
@@ -93,7 +93,7 @@ class PostgresTable(Table):
         try:
             yield leads
         finally:
-            if leads and not self._connection.closed:
+            if leads and not self.connection.closed:
                 self.run("SELECT pg_advisory_unlock(hashtext('bide forward'))")
 
     def read(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
@@ -103,7 +103,7 @@ class PostgresTable(Table):
     def wait(self, seconds: float) -> None:
         """Wait for a notification."""
         if not self._notifications:
-            readable(self._connection.fileno(), self._wake_reader, seconds=seconds)
+            readable(self.connection.fileno(), self._wake_reader, seconds=seconds)
         self._notifications.clear()  # what select has seen is read with the next rows
 
     def wake(self) -> None:
@@ -113,6 +113,6 @@ class PostgresTable(Table):
 
     def close(self) -> None:
         """Leave the database."""
-        self._connection.close()
+        self.connection.close()
         os.close(self._wake_reader)
         os.close(self._wake_writer)

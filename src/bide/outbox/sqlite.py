@@ -43,7 +43,7 @@ class SqliteTable(Table):
     def __init__(self, path: Path) -> None:
         self._path = path
         is_new = not path.exists()
-        self._connection = sqlite3.connect(
+        self.connection = sqlite3.connect(
             path, timeout=30, isolation_level=None, check_same_thread=False
         )
         self._wake_up = threading.Event()
@@ -58,7 +58,7 @@ class SqliteTable(Table):
                 self.run(_GIVE_NAME)
             (self.name,) = self.run(_SELECT_NAME).fetchone()
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
         self._version = -1
         """What `_data_version` returned before the last read; -1: nothing was read."""
@@ -67,12 +67,12 @@ class SqliteTable(Table):
 
     def run(self, statement: str, values: Sequence[object] = ()) -> Any:
         """Run a statement."""
-        return self._connection.execute(statement, values)
+        return self.connection.execute(statement, values)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit the statements of a block together."""
-        with self._connection:  # commits, or rolls back
+        with self.connection:  # commits, or rolls back
             self.run("BEGIN IMMEDIATE")
             yield
 
@@ -120,4 +120,4 @@ class SqliteTable(Table):
 
     def close(self) -> None:
         """Leave the file."""
-        self._connection.close()
+        self.connection.close()

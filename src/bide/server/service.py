@@ -145,7 +145,7 @@ class Service:
         """By queue: the counts that event streams share."""
         self._counts_until = 0.0
         """Until when they are used, in seconds of the monotonic clock."""
-        self._watches: dict[str, asyncio.Task[Reply]] = {}
+        self.watches: dict[str, asyncio.Task[Reply]] = {}
         """Waits for the ends of messages, by the names of these ends; see `watch`."""
         self._ended = False
         """Whether `end` was called."""
@@ -204,16 +204,16 @@ class Service:
         """Wait for the end of a message for some seconds, so that event streams report it."""
         name = end_of(command.queue, command.id)
         has_listeners = len(self.events) > 0
-        if not has_listeners or name in self._watches or len(self._watches) >= MOST_WATCHED:
+        if not has_listeners or name in self.watches or len(self.watches) >= MOST_WATCHED:
             return
 
         def forget(task: asyncio.Task[Reply]) -> None:
-            del self._watches[name]
+            del self.watches[name]
             if not task.cancelled() and task.exception() is not None:
                 _log.debug("waiting for the end of %s failed", name, exc_info=task.exception())
 
         watch = asyncio.create_task(self.lane.acall(command, self, WATCH_SECONDS))
-        self._watches[name] = watch
+        self.watches[name] = watch
         watch.add_done_callback(forget)
 
     def handed_out(self, command: Claim, reply: Claimed) -> None:

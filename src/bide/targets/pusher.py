@@ -85,7 +85,7 @@ class Pusher:
         """The length of a lease, in milliseconds."""
         self._hurrying = asyncio.Event()
         """Set when running requests must not be waited for at the stop."""
-        self._sender = Sender(clock, client or HttpClient(clock, self.gate))
+        self.sender = Sender(clock, client or HttpClient(clock, self.gate))
         self._rabbitmq: RabbitMQ | None = None
         """What publishes to RabbitMQ; `None` until a subscription needs it."""
         self.intakes = [self._intake(address, queue_type) for address in intakes]
@@ -99,7 +99,7 @@ class Pusher:
         """The ends of workers that finish their last requests."""
         self._look = asyncio.Event()
         """Set when the subscriptions must be read at once."""
-        self._servers = [self.holder]
+        self.servers = [self.holder]
         """The holders of all servers that push, in the same order on each server."""
         self._present_at = float("-inf")
         """When this server last told the others that it is running, by the monotonic clock."""
@@ -131,7 +131,7 @@ class Pusher:
     def target(self, subscription: Subscription) -> Target:
         """Return what sends the messages of a subscription."""
         if not is_amqp(subscription.url):
-            return self._sender
+            return self.sender
         if self._rabbitmq is None:
             if not is_installed():
                 return _NotInstalled()
@@ -249,7 +249,7 @@ class Pusher:
             for name, deliveries in self.sent.deliveries.items()
             if deliveries.answers or deliveries.running
         }
-        self._servers = await self.records.peers.present(self.holder, figures)
+        self.servers = await self.records.peers.present(self.holder, figures)
         self._present_at = self._clock.monotonic()
 
     def _end_outdated(self, subscriptions: Mapping[str, Subscription]) -> None:
@@ -271,11 +271,11 @@ class Pusher:
 
         Of the circuit in the store and that of this process, the one that changed last counts.
         """
-        place = self._servers.index(self.holder)
+        place = self.servers.index(self.holder)
         newer_here = {}
         for name, subscription in subscriptions.items():
             worker = self.workers.get(name) or self._begin(name, subscription)
-            worker.follow(subscription, place, len(self._servers))
+            worker.follow(subscription, place, len(self.servers))
             circuit = worker.circuit
             stored = circuits.get(name, Circuit(tag=circuit.tag))
             if stored.tag == circuit.tag and stored.changed > circuit.changed:
@@ -324,7 +324,7 @@ class Pusher:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._sender.close()
+        await self.sender.close()
         if self._rabbitmq is not None:
             await self._rabbitmq.close()
             self._rabbitmq = None

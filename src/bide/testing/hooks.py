@@ -5,6 +5,8 @@ Programs and their tests have no use for them, and they may change with any vers
 
 from collections.abc import Callable
 
+from bide.engines.port import Engine, Notifier
+from bide.lane.inbox import Inbox
 from bide.lane.lane import Lane
 from bide.model.commands import Command
 from bide.model.replies import Reply
@@ -42,6 +44,33 @@ def has_waiting_queues(lane: Lane) -> bool:
 def count_submitted(lane: Lane) -> int:
     """Return how many commands wait for the next batch."""
     return len(lane._inbox)
+
+
+def inbox_of(lane: Lane) -> Inbox:
+    """Return where commands wait for the next batch."""
+    return lane._inbox
+
+
+def engine_of(lane: Lane) -> Engine | None:
+    """Return the engine that the lane has opened; `None` if it has not yet."""
+    return lane._engine
+
+
+def is_executing(lane: Lane) -> bool:
+    """Return whether a thread executes commands now."""
+    if is_free := lane._lock.acquire(blocking=False):
+        lane._lock.release()
+    return not is_free
+
+
+def notifier_of(lane: Lane) -> Notifier | None:
+    """Return what hears of changes by other processes, once a claim waits."""
+    return lane._notifier
+
+
+def is_listening(lane: Lane) -> bool:
+    """Return whether the lane hears of changes by other processes."""
+    return lane._listens is True
 
 
 def batch_waits(lane: Lane) -> bool:

@@ -546,4 +546,4 @@ def test_one_queue_pours_into_another(make: Any) -> None:
     source, target = make("source"), make("target")
     source.put_many([NewMessage(body=n, id=f"m{n}") for n in range(2_500)])
     lines = source.export()
-    assert target.load(getattr(lines, "_target", lines)).stored == 2_500
+    assert target.load(getattr(lines, "target", lines)).stored == 2_500

@@ -112,9 +112,9 @@ def test_both_faces_share_a_store_and_its_wakeups() -> None:
 def test_closing_a_queue_ends_its_own_claims_and_no_others(make: Any) -> None:
     first, second = make("orders"), make("orders")
     going = spawn(first.claim, wait=60)
-    waiting(lane_of(second) if isinstance(second, bide.Queue) else lane_of(second._target), 1)
+    waiting(lane_of(second) if isinstance(second, bide.Queue) else lane_of(second.target), 1)
     staying = spawn(second.claim, wait=60)
-    waiting(lane_of(second) if isinstance(second, bide.Queue) else lane_of(second._target), 2)
+    waiting(lane_of(second) if isinstance(second, bide.Queue) else lane_of(second.target), 2)
     first.close()
     assert isinstance(going.exception(PATIENCE), Closed)
     second.put(1)

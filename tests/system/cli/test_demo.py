@@ -143,7 +143,7 @@ def test_a_process_that_hangs_is_killed_at_the_end(
     stage = Stage(tmp_path, DemoPlan(50, 600, 2))
     with pytest.raises(click.ClickException, match="shop ended"):
         list(stage.run())
-    workers = [one for name, one in stage._processes.items() if name != "shop"]
+    workers = [one for name, one in stage.processes.items() if name != "shop"]
     assert [one.returncode for one in workers] == [-signal.SIGKILL] * 2
 
 

@@ -220,8 +220,8 @@ def test_a_bar_is_drawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, term
     with Bar("counting sheep", 3) as bar:
         assert "counting sheep" not in screen.getvalue()
         assert list(bar.over("abc")) == ["a", "b", "c"]
-        if bar._progress is not None:
-            bar._progress.refresh()  # as it does after a second
+        if bar.progress is not None:
+            bar.progress.refresh()  # as it does after a second
         assert ("3/3" in screen.getvalue()) is terminal
 
 
@@ -229,10 +229,10 @@ def test_a_bar_can_learn_its_total_later(monkeypatch: pytest.MonkeyPatch) -> Non
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     with Bar("counting sheep") as bar:
-        assert bar._progress is not None
+        assert bar.progress is not None
         for total in ("?", "3"):
             bar.advance()
-            bar._progress.refresh()
+            bar.progress.refresh()
             assert f"/{total}" in screen.getvalue()
             bar.expect(3)
     assert "2/3" in screen.getvalue()

@@ -55,9 +55,9 @@ def test_forms_of_strangers_are_small_and_all_forms_take_part_of_the_memory(serv
     large = {"action": "audit", "queue": "orders", "more": "x" * 100_000}
     assert guest.post("/do", large).status == 200
     assert bodies.buffered == 0
-    bodies.grow(0, bodies._most + LARGE)
+    bodies.grow(0, bodies.most + LARGE)
     assert guest.post("/do", large).status == 503
-    assert bodies.buffered == bodies._most
+    assert bodies.buffered == bodies.most
 
 
 @pytest.mark.parametrize("path", ["/v1/queues/", "/v1/queues?prefix=", "/dashboard/", "/nothing/"])
@@ -631,7 +631,7 @@ def test_an_action_empties_the_cache_of_its_namespace(stage: Stage, read: list[A
 def test_a_mounted_dashboard_has_a_gate_of_its_own(stage: Stage) -> None:
     stage.queue("orders").put("x", id="m", delay=60)
     visitor: Visitor = stage.visitor()
-    gate = visitor.app._own_gate
+    gate = visitor.app.own_gate
     taken: list[int] = []
     take = gate.replies.take
 

@@ -64,7 +64,7 @@ class Alarms:
         self._reach = max(self._reach * 0.97, 2 * SHORTEST)
         return answer
 
-    def _strike(self, number: int, frame: FrameType | None) -> None:
+    def strike_if_armed(self, number: int, frame: FrameType | None) -> None:
         if self._armed:
             raise self.error
 
@@ -73,7 +73,7 @@ class Alarms:
 def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alarms]:
     """Provide alarms while the signal has their handler."""
     strikes = Alarms(error, seed=seed)
-    before, report = signal.signal(signal.SIGALRM, strikes._strike), sys.unraisablehook
+    before, report = signal.signal(signal.SIGALRM, strikes.strike_if_armed), sys.unraisablehook
 
     def report_others(unraisable: Any) -> None:
         if unraisable.exc_type is not error:  # else it struck a finalizer

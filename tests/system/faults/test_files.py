@@ -18,7 +18,7 @@ import bide
 from bide import LeaseLost, NotAStore, StoreBusy, StoreCorrupt, StoreError
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite.notifier import PipeNotifier
-from bide.testing.hooks import has_waiting_queues, lane_of
+from bide.testing.hooks import has_waiting_queues, lane_of, notifier_of
 from tests.unit.lane.commands import PATIENCE, spawn
 from tests.waiting import until
 
@@ -141,7 +141,7 @@ def test_a_directory_renamed_away_and_back_is_found_again(moved: tuple[Path, Pat
 
 
 def listening(orders: bide.Queue) -> Path:
-    notifier = lane_of(orders)._notifier
+    notifier = notifier_of(lane_of(orders))
     assert isinstance(notifier, PipeNotifier)
     return Path(notifier.address)
 
@@ -260,7 +260,7 @@ def test_something_else_put_in_its_place_is_refused_and_left_alone(
 def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{file}")
     waiter = spawn(orders.claim, wait=60)
-    until(lambda: lane_of(orders)._notifier is not None and has_waiting_queues(lane_of(orders)))
+    until(lambda: notifier_of(lane_of(orders)) is not None and has_waiting_queues(lane_of(orders)))
     shutil.rmtree(f"{file}-bell")
     spawn(orders.close).result(PATIENCE)
     assert isinstance(waiter.exception(PATIENCE), bide.Closed)
@@ -306,7 +306,7 @@ def test_an_error_of_the_store_in_one_thread_leaves_the_others_working(
             try:
                 done += orders.put(number).done
             except StoreError:
-                orders._clock.now()
+                continue
         return done
 
     workers = [spawn(work, number) for number in range(8)]

@@ -49,16 +49,16 @@ class Lossy:
     """A queue behind a proxy, and the same queue without one."""
 
     def __init__(self, proxy: Proxy, server: ServerProcess, name: str) -> None:
-        self._proxy = proxy
+        self.proxy = proxy
         self.queue = bide.Queue(name, f"http://127.0.0.1:{proxy.port}")
         self.there = bide.Queue(name, server.url)
         self.queue.put(0, id="first", delay="1d")  # from now on the store knows the sender
 
     def __call__(self, fault: Fault, call: Callable[[], R]) -> R:
         """Return the answer of a call whose first request meets a fault."""
-        self._proxy.strike(fault)
+        self.proxy.strike(fault)
         answer = call()
-        assert self._proxy.struck
+        assert self.proxy.struck
         return answer
 
     def stored(self, id: str) -> Message:
@@ -165,11 +165,11 @@ def test_a_message_that_was_handled_meanwhile_is_not_put_again(
         for delivery in lossy.there.claim(wait="20s"):
             handled.append(delivery.id)
             delivery.ack()
-        lossy._proxy.rewrite = lambda data: data
-        lossy._proxy.cut_all()
+        lossy.proxy.rewrite = lambda data: data
+        lossy.proxy.cut_all()
         return answer
 
-    lossy._proxy.rewrite = work
+    lossy.proxy.rewrite = work
     assert lossy.queue.put(1, id="order-42")
     assert lossy.there.claim(5) == []
     assert handled == ["order-42"]

@@ -10,6 +10,7 @@ import bide
 from bide.importing.foreign_redis import ForeignRedis
 from bide.importing.source import SourceEntry
 from bide.importing.takeover import Library
+from bide.lane.lane import Lane
 from bide.lane.steps import find_all
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
@@ -217,7 +218,7 @@ def test_an_id_that_the_queue_had_until_just_now(
     from bide.importing.transit import Transit
 
     fill_rq(broker)
-    back = Transit._put_back
+    back = Transit.put_back
     once = [True]
 
     def put_now(queue: str, ids: Any) -> Any:
@@ -232,7 +233,7 @@ def test_an_id_that_the_queue_had_until_just_now(
         back(transit, entry)
 
     monkeypatch.setattr(takeover, "find_all", put_now)
-    monkeypatch.setattr(Transit, "_put_back", end_now)
+    monkeypatch.setattr(Transit, "put_back", end_now)
     bide.take_over(orders, "rq", broker.store_url)
     assert not once
     done = Counter[str]()
@@ -249,14 +250,14 @@ def test_large_messages_go_in_several_commands(
     for id in IDS:
         source.enqueue("shop.expire", "x" * 3_000_000, job_id=id)
     sizes: list[int] = []
-    do = bide.Queue._execute
+    do = Lane.call
 
     def note(self: Any, command: Any, *more: Any, **options: Any) -> Any:
         if type(command) is Put:
             sizes.append(sum(len(item.data) for item in command.items))
         return do(self, command, *more, **options)
 
-    monkeypatch.setattr(bide.Queue, "_execute", note)
+    monkeypatch.setattr(Lane, "call", note)
     with bide.Queue("orders", orders.url, max_body=4_000_000) as large:
         assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
     assert max(sizes) == 2 * min(sizes) < MAX_BYTES

@@ -12,6 +12,7 @@ import redis
 
 import bide
 from bide.importing.foreign_redis import SortedSet
+from bide.lane.lane import Lane
 from bide.model.commands import Put
 from bide.model.limits import MAX_BYTES
 from tests.servers import RedisServer
@@ -118,14 +119,14 @@ def test_large_members_go_in_several_commands(
 ) -> None:
     theirs.zadd(KEY, {f"{number}" + "x" * 900_000: MOMENT for number in range(12)})
     sizes: list[int] = []
-    do = bide.Queue._execute
+    do = Lane.call
 
     def note(self: Any, command: Any, *more: Any, **options: Any) -> Any:
         if type(command) is Put:
             sizes.append(sum(len(item.data) for item in command.items))
         return do(self, command, *more, **options)
 
-    monkeypatch.setattr(bide.Queue, "_execute", note)
+    monkeypatch.setattr(Lane, "call", note)
     assert bide.load_sorted_set(orders, url, KEY, body="text").stored == 12
     assert len(sizes) == 2
     assert max(sizes) < MAX_BYTES

@@ -15,7 +15,7 @@ from bide.model.errors import Closed
 from bide.model.replies import Counts, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from bide.testing.hooks import batch_waits, count_submitted
+from bide.testing.hooks import batch_waits, count_submitted, inbox_of
 from tests.unit.lane.commands import PATIENCE, claim, gathered, put, sizes, spawn, waiting
 from tests.waiting import until
 
@@ -43,7 +43,7 @@ def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
 
 
 def blocked(lane: Lane) -> int:
-    return lane._inbox.blocked
+    return inbox_of(lane).blocked
 
 
 def test_a_thread_blocks_until_there_is_room(narrow: Lane, engine: FlakyEngine) -> None:
@@ -72,7 +72,7 @@ def test_a_task_awaits_until_there_is_room(narrow: Lane, engine: FlakyEngine) ->
 
 def test_who_finds_room_after_all_does_not_wait(narrow: Lane) -> None:
     async def main() -> None:
-        await asyncio.wait_for(narrow._inbox.wait_on(asyncio.get_running_loop()), PATIENCE)
+        await asyncio.wait_for(inbox_of(narrow).wait_on(asyncio.get_running_loop()), PATIENCE)
 
     asyncio.run(main())
 
@@ -107,7 +107,7 @@ def test_a_task_cancelled_when_it_was_let_in_leaves_its_place_to_the_next(
             await asyncio.to_thread(fill, narrow, engine)
             late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(4)]
             await asyncio.to_thread(until, lambda: blocked(narrow) == 4)
-            rooms = [room for _, room in narrow._inbox._tasks]
+            rooms = [room for _, room in inbox_of(narrow)._tasks]
             leaving.update(zip(rooms[:2], late[:2], strict=True))
         await asyncio.wait_for(asyncio.gather(*late[2:]), PATIENCE)
         await asyncio.gather(*late[:2], return_exceptions=True)

@@ -21,7 +21,7 @@ import bide
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from bide.model.identity import new_id, new_ids
-from bide.testing.hooks import count_waiting, lane_of
+from bide.testing.hooks import count_waiting, engine_of, is_executing, lane_of
 from tests.unit.lane.commands import PATIENCE, claim, spawn, waiting
 from tests.waiting import until
 
@@ -81,10 +81,10 @@ def test_a_file_is_opened_again_in_the_child(orders: bide.Queue) -> None:
 
 
 def test_the_parent_goes_on_with_its_own_connection(orders: bide.Queue) -> None:
-    engine = lane_of(orders)._engine
+    engine = engine_of(lane_of(orders))
     in_child(lambda: orders.put(1))
     orders.put(2)
-    assert lane_of(orders)._engine is engine
+    assert engine_of(lane_of(orders)) is engine
     assert orders.counts().sizes.ready == 3
 
 
@@ -121,13 +121,6 @@ def test_the_child_goes_on_beside_others_when_the_parent_has_closed(
         os.close(end)
 
 
-def is_busy(queue: bide.Queue) -> bool:
-    lock = lane_of(queue)._lock
-    if free := lock.acquire(blocking=False):
-        lock.release()
-    return not free
-
-
 def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
     orders: bide.Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +128,7 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
     with closing(sqlite3.connect(tmp_path / "bide.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         putting = spawn(orders.put, 1)
-        until(lambda: is_busy(orders))
+        until(lambda: is_executing(lane_of(orders)))
         text = in_child(lambda: orders.put(2))
         again = in_child(lambda: bide.Queue("mails", f"sqlite:///{tmp_path}/bide.db").put(1))
         other.execute("ROLLBACK")
@@ -147,7 +140,7 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
 
 
 def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:
-    engine = weakref.ref(lane_of(orders)._opened())
+    engine = weakref.ref(engine_of(lane_of(orders)))
     assert in_child(lambda: (gc.collect() >= 0, engine() is not None)[1]) == "True"
 
 

@@ -323,7 +323,7 @@ def test_a_batch_of_large_rows_reads_no_row_behind_it(file: str) -> None:
                 "INSERT INTO bide_outbox (queue, id, command) VALUES ('q', 'a', ?)", ("x" * size,)
             )
         steps: list[None] = []
-        table._connection.set_progress_handler(lambda: steps.append(None), 100)
+        table.connection.set_progress_handler(lambda: steps.append(None), 100)
         assert len(table.read(500)) == 1
         assert len(steps) < 10  # of 100 instructions
 

@@ -90,7 +90,7 @@ def test_the_connection_of_a_forwarder_is_not_ended_for_being_idle(
         owner.execute("ALTER ROLE bide SET idle_session_timeout = '1h'")
         try:
             with closing(PostgresTable(database)) as table:
-                timeout = table._connection.execute("SHOW idle_session_timeout").fetchone()
+                timeout = table.connection.execute("SHOW idle_session_timeout").fetchone()
         finally:
             owner.execute("ALTER ROLE bide RESET idle_session_timeout")
     assert timeout == ("0",)

@@ -157,18 +157,18 @@ def test_a_message_that_its_consumer_publishes_again_at_once_is_not_lost(
             await stage.send(b"a", message_id="m1")
             await stage.stored(1)
             leases = await claim(stage)
-            original = intake._find
+            original = intake.find
 
             async def late(channel: Any, arrived: Any) -> Any:
                 if not arrived:
                     return []
-                intake._find = original  # type: ignore[method-assign]
+                intake.find = original  # type: ignore[method-assign]
                 found = await original(channel, arrived)
                 await stage.lane.acall(Ack(stage.exchange, leases))
                 return found
 
             if confirmed:
-                intake._find = late  # type: ignore[method-assign]
+                intake.find = late  # type: ignore[method-assign]
             await stage.send(b"a", message_id="m1", headers={"x-delay": 60_000})
             await stage.stored(2)
             assert (await stage.counts()).sizes.delayed == 1
@@ -186,16 +186,16 @@ def test_an_id_that_becomes_free_meanwhile_is_taken(stage: Stage) -> None:
             await stage.send(b"a", message_id="m1")
             await stage.stored(1)
             (claimed,) = await claim(stage)
-            original = intake._find
+            original = intake.find
 
             async def late(channel: Any, arrived: Any) -> Any:
                 if not arrived:
                     return []
-                intake._find = original  # type: ignore[method-assign]
+                intake.find = original  # type: ignore[method-assign]
                 await stage.lane.acall(Ack(stage.exchange, [claimed]))
                 return await original(channel, arrived)
 
-            intake._find = late  # type: ignore[method-assign]
+            intake.find = late  # type: ignore[method-assign]
             await stage.send(b"b", message_id="m1")
             await stage.stored(2)
             found = await stage.find("m1")
@@ -366,7 +366,7 @@ def test_messages_for_an_exchange_that_is_gone_are_dead_letters(stage: Stage) ->
     async def story() -> None:
         async with stage.intake() as intake:
             await stage.channel.exchange_delete(stage.exchange)
-            intake._checked_at = float("-inf")
+            intake.checked_at = float("-inf")
             await stage.send(message_id="m1")
             letter = await stage.receive(f"{stage.exchange}.delayed.dead")
             assert "does not exist" in str(letter.headers["bide-reason"])

@@ -100,7 +100,7 @@ def test_a_message_in_flight_to_a_url_that_is_given_up_leaves_no_connection_behi
             assert (await target.send(first, to)).good
             line.hold_answers()
             sending = asyncio.create_task(target.send(second, to))
-            await until(lambda: target._publishers[to.url]._in_flight)
+            await until(lambda: target.publishers[to.url].in_flight)
             target.keep(())
             line.cut()
             assert (await sending).good

@@ -293,7 +293,7 @@ def test_who_has_caught_up_is_not_cut_off_for_having_been_behind(client: Client)
         until(lambda: len(table.unread) == 1)
         (one,) = table.unread
         assert isinstance(one, output.ResponseOutput)
-        watch = one._stall_timer
+        watch = one.stall_timer
         assert watch is not None
         size = 0
         while size < 4_500_000:
@@ -313,7 +313,7 @@ def test_the_rest_of_a_refused_request_is_discarded_up_to_a_limit(
         (one,) = table.connections
         assert isinstance(one, connection.Connection)
         raw.sendall(b"x" * MAX_DISCARDED)
-        until(lambda: one._discarded == MAX_DISCARDED)
+        until(lambda: one.discarded == MAX_DISCARDED)
         assert one in table.connections
         raw.sendall(b"x")
         until(lambda: not table.connections)

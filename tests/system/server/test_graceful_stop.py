@@ -352,7 +352,7 @@ def test_who_is_slow_to_read_gets_all_of_an_answer_that_was_sent_before(
         (one,) = server.connections()
         wait(lambda: one.write_paused)
         server.stop()
-        wait(lambda: one._closes_when_sent)
+        wait(lambda: one.closes_when_sent)
         status, _, body = connection.answer()
         assert (status, len(json.loads(body)["messages"])) == (200, 8)
         assert connection.closed()

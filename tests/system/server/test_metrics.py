@@ -32,6 +32,7 @@ from bide.server.shared_state import ServerStats, SharedStats, make_file
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.stats import Deliveries, IntakeStats, Known, PushStats
 from bide.targets.http.subscription import Subscription
+from bide.testing.hooks import call_in_thread, is_listening
 from tests.docs.test_pages import ROOT
 from tests.system.server.client import Client, Q
 from tests.system.server.conftest import Serve
@@ -76,13 +77,11 @@ def test_the_queues_are_told_of_as_a_worker_does(client: Client) -> None:
 
 
 def test_a_thread_that_died_is_counted_and_shown_as_ready(client: Client) -> None:
-    def fail(_: None) -> NoReturn:
+    def fail() -> NoReturn:
         raise RuntimeError("a fault of ours")
 
     assert client.post(f"{Q}/claim", {"wait": 0.001}).status == 200
-    lane = client.app.service.lane
-    lane._notes.append((fail, None))
-    lane._signal.set()
+    call_in_thread(client.app.service.lane, fail)
     until(lambda: "thread_restarts" in client.get("/readyz").json)
     readiness = client.get("/readyz")
     assert readiness.status == 200
@@ -116,7 +115,7 @@ def test_a_notifier_that_fails_is_restarted_counted_and_shown_on_every_store(
     client = serve(store=store)
     assert client.post(f"{Q}/claim", {"wait": 0.001}).status == 200
     until(lambda: "thread_restarts" in client.get("/readyz").json)
-    until(lambda: client.app.service.lane._listens is True)
+    until(lambda: is_listening(client.app.service.lane))
     readiness = client.get("/readyz")
     assert readiness.status == 200
     assert readiness.json == {"status": "ready", "thread_restarts": {"bide-notifier": 1}}

@@ -218,18 +218,18 @@ def test_what_an_issuer_may_say_is_bounded(client: Client, issuer: IssuerProcess
         for count in (MAX_KEYS, MAX_KEYS + 1):
             other.ask("/rotate", {"keys": {f"k{n}": "EC" for n in range(count)}})
             if count == MAX_KEYS:
-                assert len(oidc._keys_of(settings)) == MAX_KEYS
+                assert len(oidc.keys_of(settings)) == MAX_KEYS
         with pytest.raises(ValueError, match="up to 100 keys"):
-            oidc._keys_of(settings)
+            oidc.keys_of(settings)
         other.ask("/rotate", {"keys": {"k": "EC"}})
         with urllib.request.urlopen(f"{other.url}/jwks", timeout=20) as reply:
             size = len(reply.read())
         for length in (MAX_DOCUMENT - size + 1, MAX_DOCUMENT - size + 2):
             other.ask("/rotate", {"keys": {"k" * length: "EC"}})
             if length == MAX_DOCUMENT - size + 1:
-                assert len(oidc._keys_of(settings)) == 1
+                assert len(oidc.keys_of(settings)) == 1
         with pytest.raises(ValueError, match="larger than 524,288 bytes"):
-            oidc._keys_of(settings)
+            oidc.keys_of(settings)
 
 
 def test_an_issuer_that_is_down_from_the_start(serve: Serve, make_token: Any) -> None:

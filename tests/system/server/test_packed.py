@@ -85,7 +85,7 @@ def test_any_value_is_counted_to_its_end(value: object) -> None:
     data = msgspec.msgpack.encode(value)
 
     def count(data: bytes) -> None:
-        asyncio.run(decoding._count_values(data, LargeBodies(1).pauses()))
+        asyncio.run(decoding.count_values(data, LargeBodies(1).pauses()))
 
     count(data)
     with pytest.raises(msgspec.DecodeError):

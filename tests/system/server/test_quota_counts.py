@@ -194,7 +194,7 @@ def test_a_put_waits_for_the_first_count_but_for_no_later_one_while_there_is_roo
             use.messages.value = 0
         await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30)
         counted.set()
-        await asyncio.gather(*counting._counts_under_way.values())
+        await asyncio.gather(*counting.counts_under_way.values())
 
     monkeypatch.setattr(module, "COUNT_EVERY", -100.0)
     asyncio.run(story())
@@ -220,7 +220,7 @@ def test_what_is_put_as_a_count_begins_is_counted_once(
             with await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30):
                 stored += 1
             named.clear()
-        over = asyncio.ensure_future(asyncio.wait([*counting._counts_under_way.values()]))
+        over = asyncio.ensure_future(asyncio.wait([*counting.counts_under_way.values()]))
         named.set()
         await over
         with counting.shared.of("shop") as use:

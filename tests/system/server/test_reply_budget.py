@@ -157,7 +157,7 @@ class Reads:
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self.service.gate.replies._waiting.values()))
+        return sum(map(len, self.service.gate.replies.waiting.values()))
 
 
 @contextmanager

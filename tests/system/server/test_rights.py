@@ -310,10 +310,10 @@ def test_patterns(serve: Serve, make_token: Any, pattern: str, queue: str, fits:
 
 def test_names_that_are_too_long_are_not_remembered(serve: Serve, make_token: Any) -> None:
     client = serve(auth="required").with_token(make_token("shop", "read", queues=["orders.*"]))
-    before = rights._matches.cache_info().currsize
+    before = rights.fits_any.cache_info().currsize
     refused = client.get(f"/v1/queues/orders.{'q' * 1_000}")
     assert (refused.status, len(refused.problem["detail"]) < 1_000) == (403, True)
-    assert rights._matches.cache_info().currsize == before
+    assert rights.fits_any.cache_info().currsize == before
 
 
 def test_what_a_token_denies_waits_and_the_other_queues_go_on(

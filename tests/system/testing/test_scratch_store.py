@@ -16,6 +16,7 @@ from bide.engines.memory import MemoryEngine
 from bide.engines.port import Capabilities
 from bide.testing import FakeClock, ScratchStore
 from bide.testing import store as store_module
+from bide.testing.hooks import lane_of
 from tests.start import START
 
 
@@ -75,7 +76,7 @@ def test_a_message_in_memory_is_there_again_afterwards() -> None:
 def test_a_store_is_closed_once_its_queues_are(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'real.db'}"
     orders = bide.Queue("orders", url)
-    lane = orders._lane
+    lane = lane_of(orders)
     with ScratchStore():
         orders.close()
     with pytest.raises(bide.Closed):

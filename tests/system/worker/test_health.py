@@ -190,7 +190,7 @@ def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
     async def story() -> None:
         supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(60)"])
         (slot,) = supervisor.slots
-        process = slot.process = supervisor._start(1)
+        process = slot.process = supervisor.start_process(1)
         process.report = ProcessReport(ready=True)
         assert supervisor.trouble() is None
         process.report = ProcessReport(ready=True, stuck=["q", "r"])

@@ -145,12 +145,12 @@ def test_a_job_that_is_not_known_here_starts_no_other_beyond_the_concurrency(sce
         scene.app.job("meetings", concurrency=1)(Hold)
         async with scene.at_work() as runner:
             consumer = runner.consumers["meetings"]
-            consumer._prefetch._pace = 0.0001  # as if the handlers so far were fast
+            consumer.prefetch.pace = 0.0001  # as if the handlers so far were fast
             held = {"bide-job": "Hold"}
             await put(scene, bide.NewMessage(body={}, id="first"), held)
             await until(lambda: len(consumer.running) == 1)
             await put(scene, bide.NewMessage(body={}, id="second"), held)
-            await until(lambda: len(consumer._prefetch.waiting) == 1)
+            await until(lambda: len(consumer.prefetch.waiting) == 1)
             await put(scene, bide.NewMessage(body={}, id="new"), {"bide-job": "Celebrate"})
             await scene.delayed(1, "meetings")
             assert [one.id for one in consumer.running] == ["first"]

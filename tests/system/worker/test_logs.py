@@ -167,7 +167,7 @@ def test_the_memory_of_causes_has_a_bound() -> None:
     shown = Tracebacks()
     for number in range(3_000):
         assert shown.admit(f'KeyError: 1\n  File "shop.py", line {number}, in pay', 0.0)
-    assert len(shown._shown) == 1_000
+    assert len(shown.shown) == 1_000
     assert not shown.admit("buried by hand\nfor two reasons", 0.0)
 
 

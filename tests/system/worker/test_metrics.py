@@ -265,16 +265,16 @@ def test_who_waits_for_a_place_counts_the_claim_that_brought_it(scene: Scene) ->
     async def story() -> None:
         async with scene.at_work() as runner:
             consumer = runner.consumers["q"]
-            consumer._prefetch._pace = 0.0001  # as after many quick deliveries
+            consumer.prefetch.pace = 0.0001  # as after many quick deliveries
             over.set()
             await scene.put(0)  # the claim after this one is for several
             await scene.acked(1)
-            await until(lambda: consumer._claim and not consumer._claim.done())
+            await until(lambda: consumer.claim_task and not consumer.claim_task.done())
             over.clear()
-            claims, asked = consumer.tally.claims, consumer._asked
+            claims, asked = consumer.tally.claims, consumer.asked_at
             scene.clock.advance(10)
             await scene.put(1, 2, at=scene.clock.now() - 5_000)
-            await until(lambda: consumer._asked > asked)
+            await until(lambda: consumer.asked_at > asked)
             assert consumer.tally.claims == claims + 1
             over.set()
             await scene.acked(3)

@@ -329,7 +329,7 @@ def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
         async with scene.at_work():
             await until(lambda: scene.counts_in_file("reports").flow.put == 1)
             links = ScheduleTicks(scene.app.schedules["reports"], Slow(scene.lane, scene.clock))
-            links._started = START  # it has begun
+            links.started = START  # it has begun
             await links.ensure()
             over.set()
             await scene.acked(1, "reports")

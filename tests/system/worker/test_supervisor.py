@@ -122,7 +122,7 @@ def test_who_cannot_hand_back_is_killed_soon_after_the_second(
 
     async def story() -> None:
         supervisor = Supervisor(["sh", "-c", deaf], grace=600)
-        process = supervisor._start(1)
+        process = supervisor.start_process(1)
         process.report = ProcessReport(ready=True)
         await until((tmp_path / "begun").exists)
         supervisor.stop()
@@ -141,7 +141,7 @@ def test_a_process_whose_reports_cannot_be_read_is_killed(
 
     async def story() -> None:
         supervisor = Supervisor([sys.executable, "-c", garbles])
-        process = supervisor._start(1)
+        process = supervisor.start_process(1)
         async with asyncio.timeout(60):
             assert await process.over == -signal.SIGKILL
 
@@ -217,13 +217,13 @@ def test_the_watchdog_of_systemd_guards_also_during_a_reload(
 
     async def story() -> None:
         supervisor = Supervisor(["true"])
-        supervisor._publish_health(feeds_watchdog=True)  # it begins
-        process = supervisor.slots[0].process = supervisor._start(1)
+        supervisor.publish_health(feeds_watchdog=True)  # it begins
+        process = supervisor.slots[0].process = supervisor.start_process(1)
         process.report = ProcessReport(ready=True)
-        supervisor._publish_health(feeds_watchdog=True)
+        supervisor.publish_health(feeds_watchdog=True)
         supervisor.reload()
         process.reported -= 60  # its event loop is blocked
-        supervisor._publish_health(feeds_watchdog=True)
+        supervisor.publish_health(feeds_watchdog=True)
         await process.over
 
     asyncio.run(story())

@@ -32,40 +32,40 @@ class Blocking:
     """An `AsyncQueue`, or what it hands out, used as if it were of the other face."""
 
     def __init__(self, target: Any, loop: Loop) -> None:
-        self._target = target
+        self.target = target
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        return self._wrap(getattr(self._target, name))
+        return self._wrap(getattr(self.target, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_target", "_loop"):
+        if name in ("target", "_loop"):
             super().__setattr__(name, value)
         else:
-            setattr(self._target, name, value)
+            setattr(self.target, name, value)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         plain = [_unwrap(arg) for arg in args]
-        return self._wrap(self._target(*plain, **options))
+        return self._wrap(self.target(*plain, **options))
 
     def __iter__(self) -> Iterator[Any]:
         while True:
             try:
-                yield self._wrap(self._loop.run(self._target.__anext__()))
+                yield self._wrap(self._loop.run(self.target.__anext__()))
             except StopAsyncIteration:
                 return
 
     def __next__(self) -> Any:
-        return self._wrap(self._loop.run(self._target.__anext__()))
+        return self._wrap(self._loop.run(self.target.__anext__()))
 
     def __enter__(self) -> Any:
-        return self._wrap(self._loop.run(self._target.__aenter__()))
+        return self._wrap(self._loop.run(self.target.__aenter__()))
 
     def __exit__(self, *error: Any) -> Any:
-        return self._loop.run(self._target.__aexit__(*error))
+        return self._loop.run(self.target.__aexit__(*error))
 
     def __repr__(self) -> str:
-        return repr(self._target)
+        return repr(self.target)
 
     def _wrap(self, value: Any) -> Any:
         if asyncio.iscoroutine(value):
@@ -82,7 +82,7 @@ class Blocking:
 
 def _unwrap(value: Any) -> Any:
     if isinstance(value, Blocking):
-        return value._target
+        return value.target
     if isinstance(value, list):
-        return [one._target if isinstance(one, Blocking) else one for one in value]
+        return [one.target if isinstance(one, Blocking) else one for one in value]
     return value

@@ -339,7 +339,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(one) for one in value]
     if isinstance(value, Blocking):
-        value = value._target
+        value = value.target
     if isinstance(value, bide.Delivery | bide.AsyncDelivery):
         kind = type(value).__name__.removeprefix("Async")
         return kind, value.message, value.token, value.claimed

@@ -42,7 +42,7 @@ class Stage:
         """What has happened, with its time in seconds from the beginning."""
         self.lost = 0
         """How many orders the killed worker held."""
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """By name: the shop and the workers."""
         self._began = time.monotonic()
         self._deadline = plan.seconds + plan.longest + LEASE_SECONDS + GRACE_SECONDS
@@ -57,7 +57,7 @@ class Stage:
         """Run the demo; yield ten times a second, after each look at it."""
         with Queue(QUEUE, self.url, holder="stage") as queue, self._acting():
             name = self.plan.victim
-            victim = self._processes[name]
+            victim = self.processes[name]
             self._note(f"{self.plan.workers} workers wait, the shop opens")
             yield from self._watch(queue, lambda: victim.poll() is not None)
             if victim.poll() is not None:  # in a very small demo it may never hold an order
@@ -80,7 +80,7 @@ class Stage:
             time.sleep(LOOK_EVERY)
             self._check_processes()
             # Before the counts: what the shop has put is in them then.
-            shop_has_ended = self._processes["shop"].poll() == 0
+            shop_has_ended = self.processes["shop"].poll() == 0
             self.counts = queue.counts()
             is_over = shop_has_ended and not self.counts.sizes.total
             yield
@@ -94,7 +94,7 @@ class Stage:
         if self.elapsed > self._deadline:
             raise click.ClickException("it takes too long: is this machine too busy?")
         expected_ends = (("shop", 0), (self.plan.victim, -signal.SIGKILL))
-        for name, process in self._processes.items():
+        for name, process in self.processes.items():
             code = process.poll()
             if code is not None and (name, code) not in expected_ends:
                 raise click.ClickException(f"{name} ended with exit code {code}")
@@ -104,22 +104,22 @@ class Stage:
         """Start all processes; at the end close their stdin; kill those that do not end then."""
         try:
             for name in (*(f"worker-{n + 1}" for n in range(self.plan.workers)), "shop"):
-                self._processes[name] = subprocess.Popen(
+                self.processes[name] = subprocess.Popen(
                     [*ACTOR, name, self.folder, self.url, *map(str, self.plan)],
                     stdin=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for the stage, which then stops the others
                 )
             yield
         finally:
-            for process in self._processes.values():
+            for process in self.processes.values():
                 assert process.stdin is not None
                 process.stdin.close()
             try:
                 with suppress(subprocess.TimeoutExpired):
-                    for process in self._processes.values():
+                    for process in self.processes.values():
                         process.wait(GRACE_SECONDS)
             finally:
-                for process in self._processes.values():  # one may hang
+                for process in self.processes.values():  # one may hang
                     process.kill()
                     process.wait()
 

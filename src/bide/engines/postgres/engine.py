@@ -226,12 +226,12 @@ class PostgresEngine:
             if self._until_fold <= 0 or batch.deltas > MANY_DELTAS:
                 # At random, so that the processes of a program do not fold all at once.
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
-                self._fold(batch.call)
+                self.fold(batch.call)
         except psycopg.Error as error:
             _log.warning("%s: no claim could be woken: %s", self._settings.shown, first_line(error))
             self._leave_if_lost(error)
 
-    def _fold(self, caller: PostgresCaller) -> None:
+    def fold(self, caller: PostgresCaller) -> None:
         """Fold the counters, unless that has just taken long."""
         begin = time.monotonic()
         if begin < self._fold_from:

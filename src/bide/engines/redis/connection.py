@@ -66,9 +66,9 @@ class RedisConnection(Wire):
         self.refusal: Refusal | None = None
         """Why the server did not take the library, which it may have all the same."""
         self._run = ""
-        """The id of the server's run since its start; empty if it, or `_client_id`, is not
+        """The id of the server's run since its start; empty if it, or `client_id`, is not
         known."""
-        self._client_id: Any = None
+        self.client_id: Any = None
         """The number that the server gave to this connection."""
         self._shown = settings.shown_at(address)
         try:
@@ -76,7 +76,7 @@ class RedisConnection(Wire):
             self._examine()
             if lost is not None and lost._run and lost._run == self._run:
                 # A refusal is ignored: this user may not be allowed to.
-                self.ask("CLIENT", "KILL", "ID", lost._client_id)
+                self.ask("CLIENT", "KILL", "ID", lost.client_id)
         except BaseException as error:
             self.close()
             cause = (isinstance(error, ConnectionLost) and error.__cause__) or error
@@ -126,7 +126,7 @@ class RedisConnection(Wire):
                 self.ask("SET", VERSION, LAYOUT, "NX")
         self._load()
         self._run = facts.get("run_id", "") if isinstance(client_id, int) else ""
-        self._client_id = client_id
+        self.client_id = client_id
         self._check_settings(facts)
 
     def _load(self) -> None:

@@ -46,8 +46,8 @@ class Nodes:
         """By slot: the server that has it, as far as is known. One server alone has slot 0."""
         self.masters: frozenset[Address] = frozenset([settings.address] if is_single else [])
         """The servers that have slots, as far as is known."""
-        self._connections: dict[Address, RedisConnection] = {}
-        self._away: dict[Address, StoreError | None] = {}
+        self.connections: dict[Address, RedisConnection] = {}
+        self.away: dict[Address, StoreError | None] = {}
         """Nodes of a cluster that did not answer, and why; `None`: the thread had an answer."""
         self.doubtful = False
         """Whether sentinels may name another master."""
@@ -101,10 +101,10 @@ class Nodes:
             self.owners = [self._settings.sentinels.master()]
         self.doubtful = False
         self.masters = frozenset(owner for owner in self.owners if owner is not None)
-        for address in {*self._connections, *self._away} - self.masters:
+        for address in {*self.connections, *self.away} - self.masters:
             self.lose(address)
-            self._connections.pop(address, None)
-            self._away.pop(address, None)
+            self.connections.pop(address, None)
+            self.away.pop(address, None)
         return self.owners != before
 
     def _ask_nodes(self) -> list[Address | None]:
@@ -113,7 +113,7 @@ class Nodes:
         Raises:
             StoreError: no node tells it.
         """
-        connected = [address for address, each in self._connections.items() if each.usable]
+        connected = [address for address, each in self.connections.items() if each.usable]
         # Those that are away fail soon.
         nodes = dict.fromkeys((*connected, *(self._settings.cluster or ()), *self.masters))
         for address in nodes:
@@ -150,11 +150,11 @@ class Nodes:
             StoreError: there is none. A node of a cluster that did not answer is sought in a
                 thread, so that no caller waits for it.
         """
-        connection = self._connections.get(address)
+        connection = self.connections.get(address)
         if connection is None or not connection.usable:
             if connection is not None:
                 connection.close()  # an interrupt has left answers on it
-            connection = self._connections[address] = self._connect(address, connection)
+            connection = self.connections[address] = self._connect(address, connection)
         return connection
 
     def _connect(self, address: Address, lost: RedisConnection | None) -> RedisConnection:
@@ -163,32 +163,32 @@ class Nodes:
         Raises:
             StoreError: see `connection`.
         """
-        away = self._away.get(address)
+        away = self.away.get(address)
         if away is not None:
             raise away.with_traceback(None)  # else the traceback would grow each time
         # A node that was away and has answered the thread gets the usual time: it may be slow.
-        is_quick = self._is_cluster and lost is not None and address not in self._away
+        is_quick = self._is_cluster and lost is not None and address not in self.away
         settings = self._settings.hurried(QUICK) if is_quick else self._settings
         try:
             connection = RedisConnection(settings, address, lost)
         except StoreError as error:
             self.doubt()
             if self._is_cluster and is_away(error):
-                self._away[address] = error
+                self.away[address] = error
                 self._watch()
             raise
-        self._away.pop(address, None)
+        self.away.pop(address, None)
         connection.socket.settimeout(self._settings.arguments["socket_timeout"])
         return connection
 
     def lose(self, address: Address) -> None:
         """Close a connection; whether the server is away shows at the next one."""
-        if (connection := self._connections.get(address)) is not None:
+        if (connection := self.connections.get(address)) is not None:
             connection.close()
 
     def lose_all(self) -> None:
         """Break off all connections."""
-        for address in list(self._connections):
+        for address in list(self.connections):
             self.lose(address)
 
     # The thread.
@@ -206,10 +206,10 @@ class Nodes:
                 named = sentinels.look()
                 if named and self.masters - named:  # callers use one that is no master any more
                     self.doubtful = True
-            for address, error in list(self._away.items()):
+            for address, error in list(self.away.items()):
                 if error is not None:
                     with suppress(StoreError):  # it is away still
                         RedisConnection(self._settings, address).close()
-                        self._away[address] = None
+                        self.away[address] = None
         if sentinels is not None:
             sentinels.close()

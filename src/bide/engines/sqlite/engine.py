@@ -81,11 +81,11 @@ class SqliteEngine:
         self._room = 0
         """How many bytes may be added before the next check of the disk."""
         self._notifier: PipeNotifier | None = None
-        self._next_hint = 0.0
+        self.next_hint = 0.0
         """When to look again whether another process listens, by the monotonic clock."""
         self._ends: Sequence[str] = ()
         """The ends of messages in the last transaction, by their names (see `end_of`)."""
-        self._unreturned: tuple[Sequence[Command], Sequence[object]] = ((), ())
+        self.unreturned: tuple[Sequence[Command], Sequence[object]] = ((), ())
         """The commands of the last call and their outcomes, until it returns these: if it is
         interrupted before, no caller knows what its claims have leased."""
         self._closed = False
@@ -105,8 +105,8 @@ class SqliteEngine:
                 self._room = 0
             if self._read_only:
                 return replies_of(self._transact(connection, commands, now, identities))
-            if self._unreturned[0]:  # the last call was interrupted
-                self._transact(connection, releases(*self._unreturned), now, None)
+            if self.unreturned[0]:  # the last call was interrupted
+                self._transact(connection, releases(*self.unreturned), now, None)
             adds = bytes_added(commands)
             if adds >= self._room:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
@@ -123,14 +123,14 @@ class SqliteEngine:
                 outcomes = self._transact(connection, commands, now, identities)
         except sqlite3.Error as error:
             raise translate(error, self._path, self._timeout) from error
-        if time.monotonic() >= self._next_hint:
+        if time.monotonic() >= self.next_hint:
             self._send_hints(commands, outcomes)
         try:
             replies = replies_of(outcomes)
         except BideError:  # the caller gets the outcomes with it
-            self._unreturned = (), ()
+            self.unreturned = (), ()
             raise
-        self._unreturned = (), ()  # as late as possible: from here on the caller has them
+        self.unreturned = (), ()  # as late as possible: from here on the caller has them
         return replies
 
     def _transact(
@@ -163,13 +163,13 @@ class SqliteEngine:
             outcomes = session.carry_out(commands, identities)
             if not self._read_only:
                 session.save()
-                self._unreturned = commands, outcomes
+                self.unreturned = commands, outcomes
             connection.execute("COMMIT")
             self._ends = session.ends
             return outcomes
         except BaseException as error:
             if connection.in_transaction:
-                self._unreturned = (), ()
+                self.unreturned = (), ()
                 connection.rollback()
             if not is_damage(error):
                 raise
@@ -250,7 +250,7 @@ class SqliteEngine:
     ) -> None:
         """Send hints to the processes that listen: from when messages can be claimed."""
         if not os.path.exists(self._listeners):
-            self._next_hint = time.monotonic() + CHECK_EVERY
+            self.next_hint = time.monotonic() + CHECK_EVERY
             return
         wakes = wakes_of(commands, outcomes, self._ends)
         self._ends = ()

@@ -57,7 +57,7 @@ class PipeNotifier:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pipe, self.address = _make(path)
+        self.pipe, self.address = make_pipe(path)
         """The descriptor of the pipe (-1: it is closed), and its path."""
         self._lock = threading.Lock()  # held while the pipe is replaced or closed
         self._closed = False
@@ -65,17 +65,17 @@ class PipeNotifier:
     @property
     def is_listening(self) -> bool:
         """Whether its pipe is open, and still where other processes look for it."""
-        return self._pipe >= 0 and os.path.exists(self.address)
+        return self.pipe >= 0 and os.path.exists(self.address)
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come; return all that have arrived. Once closed, an empty list."""
         while not self._closed:
-            if not readable(self._pipe, seconds=CHECK):
+            if not readable(self.pipe, seconds=CHECK):
                 self._replace_deleted()
                 continue
             data, hints = b"", []
             with suppress(BlockingIOError):  # another program has read it, such as a copying tool
-                data = os.read(self._pipe, _CAPACITY)
+                data = os.read(self.pipe, _CAPACITY)
             for line in data.splitlines():
                 # Other programs may write to the pipe, too.
                 with suppress(msgspec.DecodeError, UnicodeDecodeError):
@@ -83,9 +83,9 @@ class PipeNotifier:
             if hints and not self._closed:
                 return hints
         with self._lock:
-            if self._pipe >= 0:
-                os.close(self._pipe)
-            self._pipe = -1
+            if self.pipe >= 0:
+                os.close(self.pipe)
+            self.pipe = -1
         return []
 
     def _replace_deleted(self) -> None:
@@ -93,13 +93,13 @@ class PipeNotifier:
         if self.is_listening:
             return
         try:
-            pipe, address = _make(self._path)
+            pipe, address = make_pipe(self._path)
         except OSError:  # until the next attempt, waiting claims look by themselves
             return
         with self._lock:
             if not self._closed:
-                os.close(self._pipe)
-                self._pipe, self.address = pipe, address
+                os.close(self.pipe)
+                self.pipe, self.address = pipe, address
                 return
         os.close(pipe)  # a finalizer has closed this meanwhile, or another thread
         _remove(address)
@@ -109,11 +109,11 @@ class PipeNotifier:
         with self._lock, suppress(BlockingIOError):  # a full pipe wakes it as well
             if not self._closed:
                 self._closed = True
-                os.write(self._pipe, b"\n")
+                os.write(self.pipe, b"\n")
         _remove(self.address)
 
 
-def _make(path: Path) -> tuple[int, str]:
+def make_pipe(path: Path) -> tuple[int, str]:
     """Return the descriptor of a new pipe beside the file, and its path."""
     folder = folder_of(path)
     # Random, not the process id: in two containers both may be process 1.

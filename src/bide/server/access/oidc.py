@@ -249,7 +249,7 @@ class _Keys:
     async def _fetch(self) -> None:
         """Fetch the keys; if that fails, keep those that are known, and log the reason."""
         try:
-            self._keys = await asyncio.to_thread(_keys_of, self._settings)
+            self._keys = await asyncio.to_thread(keys_of, self._settings)
             self._fetched_at = time.monotonic()
         except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
             reason = str(error) or type(error).__name__
@@ -261,7 +261,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow no redirect: it could lead anywhere."""
 
 
-def _keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
+def keys_of(settings: OidcSettings) -> list[dict[str, Any]]:
     """Fetch the issuer's public keys for signatures.
 
     Raises:

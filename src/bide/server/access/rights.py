@@ -150,7 +150,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     def sees(self, queue: str) -> bool:
         """Tell whether the rights are for a queue, by its name within the namespace."""
-        return "*" in self.queues or (len(queue) <= MAX_NAME and _matches(self.queues, queue))
+        return "*" in self.queues or (len(queue) <= MAX_NAME and fits_any(self.queues, queue))
 
     def need_queue(
         self, queue: str, internal: InternalQueue | None, *, heartbeat: bool = False
@@ -244,7 +244,8 @@ OPEN = Caller(None, frozenset(RIGHTS))
 
 
 @lru_cache(maxsize=4_096)
-def _matches(patterns: tuple[str, ...], queue: str) -> bool:
+def fits_any(patterns: tuple[str, ...], queue: str) -> bool:
+    """Return whether one of the patterns fits the name of a queue."""
     return any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 

@@ -55,7 +55,7 @@ class Connection(ResponseOutput):
         """The request whose body is not complete."""
         self._unparsed = memoryview(b"")
         """Received data that is not parsed yet."""
-        self._discarded = 0
+        self.discarded = 0
         """Bytes that were received after parsing ended."""
         self._reading = True
         """Whether the transport reads from the socket."""
@@ -63,7 +63,7 @@ class Connection(ResponseOutput):
         """Whether the connection is closed after the requests that have come."""
         self._parses_no_more = False
         """Whether what is received from now on is discarded."""
-        self._closes_when_sent = False
+        self.closes_when_sent = False
         """Whether the connection is closed as soon as the client has read all answers."""
         self._client_is_gone = False
         """Whether the transport has lost the client."""
@@ -116,8 +116,8 @@ class Connection(ResponseOutput):
     def data_received(self, data: bytes) -> None:
         """Parse received data."""
         if self._parses_no_more:
-            self._discarded += len(data)
-            if self._discarded > MAX_DISCARDED:
+            self.discarded += len(data)
+            if self.discarded > MAX_DISCARDED:
                 self.transport.abort()
             return
         was_in_head = self._parser.in_head
@@ -141,7 +141,7 @@ class Connection(ResponseOutput):
     def resume_writing(self) -> None:
         """Continue with the waiting answer, or the next request; or close the connection."""
         super().resume_writing()
-        if self._closes_when_sent:
+        if self.closes_when_sent:
             # The transport has sent all; TLS may still keep the end of it.
             self.loop.call_later(REST_SECONDS if self._tls else 0, self.transport.close)
         elif self._current is None:
@@ -294,7 +294,7 @@ class Connection(ResponseOutput):
 
     def close_if_idle(self) -> bool:
         """Close the connection if no request is under way; tell whether it was closed."""
-        if self._current is None and not (self._closes_when_sent or self.transport.is_closing()):
+        if self._current is None and not (self.closes_when_sent or self.transport.is_closing()):
             unsent = self.transport.get_write_buffer_size()
             if self._tls and not unsent:
                 # With the goodbye of TLS, the client would decide when the descriptor is free.
@@ -327,7 +327,7 @@ class Connection(ResponseOutput):
         """
         self._parses_no_more = True
         if self.transport.get_write_buffer_size() and not self.transport.is_closing():
-            self._closes_when_sent = True
+            self.closes_when_sent = True
             self._resume_reading()  # to notice that the client has gone
             self.transport.set_write_buffer_limits(0)  # calls `resume_writing` when all is sent
         else:

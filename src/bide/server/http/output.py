@@ -32,7 +32,7 @@ class ResponseOutput(asyncio.Protocol):
         self.write_paused = False
         self._drained: asyncio.Future[None] | None = None
         """Done when more may be written; `None` while nothing waits for it."""
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self.stall_timer: asyncio.TimerHandle | None = None
         """Cuts the client off, unless it reads more earlier."""
 
     def write(self, data: bytes) -> None:
@@ -57,9 +57,9 @@ class ResponseOutput(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue with the waiting answer."""
         self.write_paused = False
-        if self._stall_timer is not None:  # the next stall gets the full time
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        if self.stall_timer is not None:  # the next stall gets the full time
+            self.stall_timer.cancel()
+            self.stall_timer = None
         self.table.caught_up(self)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -76,7 +76,7 @@ class ResponseOutput(asyncio.Protocol):
     def _watch_reading(self) -> None:
         """Look after `STALLED` seconds whether the client has read some of what is unread now."""
         size = self.transport.get_write_buffer_size()
-        self._stall_timer = self.loop.call_later(STALLED, self._abort_if_stalled, size)
+        self.stall_timer = self.loop.call_later(STALLED, self._abort_if_stalled, size)
 
     def _abort_if_stalled(self, unread_before: int) -> None:
         if self.transport.get_write_buffer_size() >= unread_before:

@@ -250,7 +250,7 @@ async def unpack(data: bytes, pause: Pause) -> RequestBatch:
     if len(data) <= LARGE:
         return _decode_batch(data)
     if len(data) > UNCOUNTED_BYTES:
-        await _count_values(data, pause)
+        await count_values(data, pause)
     commands: list[BatchCommand] = []
     message_count = field_count = 0
     raw_batch = _decode_raw_batch(data)
@@ -315,7 +315,7 @@ def check_headers(raw: Raw) -> None:
         )
 
 
-async def _count_values(data: bytes, pause: Pause) -> None:
+async def count_values(data: bytes, pause: Pause) -> None:
     """Count the values of a batch.
 
     The first byte of a value says what it is, and how many bytes or values follow (the msgpack

@@ -95,7 +95,7 @@ class Quotas:
         default_factory=lambda: ThreadPoolExecutor(MOST_WAITING, "bide-make-queues"), init=False
     )
     """They wait while another process makes new queues in a namespace."""
-    _counts_under_way: dict[tuple[Measure, str | None], asyncio.Task[None]] = field(
+    counts_under_way: dict[tuple[Measure, str | None], asyncio.Task[None]] = field(
         default_factory=dict, init=False
     )
     """By measure and namespace."""
@@ -512,13 +512,13 @@ class Quotas:
             is_due = time.monotonic() > use.amount(measure).after + every
         if is_due:
             self._begin_count(namespace, measure)
-        if key in self._counts_under_way and (waits or key not in self._once_counted):
-            await asyncio.shield(self._counts_under_way[key])
+        if key in self.counts_under_way and (waits or key not in self._once_counted):
+            await asyncio.shield(self.counts_under_way[key])
 
     def _begin_count(self, namespace: str | None, measure: Measure) -> None:
         """Begin a count, unless this process counts already; other processes begin none."""
         key = measure, namespace
-        if key in self._counts_under_way:
+        if key in self.counts_under_way:
             return
         with self.shared.of(namespace) as use:  # for a time only: this process may die meanwhile
             use.amount(measure).after = time.monotonic() + WEIGH_EVERY
@@ -533,7 +533,7 @@ class Quotas:
                         use.amount(measure).after = time.monotonic()
 
         task = asyncio.create_task(self._recount(namespace, measure))
-        self._counts_under_way[key] = task
+        self.counts_under_way[key] = task
         task.add_done_callback(report_failure)
 
     async def _recount(self, namespace: str | None, measure: Measure) -> None:
@@ -557,11 +557,11 @@ class Quotas:
                 amount.after = now + PAUSE_FACTOR * (now - began)
             self._once_counted.add((measure, namespace))
         finally:  # a callback would be too late for a request that needs a new count at once
-            self._counts_under_way.pop((measure, namespace), None)
+            self.counts_under_way.pop((measure, namespace), None)
 
     async def close(self) -> None:
         """End the counts that are under way."""
-        await cancel(self._counts_under_way.values())
+        await cancel(self.counts_under_way.values())
         self._threads.shutdown(wait=False)
 
     async def _names(self, caller: Caller, *, records: bool = False) -> list[str]:

@@ -125,7 +125,7 @@ class ReplyBudget:
         self.taken = 0
         """Bytes that are taken."""
         self._taken_by_namespace: Counter[str | None] = Counter()
-        self._waiting: dict[str | None, deque[Applicant]] = {}
+        self.waiting: dict[str | None, deque[Applicant]] = {}
         """By namespace: the requests that wait, in the order of arrival. The namespace that got
         room last is the last one."""
 
@@ -142,7 +142,7 @@ class ReplyBudget:
             ClientGone: the client has gone.
         """
         size = min(size, self._share)
-        queue = self._waiting.setdefault(namespace, deque())
+        queue = self.waiting.setdefault(namespace, deque())
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         applicant = Applicant(size, granted)
         queue.append(applicant)
@@ -178,7 +178,7 @@ class ReplyBudget:
         self._taken_by_namespace[namespace] -= size
         if not self._taken_by_namespace[namespace]:
             del self._taken_by_namespace[namespace]
-        if self._waiting:
+        if self.waiting:
             self._serve()
 
     def _serve(self) -> None:
@@ -186,11 +186,11 @@ class ReplyBudget:
         was_room_given = True
         while was_room_given:
             was_room_given = False
-            for namespace, queue in list(self._waiting.items()):
+            for namespace, queue in list(self.waiting.items()):
                 while queue and queue[0].granted.done():  # its client has gone
                     queue.popleft()
                 if not queue:
-                    del self._waiting[namespace]
+                    del self.waiting[namespace]
                     continue
                 size, granted = queue[0]
                 if self._taken_by_namespace[namespace] + size > self._share:
@@ -201,7 +201,7 @@ class ReplyBudget:
                 self.taken += size
                 self._taken_by_namespace[namespace] += size
                 granted.set_result(None)
-                del self._waiting[namespace]
+                del self.waiting[namespace]
                 if queue:
-                    self._waiting[namespace] = queue  # as the last one
+                    self.waiting[namespace] = queue  # as the last one
                 was_room_given = True

@@ -40,7 +40,7 @@ class LargeBodies:
     """
 
     def __init__(self, max_request: int) -> None:
-        self._most = max(MAX_BUFFERED, 2 * max_request)
+        self.most = max(MAX_BUFFERED, 2 * max_request)
         self._turn = asyncio.Lock()
         self.buffered = 0
         """The bytes of requests under way, without the first `LARGE` bytes of each."""
@@ -52,7 +52,7 @@ class LargeBodies:
             Problem: all large bodies together would take too much memory.
         """
         added = max(after - LARGE, 0) - max(before - LARGE, 0)
-        if added > 0 and self.buffered + added > self._most:
+        if added > 0 and self.buffered + added > self.most:
             raise Problem(
                 "overloaded",
                 f"large requests under way take {self.buffered >> 20:,} MiB already; try again in "

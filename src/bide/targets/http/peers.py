@@ -41,7 +41,7 @@ class Shared:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
 
-    async def _ask(self, reply_type: type[R], command: Command) -> R:
+    async def ask(self, reply_type: type[R], command: Command) -> R:
         """Execute a command; return its reply, which is of the type that the command has."""
         return expect(reply_type, await self._lane.acall(command))
 
@@ -51,7 +51,7 @@ class Peers(Shared):
 
     async def circuits(self) -> dict[str, Circuit]:
         """Return the circuits that are or were open, by subscription."""
-        page = await self._ask(Page, Scan(CIRCUITS, limit=MOST))
+        page = await self.ask(Page, Scan(CIRCUITS, limit=MOST))
         return {message.id: _decoded(message, Circuit) for message in page.messages}
 
     async def store_circuits(self, circuits: Mapping[str, Circuit]) -> None:
@@ -60,11 +60,11 @@ class Peers(Shared):
             Item(name, msgspec.json.encode(circuit), at=LATEST)
             for name, circuit in circuits.items()
         ]
-        await self._ask(Outcomes, Put(CIRCUITS, items, "replace"))
+        await self.ask(Outcomes, Put(CIRCUITS, items, "replace"))
 
     async def forget_circuit(self, name: str) -> None:
         """Close the circuit of a subscription for all servers."""
-        await self._ask(Outcomes, Cancel(CIRCUITS, [name]))
+        await self.ask(Outcomes, Cancel(CIRCUITS, [name]))
 
     async def present(self, holder: str, figures: Mapping[str, Deliveries] = {}) -> list[str]:
         """Store that a server is running, and return all that are, in the same order for each.
@@ -75,20 +75,20 @@ class Peers(Shared):
         """
         # Its message is due, and so no longer delayed, when the server counts as stopped.
         item = Item(holder, msgspec.json.encode(figures), delay=PRESENT)
-        await self._ask(Outcomes, Put(PUSHERS, [item], "replace"))
-        page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
+        await self.ask(Outcomes, Put(PUSHERS, [item], "replace"))
+        page = await self.ask(Page, Scan(PUSHERS, limit=MOST))
         holders = {message.id for message in page.messages if message.state == "delayed"}
         if len(holders) < len(page.messages):  # servers died without a `leave`
-            await self._ask(Affected, Purge(PUSHERS, "ready"))
+            await self.ask(Affected, Purge(PUSHERS, "ready"))
         return sorted({holder, *holders})  # another server may have deleted ours meanwhile
 
     async def leave(self, holder: str) -> None:
         """Store that a server has stopped."""
-        await self._ask(Outcomes, Cancel(PUSHERS, [holder]))
+        await self.ask(Outcomes, Cancel(PUSHERS, [holder]))
 
     async def deliveries(self) -> Figures:
         """Return the figures of the running servers."""
-        page = await self._ask(Page, Scan(PUSHERS, limit=MOST))
+        page = await self.ask(Page, Scan(PUSHERS, limit=MOST))
         return total(
             _decoded(message, Figures) for message in page.messages if message.state == "delayed"
         )

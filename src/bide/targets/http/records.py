@@ -311,7 +311,7 @@ class Records(Shared):
                 # Without a message the put must not replace one that another process puts now.
                 mode = () if message is None else ("replace", message.version)
                 command = Put(SUBSCRIPTIONS, [item], *mode)
-            if (await self._ask(Outcomes, command)).outcomes[0].done:
+            if (await self.ask(Outcomes, command)).outcomes[0].done:
                 await self.peers.forget_circuit(name)  # it is about the version before
                 return _Versions(known, None if wanted is None else self.keys.decrypt(wanted))
 
@@ -328,4 +328,4 @@ class Records(Shared):
 
     async def _find(self, name: str) -> Message | None:
         """Return the message that holds a subscription; `None` if there is none."""
-        return (await self._ask(Found, Find(SUBSCRIPTIONS, [name]))).messages[0]
+        return (await self.ask(Found, Find(SUBSCRIPTIONS, [name]))).messages[0]

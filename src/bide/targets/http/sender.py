@@ -79,7 +79,7 @@ class Sender:
 
     def __init__(self, clock: Clock, client: HttpClient) -> None:
         self._clock = clock
-        self._client = client
+        self.client = client
         self._running: Counter[str] = Counter()
         """How many requests are under way, by subscription, and by namespace with its slash."""
         self._failing = 0
@@ -101,9 +101,9 @@ class Sender:
         """
         # Messages that will take a connection, and have not sent their request yet.
         starting = max(0, under_way - self._running[to.name])
-        free = self._client.free - starting
+        free = self.client.free - starting
         if failing:
-            free = min(free, (self._client.limit + 1) // 2 - self._failing - starting)
+            free = min(free, (self.client.limit + 1) // 2 - self._failing - starting)
         # How many connections the subscription has, and its namespace. Each of them may have half
         # of those and the free ones together, and one at least.
         used_counts = [under_way]
@@ -166,7 +166,7 @@ class Sender:
             raise ReceiverBusy("this server has no connection left for it; it tries again soon")
         try:
             with self._counted(to, failing=failing):
-                reply = await self._client.post(to.url, headers.items(), body)
+                reply = await self.client.post(to.url, headers.items(), body)
         except NoAnswer as error:
             _log.debug("%s: %s (%r)", to.name, error, error.__cause__)
             return ReceiverAnswer(None, str(error))
@@ -193,7 +193,7 @@ class Sender:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.close()
+        await self.client.close()
 
 
 def _confidential(subscription: Subscription) -> Iterator[str]:

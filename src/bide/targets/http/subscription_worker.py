@@ -93,7 +93,7 @@ class SubscriptionWorker(Consumer):
         self.deliveries = Deliveries()
         """The answers of the receiver so far."""
         self._pusher = pusher
-        self._pace = Pace(None)
+        self.pace = Pace(None)
         self._place, self._among = 0, 1
         """The number of this server, from 0, and how many there are."""
         # Sets the subscription, the share of the limits and the handler.
@@ -119,12 +119,12 @@ class SubscriptionWorker(Consumer):
         self.subscription, self._place, self._among = subscription, place, among
         # Of different subscriptions, different servers get the rest of the division.
         turn = crc32(subscription.name.encode())
-        self._share = share(subscription.concurrency, place, among, turn)
+        self.share = share(subscription.concurrency, place, among, turn)
         # As its share of the running requests; a server without one sends a probe at most.
-        share_of_rate = self._share / subscription.concurrency or 1 / among
+        share_of_rate = self.share / subscription.concurrency or 1 / among
         # Not a new `Pace`: the last requests still count, else each change would let one start.
-        self._pace.rate = None if subscription.rate is None else subscription.rate * share_of_rate
-        self.queue_handlers.concurrency = max(self._share, 1)
+        self.pace.rate = None if subscription.rate is None else subscription.rate * share_of_rate
+        self.queue_handlers.concurrency = max(self.share, 1)
         self.queue_handlers.handlers[None] = Handler(
             f"push {subscription.name}",
             self._push,
@@ -160,7 +160,7 @@ class SubscriptionWorker(Consumer):
         free = target.room_for(self.subscription, running, failing=self.circuit.failures > 0)
         if free <= 0:
             return 0, FULL
-        room = min(self._share - running, free)
+        room = min(self.share - running, free)
         match self.circuit.state(now):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
@@ -173,8 +173,8 @@ class SubscriptionWorker(Consumer):
             return 0, None
         if monotonic < self._held_until:
             return 0, self._held_until - monotonic
-        count = self._pace.room(min(room, CLAIM_MOST), monotonic)
-        return count, None if count else self._pace.wait(monotonic)
+        count = self.pace.room(min(room, CLAIM_MOST), monotonic)
+        return count, None if count else self.pace.wait(monotonic)
 
     def _until_turn_to_probe(self, now: int) -> int:
         """Return in how many milliseconds this server sends the probe; 0 or less: now.
@@ -198,7 +198,7 @@ class SubscriptionWorker(Consumer):
         except StoreError:
             is_same = False
         if is_same:
-            self._pace.take(len(reply.messages))
+            self.pace.take(len(reply.messages))
         else:
             self._held_until = self._clock.monotonic() + AGAIN  # until the pusher has looked
             self._pusher.look()

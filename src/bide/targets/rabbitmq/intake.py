@@ -101,7 +101,7 @@ class Intake:
         """Of the current session."""
         self._target_is_missing = False
         """Whether the target exchange did not exist at the last check."""
-        self._checked_at = 0.0
+        self.checked_at = 0.0
         """When that was, by the monotonic clock."""
 
     @property
@@ -219,7 +219,7 @@ class Intake:
         self, channel: AbstractChannel, batch: Sequence[AbstractIncomingMessage]
     ) -> None:
         """Store a batch, or make dead letters of its messages, and acknowledge it as a whole."""
-        if self._clock.monotonic() - self._checked_at >= CHECK:
+        if self._clock.monotonic() - self.checked_at >= CHECK:
             await self._check_target()
         recorded: set[str] = set()
         if any(message.redelivered for message in batch):
@@ -232,7 +232,7 @@ class Intake:
                 continue
             is_repeated = message.redelivered and arrival.digest in recorded
             (repeated if is_repeated else arrived).append(arrival)
-        for arrival, stored in zip(repeated, await self._find(channel, repeated), strict=True):
+        for arrival, stored in zip(repeated, await self.find(channel, repeated), strict=True):
             if stored is None or is_same(arrival.item, stored):
                 self.taken.repeated += 1  # it is stored, or was cancelled or published since
             else:
@@ -286,12 +286,12 @@ class Intake:
 
         What is stored under the id may be the same message, which has come again.
         """
-        stored_messages = await self._find(channel, ids_in_use)
+        stored_messages = await self.find(channel, ids_in_use)
         for pause in BEING_PUBLISHED:
             if not any(message and message.state == "leased" for message in stored_messages):
                 break
             await sleep(self._clock, pause)
-            stored_messages = await self._find(channel, ids_in_use)
+            stored_messages = await self.find(channel, ids_in_use)
         remaining: list[Arrived] = []
         for arrival, stored in zip(ids_in_use, stored_messages, strict=True):
             if stored is None:
@@ -365,7 +365,7 @@ class Intake:
         records = await arun_steps(steps, lambda scan: self._ask(channel, Page, scan))
         return self._unacknowledged.read(records)
 
-    async def _find(
+    async def find(
         self, channel: AbstractChannel, arrived: list[Arrived]
     ) -> Sequence[Message | None]:
         """Return what the store has under the ids of messages; `None`: nothing."""
@@ -434,4 +434,4 @@ class Intake:
             self._target_is_missing = True
         else:
             await channel.close()
-        self._checked_at = self._clock.monotonic()
+        self.checked_at = self._clock.monotonic()

@@ -121,7 +121,7 @@ class Publisher:
         """The channel for all messages, and one that has a single message at a time."""
         self._single_lock = asyncio.Lock()
         """Held by the message that is published on the second of them."""
-        self._in_flight: dict[str | None, asyncio.Event] = {}
+        self.in_flight: dict[str | None, asyncio.Event] = {}
         """The `message_id` of each message that is being published, and what is set at its end."""
 
     async def publish(self, publication: Publication, patience: float) -> ReceiverAnswer:
@@ -192,13 +192,13 @@ class Publisher:
 
         The client library uses it to find the message that the broker has returned as unroutable.
         """
-        while (end_of_other := self._in_flight.get(id)) is not None:
+        while (end_of_other := self.in_flight.get(id)) is not None:
             await end_of_other.wait()
-        self._in_flight[id] = end = asyncio.Event()
+        self.in_flight[id] = end = asyncio.Event()
         try:
             yield
         finally:
-            del self._in_flight[id]
+            del self.in_flight[id]
             end.set()
 
     async def check(self, patience: float) -> ReceiverAnswer:
@@ -231,8 +231,8 @@ class Publisher:
 
     async def close(self) -> None:
         """Close the connection once no message is in flight: one would open it again."""
-        while self._in_flight:
-            await next(iter(self._in_flight.values())).wait()
+        while self.in_flight:
+            await next(iter(self.in_flight.values())).wait()
         await self._broker.close()
 
 
@@ -249,7 +249,7 @@ class RabbitMQ:
         self._trusted = trusted
         self._clock = clock
         self._gate = gate
-        self._publishers: dict[str, Publisher] = {}
+        self.publishers: dict[str, Publisher] = {}
         """By the URL of the subscription."""
         self._closing: set[asyncio.Task[None]] = set()
         """What closes publishers that are no longer needed."""
@@ -272,7 +272,7 @@ class RabbitMQ:
 
     async def ping(self, to: Subscription) -> ReceiverAnswer:
         """Check whether the broker accepts the connection and has the exchange."""
-        # Not one of `_publishers`: a server that only pings calls `keep` never, so it would stay.
+        # Not one of `publishers`: a server that only pings calls `keep` never, so it would stay.
         publisher = self._new(to.url)
         try:
             return await publisher.check(to.timeout / 1000)
@@ -281,8 +281,8 @@ class RabbitMQ:
 
     def keep(self, urls: Iterable[str]) -> None:
         """Close the connections to other URLs."""
-        for url in self._publishers.keys() - set(urls):
-            self._close(self._publishers.pop(url))
+        for url in self.publishers.keys() - set(urls):
+            self._close(self.publishers.pop(url))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -291,8 +291,8 @@ class RabbitMQ:
 
     def _publisher(self, url: str) -> Publisher:
         """Return the publisher of a URL, a new one if there is none."""
-        if (publisher := self._publishers.get(url)) is None:
-            publisher = self._publishers[url] = self._new(url)
+        if (publisher := self.publishers.get(url)) is None:
+            publisher = self.publishers[url] = self._new(url)
         return publisher
 
     def _new(self, url: str) -> Publisher:

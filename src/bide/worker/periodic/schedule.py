@@ -115,7 +115,7 @@ class ScheduleTicks(Links):
     def __init__(self, schedule: Schedule, store_client: StoreClient) -> None:
         super().__init__(store_client, schedule.queue)
         self._schedule = schedule
-        self._started: int | None = None
+        self.started: int | None = None
         """When this process began with the schedule, by the store's clock in Unix milliseconds;
         `None`: it has not yet."""
 
@@ -124,12 +124,12 @@ class ScheduleTicks(Links):
 
         A process that begins is the newest: it replaces waiting ticks of other schedules.
         """
-        is_newest = self._started is None
+        is_newest = self.started is None
         ticks = [(link, tick) for link in await self.alive() if (tick := read(link)) is not None]
         # The time is read after the ticks: a tick that another process puts in between is not among
         # them, so it cannot look wrong.
         now, rule = await self.now(), self._schedule.recurrence
-        self._started = self._started or now
+        self.started = self.started or now
         following = rule.after(now)
         wrong_ticks = {
             link.id: tick
@@ -146,7 +146,7 @@ class ScheduleTicks(Links):
             if tick.previous is not None and tick.previous <= now
         ]
         previous = max(previous_times, default=None)
-        id = await self._put(rule, TickBody(following, previous, rule.spec, self._started))
+        id = await self._put(rule, TickBody(following, previous, rule.spec, self.started))
         # Cancelled after the put: if this process dies in between, the schedule still has a tick.
         if replaced := [wrong_id for wrong_id in wrong_ticks if wrong_id != id]:
             _log.info("%s: the next tick is %s, and not %s", self._schedule.name, id, replaced[0])
@@ -199,7 +199,7 @@ class ScheduleTicks(Links):
         They are those of this process, unless a newer process put this tick: while new code is
         rolled out, an old process must not put back the old times.
         """
-        own, started = self._schedule.recurrence, self._started
+        own, started = self._schedule.recurrence, self.started
         if tick.spec == own.spec:
             return own, tick.since
         if started is not None and tick.since > started:

@@ -210,7 +210,7 @@ class Supervisor:
                 self._tend(slot)
             if orphans is not None:
                 orphans.reap(time.monotonic())
-            self._publish_health(feeds_watchdog=watchdog is not None)
+            self.publish_health(feeds_watchdog=watchdog is not None)
             await first_of(self._news.wait(), asyncio.sleep(pause))
 
     def stop(self) -> None:
@@ -306,7 +306,7 @@ class Supervisor:
         if slot.process is None:
             may_start = slot.number == 1 or self._has_been_ready or now >= self._began_at + FIRST
             if may_start and now >= slot.start_at:
-                slot.process, slot.wanted = self._start(slot.number), False
+                slot.process, slot.wanted = self.start_process(slot.number), False
             return
         if slot.process.report.stuck and now >= slot.again and not slot.wanted:
             _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
@@ -315,7 +315,7 @@ class Supervisor:
         at_work = [any_slot.process for any_slot in self.slots]
         if slot.wanted and all(process in at_work for process in self._processes):
             slot.wanted, slot.warn_at = False, now + SLOW
-            slot.fresh = self._start(slot.number)
+            slot.fresh = self.start_process(slot.number)
 
     def _died(self, slot: ProcessSlot, process: Process) -> None:
         """Let another process take the place of a dead one, unless none can begin."""
@@ -353,7 +353,7 @@ class Supervisor:
             fresh.cause(),
         )
 
-    def _start(self, number: int) -> Process:
+    def start_process(self, number: int) -> Process:
         """Start a process for the slot of this number."""
         process = Process(number, self.command, self.pass_fds, self._news.set)
         self._processes.append(process)
@@ -405,7 +405,7 @@ class Supervisor:
                 return
         self._end(process)
 
-    def _publish_health(self, *, feeds_watchdog: bool) -> None:
+    def publish_health(self, *, feeds_watchdog: bool) -> None:
         """Keep the health file up to date, tell systemd once all are ready, feed its watchdog."""
         trouble = self.trouble()
         if self.health_file is not None:

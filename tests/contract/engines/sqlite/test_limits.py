@@ -38,7 +38,7 @@ def test_the_end_of_a_lease_wakes_those_who_wait_in_other_processes(path: Path) 
     held = claim(mine, 1_000)
     assert claim(others, 1_000).next == 1_000
     notifier.listen()  # of the settings and the put
-    mine._next_hint = 0.0
+    mine.next_hint = 0.0
     mine.execute([Ack("q", [Lease("m0", held.token)])], 1_300)
     assert notifier.listen() == [("q", 1_300)]
     assert [message.id for message in claim(others, 1_300).messages] == ["m1"]

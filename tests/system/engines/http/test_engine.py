@@ -27,6 +27,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Found, Outcomes, QueueSettings
+from bide.testing.engine_hooks import http_socket
 
 ABOUT = msgspec.json.encode({"capabilities": {"durable": True}})
 PUT = Put("q", [Item("a", b"1")])
@@ -199,11 +200,8 @@ def test_no_answer_is_an_unknown_outcome(script: Script, engine: Engine) -> None
 def has_heard_the_end(engine: Engine) -> bool:
     """Wait until the end of the connection has come to this side of it."""
     assert isinstance(engine, HttpEngine)
-    assert engine._connection is not None
     poll = select.poll()
-    opened = engine._connection._channel
-    assert opened is not None
-    poll.register(opened._socket, select.POLLIN)
+    poll.register(http_socket(engine), select.POLLIN)
     return bool(poll.poll(20_000))
 
 

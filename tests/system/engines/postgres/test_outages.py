@@ -31,6 +31,7 @@ from bide.model.errors import (
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
 from bide.outbox.postgres import PostgresTable
+from bide.testing.engine_hooks import postgres_positions
 from tests.descriptors import low_ones_taken, one_left
 from tests.postgres_server import PostgresServer, new_folder, until
 from tests.proxy import Fault, Proxy
@@ -316,7 +317,7 @@ def test_a_batch_notes_of_each_queue_how_far_the_log_had_come(
     places = []
     for id in ("first", "second", "third"):
         engine.execute([cmd.Put(queue, [Item(id, b"1")]) for queue in ("a", "b")])
-        places.append(dict(engine._witness._confirmed))
+        places.append(postgres_positions(engine))
     assert all(place.keys() == {"a", "b"} for place in places)
     assert all(places[n][queue] < places[n + 1][queue] for n in (0, 1) for queue in ("a", "b"))
     assert all(place["a"] < place["b"] for place in places)

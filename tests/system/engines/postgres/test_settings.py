@@ -22,7 +22,7 @@ from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument, SchemaTooNew, StoreError
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Deleted, Outcome, Outcomes
-from bide.testing.engine_hooks import postgres_caller
+from bide.testing.engine_hooks import postgres_caller, postgres_listening
 from tests.postgres_server import PostgresServer
 
 
@@ -94,8 +94,7 @@ def test_the_connection_that_listens_is_not_ended_for_being_idle(
     with closing(from_url(urlsplit(careful))()) as engine:
         notifier = engine.notifier()
         assert isinstance(notifier, PostgresNotifier)
-        assert notifier._connection is not None
-        timeout = notifier._connection.execute("SHOW idle_session_timeout").fetchone()
+        timeout = postgres_listening(notifier).execute("SHOW idle_session_timeout").fetchone()
         assert timeout == ("0",)
         engine.close()
         assert notifier.listen() == []
@@ -449,7 +448,7 @@ def test_messages_go_through_a_store_whose_tables_are_published(
         (acked,) = engine.execute([cmd.Ack("q", leases)])
         assert isinstance(acked, Outcomes)
         assert [outcome.done for outcome in acked.outcomes] == [True, True]
-        engine._fold(postgres_caller(engine))
+        engine.fold(postgres_caller(engine))
         engine.execute([cmd.Claim("q", 0, 1, "w"), cmd.Cancel("q", where=cmd.Where(after=0))])
         (counts,) = engine.execute([cmd.Count("q", recount=True)])
         assert isinstance(counts, Counts)

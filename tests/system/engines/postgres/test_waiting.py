@@ -16,6 +16,7 @@ from bide.engines.postgres.notifier import PostgresNotifier
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Claimed
+from bide.testing.engine_hooks import postgres_listening
 from tests.postgres_server import PostgresServer
 
 BOUND = 60.0
@@ -114,10 +115,9 @@ def test_who_hears_nothing_is_not_calm(
     postgres: PostgresServer, engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calm_down(engine)
-    notifier = engine._notifier
-    assert notifier is not None
-    assert notifier._connection is not None
-    process = notifier._connection.info.backend_pid
+    notifier = engine.notifier()
+    assert isinstance(notifier, PostgresNotifier)
+    process = postgres_listening(notifier).info.backend_pid
 
     def refuse() -> NoReturn:
         raise bide.StoreUnavailable("not now")

@@ -224,7 +224,7 @@ def test_a_server_that_tells_no_run_is_not_told_to_end_anything(
     proxy.rewrite = lambda data: re.sub(rb"run_id:\w{40}", b"run_ix:" + b"0" * 40, data)
     engine = open_engine(f"{proxy.url}?timeout=2s&reconnect=10s")
     ask(engine, put("a"))
-    number = next(iter(redis_sender(engine).nodes._connections.values()))._client_id
+    number = next(iter(redis_sender(engine).nodes.connections.values())).client_id
     assert number is not None
     server.stop()
     server.start()  # which counts its connections anew

@@ -13,7 +13,7 @@ from bide.model.commands import Claim, Command, Configure, Count, Delete, Find, 
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Deleted, Names
-from bide.testing.engine_hooks import redis_sender
+from bide.testing.engine_hooks import redis_sender, redis_shards
 from tests.cluster import RedisCluster
 from tests.system.engines.redis.conftest import Open
 
@@ -74,14 +74,14 @@ def test_a_queue_that_is_deleted_while_it_is_made_is_made_once_more(
     first, second = (open_engine(f"{url}&shards={shards}") for _ in range(2))
     ask(first, Configure("q"))
     ask(second, Delete("q"))
-    make = first._shards.make
+    make = redis_shards(first).make
 
     def interrupted(*args: Any) -> None:
         monkeypatch.undo()
         make(*args)
         ask(second, Delete("q"))
 
-    monkeypatch.setattr(first._shards, "make", interrupted)
+    monkeypatch.setattr(redis_shards(first), "make", interrupted)
     assert all(outcome.done for outcome in ask(first, put(*IDS)).outcomes)
 
 

@@ -86,7 +86,7 @@ def test_the_watcher_goes_on_after_an_error_that_nobody_expects(
     config = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
     server = RedisServer(tmp_path, port=address[1], **config)
     try:
-        eventually(lambda: nodes._away[address] is None)
+        eventually(lambda: nodes.away[address] is None)
     finally:
         nodes.close()
         server.stop()

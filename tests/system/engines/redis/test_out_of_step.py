@@ -221,7 +221,7 @@ def test_servers_are_not_asked_for_slots_while_their_answers_are_due(
     near, engine = open_engine(url), open_engine(f"{url}&wait_replicas=1&timeout=400ms")
     put(near, "there")
     present(engine, *IDS)  # it has connections to all masters, and asks the first one for slots
-    (_, asked), *_ = redis_sender(engine).nodes._connections
+    (_, asked), *_ = redis_sender(engine).nodes.connections
     ports = {id: redis_cluster.owner(slot_of(meta_key("q", shard_of(id, 8)))).port for id in IDS}
     ids = sorted(IDS, key=lambda id: ports[id] != asked)  # what goes to that one is sent first
     short = ids[-1]

@@ -77,7 +77,7 @@ def test_a_flood_of_hints_neither_blocks_nor_fails(path: Path, listen: Open) -> 
 def test_a_notifier_whose_process_died_is_removed(path: Path, listen: Open) -> None:
     living = listen()
     dead = PipeNotifier(path)
-    os.close(dead._pipe)  # as the death of its process does
+    os.close(dead.pipe)  # as the death of its process does
     send_hints(path, {"q": 1}, None)
     assert not Path(dead.address).exists()
     assert living.listen() == [("q", 1)]
@@ -281,13 +281,13 @@ def test_a_notifier_that_cannot_make_another_pipe_tries_again(
 ) -> None:
     monkeypatch.setattr(module, "CHECK", 0.01)
     attempts: list[None] = []
-    makes = module._make
+    makes = module.make_pipe
 
     def make(path: Path) -> tuple[int, str]:
         attempts.append(None)
         return makes(path)
 
-    monkeypatch.setattr(module, "_make", make)
+    monkeypatch.setattr(module, "make_pipe", make)
     notifier = listen()
     folder = Path(notifier.address).parent
     shutil.rmtree(folder)
@@ -308,7 +308,7 @@ def test_a_notifier_that_is_closed_while_it_makes_another_pipe_leaves_no_trace(
 ) -> None:
     notifier = listen()
     shutil.rmtree(Path(notifier.address).parent)
-    makes = module._make
+    makes = module.make_pipe
 
     def make(path: Path) -> tuple[int, str]:
         made = makes(path)
@@ -316,7 +316,7 @@ def test_a_notifier_that_is_closed_while_it_makes_another_pipe_leaves_no_trace(
         return made
 
     monkeypatch.setattr(module, "CHECK", 0.01)
-    monkeypatch.setattr(module, "_make", make)
+    monkeypatch.setattr(module, "make_pipe", make)
     assert notifier.listen() == []
     assert not Path(notifier.address).parent.exists()
 

@@ -64,7 +64,7 @@ def test_a_call_that_was_interrupted_before_its_commit(
         patched.setattr(engine, "_connection", Interrupted(engine._connection))
         with pytest.raises(KeyboardInterrupt):
             engine.execute([CLAIM], START)
-    assert engine._unreturned == ((), ())
+    assert engine.unreturned == ((), ())
     assert sizes(engine) == Sizes(ready=2)
 
 

@@ -232,7 +232,7 @@ def test_receivers_that_fail_leave_half_of_the_connections_for_others(stage: Sta
             await stage.pass_time(
                 lambda: sum(w.circuit.failures > 0 for w in workers) == 10, step=1
             )
-            await stage.pass_time(lambda: pusher._sender._client.free <= 4, step=1)
+            await stage.pass_time(lambda: pusher.sender.client.free <= 4, step=1)
             began = stage.clock.now()
             await stage.put(1, queue="w")
             await stage.pass_time(lambda: stage.counts("w").flow.acked == 1, pause=0.02)

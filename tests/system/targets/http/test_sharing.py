@@ -45,7 +45,7 @@ async def joined_by(stage: Stage, one: Pusher) -> AsyncIterator[Pusher]:
         other = Pusher(lane, stage.clock, gate=AddressGate(LOOPBACK), holder="other")
         task = asyncio.create_task(other.run(0.0))
         try:
-            await stage.pass_time(lambda: one._servers == other._servers == ["one", "other"])
+            await stage.pass_time(lambda: one.servers == other.servers == ["one", "other"])
             yield other
         finally:
             task.cancel()
@@ -57,7 +57,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
         async with receiver() as it:
             await stage.subscribe(it.url, concurrency=8)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
-                await until(lambda: one.workers["shop"]._share == 4)
+                await until(lambda: one.workers["shop"].share == 4)
                 gate = asyncio.Event()
 
                 async def hold(got: Got, _: object) -> bytes:
@@ -82,10 +82,10 @@ def test_a_server_that_others_took_for_dead_counts_itself(stage: Stage) -> None:
     """Such as one that was suspended: another reads its entry, it renews it, the other deletes."""
 
     class Suspended(Peers):
-        async def _ask(self, kind: type[R], command: Command) -> R:
+        async def ask(self, kind: type[R], command: Command) -> R:
             if isinstance(command, Scan):
                 await stage.lane.acall(Cancel(PUSHERS, ["suspended"]))
-            return await super()._ask(kind, command)
+            return await super().ask(kind, command)
 
     async def story() -> None:
         await stage.records.peers.present("alive")
@@ -100,11 +100,11 @@ def test_the_rate_is_that_of_all_servers_together(stage: Stage) -> None:
         async with stage.pushing(holder="one") as one:
             async with joined_by(stage, one) as other:
                 workers = [pusher.workers["shop"] for pusher in (one, other)]
-                await stage.pass_time(lambda: {4, 6} == {worker._pace.rate for worker in workers})
-                assert sorted(worker._share for worker in workers) == [2, 3]
+                await stage.pass_time(lambda: {4, 6} == {worker.pace.rate for worker in workers})
+                assert sorted(worker.share for worker in workers) == [2, 3]
             # The one that stays gets it all.
-            await stage.pass_time(lambda: workers[0]._pace.rate == 10)
-            assert workers[0]._share == 5
+            await stage.pass_time(lambda: workers[0].pace.rate == 10)
+            assert workers[0].share == 5
 
     stage.play(story())
 
@@ -115,9 +115,9 @@ def test_a_server_without_places_takes_nothing_of_the_rate(stage: Stage) -> None
             await stage.subscribe(it.url, rate=10, concurrency=1)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 workers = [pusher.workers["shop"] for pusher in (one, other)]
-                await stage.pass_time(lambda: sum(worker._share for worker in workers) == 1)
-                (sending,) = [worker for worker in workers if worker._share]
-                assert sending._pace.rate == 10
+                await stage.pass_time(lambda: sum(worker.share for worker in workers) == 1)
+                (sending,) = [worker for worker in workers if worker.share]
+                assert sending.pace.rate == 10
 
     stage.play(story())
 
