@@ -283,7 +283,13 @@ MUTANTS = [
     Mutant(
         "what is late is leased among others",
         CLAIMING,
-        "if record.is_late(now):",
+        "if record.is_late(facts.now) else None",
+        "if False else None",
+    ),
+    Mutant(
+        "claims deliver what is in closed groups",
+        CLAIMING,
+        "if facts.closed_until(record.group) is not None:",
         "if False:",
     ),
     Mutant(

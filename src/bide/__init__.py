@@ -11,10 +11,10 @@ from bide.model.ended import End, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.progress import Progress
-from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.model.replies import ClosedGroup, Counts, Flow, Outcome, Sizes
 from bide.model.undoing import Undoable, Undone
 from bide.queue.delivery import AsyncDelivery, Delivery
-from bide.queue.results import Audit, Cancelled, Forecast, Imported
+from bide.queue.results import Audit, Cancelled, Closing, Forecast, Imported
 from bide.queue.sync import Queue
 
 # The rest is imported when a program asks for it: a program that only puts needs no worker.
@@ -86,6 +86,8 @@ __all__ = [
     "Backoff",
     "Bury",
     "Cancelled",
+    "ClosedGroup",
+    "Closing",
     "Counts",
     "Delivery",
     "Discard",

@@ -42,6 +42,7 @@ _EXIT_CODES = (
             errors.AlreadyExists,
             errors.AlreadyMoving,
             errors.Empty,
+            errors.GroupClosed,
             errors.LeaseLost,
             errors.NotEmpty,
             errors.NothingToUndo,

@@ -277,6 +277,8 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
         )
     if outcome.state == "settling":
         return f"{outcome.holder} settles {name} in a transaction that is still open"
+    if outcome.state == "closed" and outcome.until is not None:
+        return f"the group of {name} is closed until {time_text(outcome.until)}"
     if outcome.state == "leased" and outcome.until is not None:
         return f"{outcome.holder} holds {name} until {time_text(outcome.until)}"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:

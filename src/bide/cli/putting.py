@@ -39,7 +39,7 @@ def put_one(
         store.must_have(queue)
     target: Any = store.queue(queue, max_body)  # Any: the options are those of `Queue.put`
     outcome: Outcome = target.put(body, on_conflict=on_conflict, if_version=if_version, **options)
-    keeps_existing = on_conflict == "keep"
+    keeps_existing = on_conflict == "keep" and outcome.state != "closed"
     _print_outcome(out, outcome, keeps_existing=keeps_existing, as_seen=has_version)
     return outcome.done or keeps_existing
 
@@ -55,6 +55,8 @@ def _print_outcome(out: Output, outcome: Outcome, *, keeps_existing: bool, as_se
     """
     state = sentence_of(out, outcome, outcome.id, as_seen=as_seen and not outcome.done)
     result = "kept the existing message" if keeps_existing else "not replaced"
+    if outcome.state == "closed":
+        result = "not stored"
     reason = f"{result}: {state}"
     if out.as_json:
         out.json(outcome_json(outcome))

@@ -33,6 +33,7 @@ class QueueRow(msgspec.Struct, gc=False):
     token: int = 0
     ended: int = 0
     successors: int = 0
+    closed: int = 0
     delayed: int = 0
     ready: int = 0
     leased: int = 0

@@ -10,7 +10,16 @@ import msgspec
 from bide.engines.port import PartlyDone
 from bide.model.command_identity import Identity
 from bide.model.errors import BideError, OutcomeUnknown
-from bide.model.replies import Affected, Claimed, Deleted, Ends, Outcomes, QueueSettings, Reply
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Deleted,
+    Ends,
+    GroupsClosed,
+    Outcomes,
+    QueueSettings,
+    Reply,
+)
 
 MAX_SENDERS = 1_000
 """The maximum number of senders of one owner that a store remembers; the oldest is forgotten."""
@@ -36,7 +45,7 @@ class NotKept(msgspec.Struct, frozen=True, gc=False, tag="not_kept"):
     """An answer that is too large to be remembered."""
 
 
-Kept = Outcomes | Affected | QueueSettings | Deleted | HeldClaim | NotKept
+Kept = Outcomes | Affected | QueueSettings | GroupsClosed | Deleted | HeldClaim | NotKept
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
@@ -98,7 +107,7 @@ def _kept(reply: Reply) -> Kept:
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]
         return HeldClaim(msgspec.structs.replace(reply, messages=[]), ids)
-    assert isinstance(reply, Outcomes | Affected | QueueSettings | Deleted), reply
+    assert isinstance(reply, Outcomes | Affected | QueueSettings | GroupsClosed | Deleted), reply
     return reply
 
 

@@ -14,7 +14,7 @@ from bide.model.command_parts import Origin, Where
 from bide.model.commands import Ack, Put, Scan
 from bide.model.ended import End
 from bide.model.message import State
-from bide.model.replies import Flow, Outcomes, Pause, Sizes
+from bide.model.replies import ClosedGroup, Flow, Outcomes, Pause, Sizes
 
 
 class StoredQueue(Protocol):
@@ -102,6 +102,20 @@ class StoredQueue(Protocol):
 
     def remember_forwarded(self, outbox: str, rows: Sequence[str]) -> None:
         """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
+
+    # Closed groups: see `bide.engines.rules.closing`.
+
+    def close_group(self, group: str, until: int) -> None:
+        """Close a group, also one that is closed, until a time in Unix milliseconds."""
+
+    def reopen_group(self, group: str) -> None:
+        """Open a group that is closed."""
+
+    def closed_groups(self, after: ClosedGroup, limit: int) -> list[ClosedGroup]:
+        """Return the first closed groups after one, in the order in which they open."""
+
+    def count_closed(self) -> int:
+        """Count the groups that are closed now."""
 
     # Reading.
 

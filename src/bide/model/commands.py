@@ -19,6 +19,7 @@ from bide.model.replies import (
     AckOutcome,
     BuryOutcome,
     CancelOutcome,
+    ClosedGroup,
     EditOutcome,
     ExtendOutcome,
     Outcome,
@@ -39,6 +40,8 @@ __all__ = [
     "BuryCommand",
     "Cancel",
     "Claim",
+    "CloseGroup",
+    "ClosedGroups",
     "Command",
     "Configure",
     "Count",
@@ -56,6 +59,7 @@ __all__ = [
     "Put",
     "Queues",
     "Release",
+    "ReopenGroup",
     "Reschedule",
     "RetryCommand",
     "Revive",
@@ -471,8 +475,41 @@ class Purge(_Command, frozen=True, tag="purge"):
         return BULK if self.ids is None else len(self.ids)
 
 
+class CloseGroup(_Command, frozen=True, tag="close_group"):
+    """Close a group for `keep` milliseconds: puts into it are refused, and it is not delivered.
+
+    What would come back to wait in it is cancelled (see `bide.engines.rules.closing`), as is what a
+    claim finds there. Cancels nothing else: a `Cancel` of the group has to follow. A group that is
+    closed for longer stays so. The queue is made if it does not exist. Answers `GroupsClosed` with
+    this group.
+    """
+
+    group: str
+    keep: Annotated[int, Meta(ge=1, le=LATEST)]
+
+    repeatable: ClassVar[bool] = True
+
+
+class ReopenGroup(_Command, frozen=True, tag="reopen_group"):
+    """Open a closed group again. Answers `GroupsClosed` with the group if it was closed."""
+
+    group: str
+
+
+class ClosedGroups(_Command, frozen=True, tag="closed_groups"):
+    """List closed groups, those first that open first. Answers `GroupsClosed`."""
+
+    after: ClosedGroup | None = None
+    """Only those that come after it, which is the last one of a page."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 1_000
+
+    only_reads: ClassVar[bool] = True
+
+
 class Delete(_Command, frozen=True, tag="delete"):
-    """Delete a queue that is empty, with its settings and counters. Answers `Deleted`.
+    """Delete a queue that is empty, with its settings, counters and closed groups.
+
+    Answers `Deleted`.
 
     A queue that holds or remembers messages stays as it is.
     """
@@ -504,6 +541,9 @@ Command = (
     | History
     | Configure
     | Purge
+    | CloseGroup
+    | ReopenGroup
+    | ClosedGroups
     | Delete
     | Queues
 )

@@ -7,6 +7,7 @@ __all__ = [
     "BideError",
     "Closed",
     "Empty",
+    "GroupClosed",
     "InvalidArgument",
     "LeaseLost",
     "NotAStore",
@@ -41,6 +42,10 @@ class InvalidArgument(BideError, ValueError):
 
 class AlreadyExists(BideError):
     """A put with `on_conflict="raise"` found a message with this id. Nothing was stored."""
+
+
+class GroupClosed(BideError):
+    """A put with `on_conflict="raise"` is into a group that is closed. Nothing was stored."""
 
 
 class AlreadyMoving(BideError):

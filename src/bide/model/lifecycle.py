@@ -26,7 +26,8 @@ class Transition(NamedTuple):
     """The counters of `Flow` that grow by one."""
 
 
-STOPPED = "its worker was asked to stop"
+STOPPED = "its worker was asked to stop, or its group is closed"
+CLOSED = "its group is closed"
 
 
 def _by_due(
@@ -55,6 +56,9 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("replace", "ready", "dead", "an import brings a dead letter", ("died",)),
     *_by_due("replace", "dead", ("revived",)),
     Transition("replace", "dead", "dead", "an import brings a dead letter", ("revived", "died")),
+    Transition(
+        "replace", "dead", None, "it was to be revived, and its group is closed", ("cancelled",)
+    ),
     Transition("replace", "leased", "leased", "with `latest`: it is stored as the successor"),
     *_by_due("succeed", None, ("put",), "after an ack or a stop; its due"),
     *_by_due("succeed", "delayed", due="its due"),
@@ -62,8 +66,12 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_by_due("succeed", "dead", ("revived",), "its due"),
     *_by_due("reschedule", "delayed"),
     *_by_due("reschedule", "ready"),
+    Transition("reschedule", "delayed", None, CLOSED, ("cancelled",)),
+    Transition("reschedule", "ready", None, CLOSED, ("cancelled",)),
     *_by_due("edit", "delayed"),
     *_by_due("edit", "ready"),
+    Transition("edit", "delayed", None, CLOSED, ("cancelled",)),
+    Transition("edit", "ready", None, CLOSED, ("cancelled",)),
     Transition("edit", "dead", "dead"),
     Transition("time", "delayed", "ready", "due has come"),
     Transition("cancel", "delayed", None, "", ("cancelled",)),
@@ -73,6 +81,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     Transition("claim", "ready", "leased", "it is still worth delivering"),
     Transition("claim", "ready", "expired", "it is later than its `expires`", ("expired",)),
+    Transition("claim", "ready", None, CLOSED, ("cancelled",)),
     Transition("extend", "leased", "leased"),
     Transition("ack", "leased", None, "the queue keeps nothing", ("acked",)),
     Transition("ack", "leased", "acked", "the queue keeps what was acked", ("acked",)),
@@ -95,6 +104,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("lapse", "leased", None, STOPPED, ("lapsed", "cancelled")),
     Transition("revive", "dead", "delayed", "with a delay", ("revived",)),
     Transition("revive", "dead", "ready", "without a delay", ("revived",)),
+    Transition("revive", "dead", None, CLOSED, ("cancelled",)),
     Transition("purge", "delayed", None, "", ("purged",)),
     Transition("purge", "ready", None, "", ("purged",)),
     Transition("purge", "dead", None, "", ("purged",)),

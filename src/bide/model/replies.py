@@ -12,7 +12,7 @@ from bide.model.ended import End
 from bide.model.errors import OutcomePending
 from bide.model.message import Failure, Message, State
 from bide.model.progress import Progress
-from bide.model.times import to_datetime
+from bide.model.times import UnixMs, to_datetime
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -32,16 +32,19 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     done: bool
     """Whether the message was changed as asked."""
-    state: State | Literal["stopping", "settling", "pending", "forwarded"] | None = None
+    state: State | Literal["stopping", "settling", "closed", "pending", "forwarded"] | None = None
     """Its state now; `None`: there is no such message; "stopping": its worker was asked to stop
-    (`cancel(running=True)`); "settling": its worker settles it in a transaction (`ack(within=)`)
-    that is still open; "pending": the command waits in an outbox or for a commit (`within=`);
-    "forwarded": its row of an outbox was executed before (`Origin`). To ask whether a command was
+    (`cancel(running=True)`); "closed": its group is closed (`close_group`), so that it was not
+    stored, or was cancelled instead of being changed; "settling": its worker settles it in a
+    transaction (`ack(within=)`) that is still open; "pending": the command waits in an outbox or
+    for a commit (`within=`); "forwarded": its row of an outbox was executed before (`Origin`). To
+    ask whether a command was
     done that is pending, or a cancel that is stopping, raises `OutcomePending`."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None
-    """If it is leased, when its lease expires; if it is dead, acked or expired, since when."""
+    """If it is leased, when its lease expires; if it is dead, acked or expired, since when; if its
+    group is closed, until when."""
     holder: str | None = None
     """The worker that holds it, if it is leased."""
     successor: int | None = None
@@ -70,6 +73,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 return f"is stopping: worker {self.holder} holds it {self._lease()}"
             case "settling":
                 return f"is being settled by {self.holder}, in a transaction that is still open"
+            case "closed" if self.until is not None:
+                return f"belongs to a group that is closed until {_utc(self.until)}"
             case "delayed" | "ready" | "pending" if self.due is not None:
                 return f"is {self.state}, due {_utc(self.due)}"
             case _:
@@ -121,6 +126,8 @@ class CommandOutcome(Outcome, frozen=True, gc=False):
             return f"worker {self.holder} holds it {self._lease()}"
         if self.state == "settling":
             return f"worker {self.holder} settles it in a transaction that is still open"
+        if self.state == "closed" and self.until is not None:
+            return f"its group is closed until {_utc(self.until)}"
         return f"it {self._place()}"
 
 
@@ -299,6 +306,31 @@ class Affected(msgspec.Struct, frozen=True, gc=False, tag="affected"):
     in the count."""
 
 
+class ClosedGroup(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A group that is closed: what is put into it is refused."""
+
+    until: UnixMs
+    """When it opens again, in Unix milliseconds."""
+    group: str
+    """Its name."""
+
+    @property
+    def until_at(self) -> datetime:
+        """`until` as an aware `datetime`."""
+        return to_datetime(self.until)
+
+    def __str__(self) -> str:
+        return f"group {self.group} is closed until {_utc(self.until)}"
+
+
+class GroupsClosed(msgspec.Struct, frozen=True, gc=False, tag="groups_closed", omit_defaults=True):
+    """Groups that are closed, or were until this command opened them."""
+
+    groups: list[ClosedGroup]
+    more: bool = False
+    """Whether a list goes on: ask again with the last one."""
+
+
 class Sizes(msgspec.Struct, frozen=True, gc=False):
     """How many messages are in each state."""
 
@@ -348,6 +380,8 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     flow: Flow
     kept: int = 0
     """Messages that have left the queue and are remembered: acked and expired ones."""
+    closed: int = 0
+    """How many groups are closed."""
     paused: bool = False
     keep: int = 0
     """How long the queue keeps acked messages, in milliseconds; 0: not at all."""
@@ -543,7 +577,7 @@ class Names(msgspec.Struct, frozen=True, gc=False, tag="names"):
     names: list[str]
 
 
-_Read = Found | Page | Counts | Forecasted | Explained | Ends | Names
+_Read = Found | Page | Counts | Forecasted | Explained | Ends | GroupsClosed | Names
 Reply = Outcomes | Claimed | Affected | QueueSettings | Deleted | _Read
 
 

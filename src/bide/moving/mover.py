@@ -22,9 +22,10 @@ def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
     """Move all messages of a queue to another one, as a rule in another store, while both are used.
 
     Everything is moved: due time, body, priority, attempts, the last 19 failures, expiry, group,
-    headers, and dead letters with the time of death. Messages that a worker holds stay, those whose
-    id the target has, and those that the source cannot read. If it is killed at any point, call it
-    again: it continues.
+    headers, and dead letters with the time of death. Groups that are closed are closed in the
+    target, and a message that comes into a group which is closed there is cancelled. Messages that
+    a worker holds stay, those whose id the target has, and those that the source cannot read. If it
+    is killed at any point, call it again: it continues.
 
     Args:
         source: the queue to move.
@@ -90,9 +91,11 @@ class Mover:
                 self._finish(ledger)
             try:
                 self._copy_settings()
+                self._copy_closed_groups()
                 token = ledger.route.token
                 steps = Steps(self._source, self._target, token, ledger.hold, self.moved)
                 self._passes(steps)
+                self._copy_closed_groups()  # others were perhaps closed meanwhile
             except BaseException:
                 try:
                     self._finish(ledger)
@@ -186,6 +189,17 @@ class Mover:
             self._pass(steps, most_pages=math.ceil(total_before / self._batch))
             was_idle = self.moved.moved + self.moved.dead == moved_before
             self._seen_counts = _movable(counts) if was_idle else None
+
+    def _copy_closed_groups(self) -> None:
+        """Close in the target what is closed in the source, for as long as it still is."""
+        now = self._source._clock.now()
+        groups = self._source.closed_groups(limit=MAX_PAGE)
+        while groups:
+            for closed in groups:
+                keep = max(1, closed.until - now) / 1000
+                command = self._target._builder.close_group(closed.group, keep)
+                self._target._execute(command)
+            groups = self._source.closed_groups(after=groups[-1], limit=MAX_PAGE)
 
     def _copy_settings(self) -> None:
         """Give the target the limits of the source and its longer settings; pause a new one."""

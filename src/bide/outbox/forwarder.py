@@ -263,8 +263,9 @@ class Forwarder:
         return str(error)
 
 
-_TAKEN = ("forwarded", "stopping")
-"""States of messages for which the store has done what a row asks, though not yet or not now."""
+_TAKEN = ("forwarded", "stopping", "closed")
+"""States of messages for which the store has done what a row asks, though not yet or not now; or is
+not to do it, because somebody has closed the group."""
 
 REFUSALS = (InvalidArgument, Unsupported)
 """What says that a store will not take a row."""

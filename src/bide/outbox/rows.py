@@ -224,6 +224,11 @@ def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]
                     "in a transaction, a message of a store elsewhere is cancelled by its id; "
                     "cancel by group, after and before outside of the transaction"
                 )
+            case cmd.CloseGroup() | cmd.ReopenGroup():
+                raise InvalidArgument(
+                    "in a transaction, a group is closed and opened only if the store is in the "
+                    "same database: close it without within=, after the commit"
+                )
             case _:
                 timed_commands.append(command)
     return timed_commands

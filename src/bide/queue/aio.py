@@ -116,6 +116,9 @@ class AsyncQueue(BaseQueue):
     extend = awaited(Queue.extend)
     cancel = awaited(Queue.cancel)
     cancel_many = awaited(Queue.cancel_many)
+    close_group = awaited(Queue.close_group)
+    reopen_group = awaited(Queue.reopen_group)
+    closed_groups = awaited(Queue.closed_groups)
     reschedule = awaited(Queue.reschedule)
     edit = awaited(Queue.edit)
     revive = awaited(Queue.revive)
@@ -154,14 +157,14 @@ class AsyncQueue(BaseQueue):
         """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
         if not isinstance(lines, AsyncIterable):
             return await self._run(loading(lines, self.name, self._builder.max_body))
-        stored = kept = 0
+        total = Imported()
         first_line = 1  # the number of the first line of a part
         async for part in _gathered(lines):
             steps = loading(part, self.name, self._builder.max_body, first_line)
             imported = await self._run(steps)
-            stored, kept = stored + imported.stored, kept + imported.kept
+            total = total.with_more(imported)
             first_line += len(part)
-        return Imported(stored, kept)
+        return total
 
     async def undo(self, undo: str) -> Undone:
         """Async form of `Queue.undo`."""

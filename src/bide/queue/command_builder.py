@@ -24,6 +24,7 @@ from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_P
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import OPTIONS, check_options
 from bide.model.progress import Progress, progress
+from bide.model.replies import ClosedGroup
 from bide.model.times import (
     Duration,
     Moment,
@@ -219,6 +220,23 @@ class CommandBuilder:
         return cmd.Cancel(
             self.queue, where=where, dry_run=dry_run, running=running, actor=self.actor
         )
+
+    def close_group(self, group: str, keep: Duration) -> cmd.CloseGroup:
+        """Return the command that closes a group."""
+        name, keep_ms = check_name(group, "group"), milliseconds(keep, "keep")
+        if keep_ms <= 0:
+            raise InvalidArgument(
+                f"keep={keep!r} must be longer than 0; reopen_group opens a closed group"
+            )
+        return cmd.CloseGroup(self.queue, name, keep_ms, actor=self.actor)
+
+    def reopen_group(self, group: str) -> cmd.ReopenGroup:
+        """Return the command that opens a closed group."""
+        return cmd.ReopenGroup(self.queue, check_name(group, "group"), actor=self.actor)
+
+    def closed_groups(self, after: ClosedGroup | None, limit: int) -> cmd.ClosedGroups:
+        """Return the command that lists closed groups."""
+        return cmd.ClosedGroups(self.queue, after, check_whole(limit, "limit", 1, MAX_PAGE))
 
     def where(
         self, group: str | None, after: Moment | None, before: Moment | None

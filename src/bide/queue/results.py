@@ -13,6 +13,7 @@ from bide.model.ended import PENDING, NotAcked
 from bide.model.errors import (
     AccessDenied,
     AlreadyExists,
+    GroupClosed,
     InvalidArgument,
     LeaseLost,
     NotEmpty,
@@ -44,9 +45,12 @@ def must_be_new(outcome: Outcome) -> Outcome:
 
     Raises:
         AlreadyExists: the id exists.
+        GroupClosed: the group of the message is closed.
     """
     if outcome.state == "pending" or outcome.done:
         return outcome
+    if outcome.state == "closed":
+        raise GroupClosed(f"{outcome}. If it is to be stored, open the group: reopen_group(...)")
     raise AlreadyExists(f"{outcome}. Use another id, or on_conflict='keep' or 'replace'")
 
 
@@ -135,6 +139,26 @@ class Cancelled(int):
         return self
 
 
+class Closing(Cancelled):
+    """How many messages of a group were cancelled when it was closed, and until when it is.
+
+    Example:
+        >>> count = Closing(3, 1, 1_700_000_000_000)
+        >>> print(count, count.stopping, count.until)
+        3 1 2023-11-14 22:13:20+00:00
+    """
+
+    until: datetime
+    """When the group opens again, by the store's clock."""
+
+    def __new__(cls, count: int, stopping: int, until: int) -> "Closing":
+        """Return both numbers, with a time in Unix milliseconds."""
+        self = super().__new__(cls, count, stopping)
+        assert isinstance(self, cls)
+        self.until = to_datetime(until)
+        return self
+
+
 class Imported(msgspec.Struct, frozen=True):
     """What an import did."""
 
@@ -142,6 +166,14 @@ class Imported(msgspec.Struct, frozen=True):
     """Messages that are new in the queue."""
     kept: int = 0
     """Messages whose id exists: they are unchanged."""
+    refused: int = 0
+    """Messages whose group is closed: they are not stored."""
+
+    def with_more(self, more: "Imported") -> "Imported":
+        """Return the sum of both."""
+        return Imported(
+            self.stored + more.stored, self.kept + more.kept, self.refused + more.refused
+        )
 
 
 class Forecast(msgspec.Struct, frozen=True):

@@ -10,17 +10,37 @@ import msgspec
 
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, following, outcomes_of
-from bide.model.commands import Cancel, Explain, Find, History, Purge, Put, Reschedule, Scan
+from bide.model.commands import (
+    Cancel,
+    CloseGroup,
+    Explain,
+    Find,
+    History,
+    Purge,
+    Put,
+    Reschedule,
+    Scan,
+    Where,
+)
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
 from bide.model.parts import in_parts
-from bide.model.replies import Affected, Ends, Explained, Found, Outcome, Outcomes, Page
+from bide.model.replies import (
+    Affected,
+    Ends,
+    Explained,
+    Found,
+    GroupsClosed,
+    Outcome,
+    Outcomes,
+    Page,
+)
 from bide.model.times import Duration
 from bide.model.undoing import Bulk, Undoable, Undone
 from bide.observing.explanation import Explanation
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import Cancelled, Imported, result_in
+from bide.queue.results import Cancelled, Closing, Imported, result_in
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -102,6 +122,15 @@ def stopping_all(command: Cancel) -> Steps[Cancelled]:
             return Cancelled(count, stopping_count)
 
 
+def closing(command: CloseGroup, *, running: bool) -> Steps[Closing]:
+    """Close a group, then cancel what is in it: after the first step, nothing new comes into it."""
+    reply: GroupsClosed = yield command
+    (closed,) = reply.groups
+    cancel = Cancel(command.queue, where=Where(command.group), running=running, actor=command.actor)
+    count = yield from stopping_all(cancel)
+    return Closing(int(count), count.stopping, closed.until)
+
+
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
     """Reschedule what no worker holds of a scan, page by page; return how many were changed."""
     scan: Scan | None = first
@@ -167,10 +196,11 @@ def loading(
     """Put the messages of lines into a queue; `first` is the number of the first line."""
     from bide.exports import commands_of
 
-    stored = kept = 0
+    total = Imported()
     for command in commands_of(lines, queue, max_body, first):
         reply: Outcomes = yield command
-        stored_now = sum(map(bool, reply.outcomes))
-        stored += stored_now
-        kept += len(reply.outcomes) - stored_now
-    return Imported(stored, kept)
+        stored = sum(outcome.done for outcome in reply.outcomes)
+        refused = sum(outcome.state == "closed" for outcome in reply.outcomes)
+        kept = len(reply.outcomes) - stored - refused
+        total = total.with_more(Imported(stored, kept, refused))
+    return total

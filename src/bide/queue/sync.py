@@ -14,7 +14,7 @@ from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
 from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.replies import Counts, Outcome, Page, QueueSettings
+from bide.model.replies import ClosedGroup, Counts, Outcome, Page, QueueSettings
 from bide.model.times import Duration, Moment, Rate
 from bide.model.undoing import Bulk, Undoable, Undone, bulk_of
 from bide.observing import spans
@@ -32,6 +32,7 @@ from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
     Audit,
     Cancelled,
+    Closing,
     Forecast,
     Imported,
     all_outcomes,
@@ -41,6 +42,7 @@ from bide.queue.results import (
 )
 from bide.queue.steps import (
     changing,
+    closing,
     explaining,
     exported,
     loading,
@@ -434,6 +436,67 @@ class Queue(BaseQueue):
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
         command = self._builder.cancel(ids, None, running=running)
         return self._execute(command, partial(all_outcomes, command))
+
+    def close_group(
+        self,
+        group: str,
+        *,
+        keep: Duration = "1d",
+        running: bool = False,
+        within: object = None,
+    ) -> Closing:
+        """Close a group: cancel what waits in it, and refuse what is put into it.
+
+        So no message of it is delivered any more, also none whose put is overtaken by this call.
+        What would come back to wait in the group is cancelled: by a retry, the end of a lease, a
+        revive, an edit. To repeat it is safe, and needed if it raises: it may be half done. A group
+        that is closed for longer stays so.
+
+        Args:
+            group: its name.
+            keep: for how long, by the store's clock.
+            running: also ask the workers of messages that are held to stop, see `cancel`.
+            within: as for `put`.
+
+        Returns:
+            How many messages were cancelled, 1,000 in each commit. With `running`, the number says
+            how many are `stopping`.
+
+        Example:
+            >>> orders = Queue("orders", "memory://closing")
+            >>> cancelled = orders.close_group("order:42", keep="1d")
+            >>> bool(orders.put("time-out", delay="30m", group="order:42"))
+            False
+        """
+        command = self._builder.close_group(group, keep)
+        return self._run(closing(command, running=running), within=within)
+
+    def reopen_group(self, group: str, *, within: object = None) -> bool:
+        """Open a closed group, so that messages can be put into it.
+
+        What was cancelled or refused does not come back.
+
+        Args:
+            group: its name.
+            within: as for `put`.
+
+        Returns:
+            Whether it was closed.
+        """
+        command = self._builder.reopen_group(group)
+        return self._execute(command, lambda reply: bool(reply.groups), within=within)
+
+    def closed_groups(
+        self, *, after: ClosedGroup | None = None, limit: int = 1_000
+    ) -> list[ClosedGroup]:
+        """Return the groups that are closed, those first that open first.
+
+        Args:
+            after: those that follow this one, the last one of an earlier call.
+            limit: how many at most.
+        """
+        command = self._builder.closed_groups(after, limit)
+        return self._execute(command, lambda reply: reply.groups)
 
     @overload
     def reschedule(

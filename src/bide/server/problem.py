@@ -90,6 +90,7 @@ _KINDS = (
     Kind("invalid-argument", 400, "A value cannot be", "InvalidArgument"),
     Kind("not-empty", 409, "The queue is not empty", "NotEmpty"),
     Kind("already-exists", 409, "The id is taken", "AlreadyExists"),
+    Kind("group-closed", 409, "The group is closed", "GroupClosed"),
     Kind("lease-lost", 409, "The lease is over", "LeaseLost"),
     Kind("nothing-to-undo", 404, "Nothing can be taken back", "NothingToUndo"),
     Kind("empty", 404, "Nothing fell due", "Empty"),

@@ -21,6 +21,7 @@ from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.progress import progress
+from bide.model.replies import ClosedGroup
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
 from bide.server.access.declarations import is_about_own_queues
@@ -129,6 +130,10 @@ def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
             )
         case cmd.Extend() if command.lease is None and not command.progress:
             raise InvalidArgument("extend takes a lease, or progress, or both")
+        case cmd.CloseGroup(group=group) | cmd.ReopenGroup(group=group):
+            check_name(group, "group")
+        case cmd.ClosedGroups(after=ClosedGroup(group=group)) if group:
+            check_name(group, "group")
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
 

@@ -367,6 +367,8 @@ class CountsOut(SettingsOut, kw_only=True, omit_defaults=True):
     flow: Flow
     kept: int = 0
     """Acked and expired messages that are still remembered."""
+    closed: int = 0
+    """How many groups are closed."""
     oldest: int | None = None
     """The due time of the message that has waited longest, if one is due."""
     recount: Sizes | None = None

@@ -503,3 +503,22 @@ def test_people_are_shown_what_would_change_and_how_to_take_it_back(
     undo = done.split("bide undo orders ")[1][:26]
     assert "7 messages restored" in terminal("undo", "orders", undo)[0]
     assert "taken back before" in terminal("undo", "orders", undo)[0]
+
+
+# bide close-group, closed-groups, reopen-group.
+
+
+def test_a_group_is_closed_listed_and_opened(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60, group="order:42")
+    closed = json.loads(run("close-group", "orders", "order:42", "--keep", "2d", "--json").output)
+    assert (closed["group"], closed["cancelled"], closed["stopping"]) == ("order:42", 1, 0)
+    assert not orders.put(2, id="b", group="order:42")
+    refused = run("put", "orders", "1", "--group", "order:42")
+    assert refused.exit_code == 1
+    assert "not stored: the group of " in refused.stderr
+    assert run("closed-groups", "orders").output.startswith("order:42\t")
+    opened = run("reopen-group", "orders", "order:42")
+    assert opened.exit_code == 0
+    assert run("reopen-group", "orders", "order:42").exit_code == 1
+    assert run("closed-groups", "orders").exit_code == 0
+    assert orders.put(2, id="b", group="order:42")

@@ -27,6 +27,7 @@ def check(journals: Iterable[Iterable[Event]]) -> list[str]:
         *_held_by_two(events),
         *_settled_twice(events),
         *_after_the_end(events),
+        *_after_the_close(events),
     ]
 
 
@@ -61,6 +62,7 @@ def _holds(events: list[Event]) -> dict[str, list[Hold]]:
 def _undelivered(events: list[Event]) -> Iterator[str]:
     delivered = _holds(events).keys()
     cancelled = {event["id"] for event in _named(events, "tries", "cancel")}
+    cancelled |= _in_closed_groups(events)
     for event in _named(events, "did", "put"):
         for id in event["ids"]:
             if id not in delivered and id not in cancelled:
@@ -96,6 +98,25 @@ def _after_the_end(events: list[Event]) -> Iterator[str]:
             yield f"{id} was delivered at {holds[-1].now}, after its {verb} at {moment}"
 
 
+def _in_closed_groups(events: list[Event]) -> set[str]:
+    """Return the messages that were perhaps put into a group which was perhaps closed."""
+    closed = {event["group"] for event in _named(events, "tries", "close")}
+    puts = _named(events, "tries", "put")
+    return {id for event in puts if event.get("group") in closed for id in event["ids"]}
+
+
+def _after_the_close(events: list[Event]) -> Iterator[str]:
+    closed: dict[str, int] = {}
+    for event in _named(events, "did", "close"):
+        closed[event["group"]] = min(event["at"], closed.get(event["group"], event["at"]))
+    puts = _named(events, "tries", "put")
+    groups = {id: event["group"] for event in puts if event.get("group") for id in event["ids"]}
+    for id, holds in _holds(events).items():
+        moment = closed.get(groups.get(id, ""))
+        if moment is not None and holds[-1].now > moment:
+            yield f"{id} was delivered at {holds[-1].now}, after its group was closed at {moment}"
+
+
 def check_counts(journals: Iterable[Iterable[Event]], counts: Counts) -> list[str]:
     """Return where the store's counters cannot be what the journals tell."""
     events = [event for journal in journals for event in journal]
@@ -105,7 +126,7 @@ def check_counts(journals: Iterable[Iterable[Event]], counts: Counts) -> list[st
         "cancelled": (
             _size(events, "did", "cancel"),
             counts.flow.cancelled,
-            _size(events, "tries", "cancel"),
+            _size(events, "tries", "cancel") + len(_in_closed_groups(events)),
         ),
     }
     problems = [

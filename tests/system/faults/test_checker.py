@@ -56,6 +56,25 @@ SOUND: list[Event] = [
 ]
 
 
+def closed(group: str, at: int) -> list[Event]:
+    return [
+        {"tries": "close", "group": group, "at": at},
+        {"did": "close", "group": group, "at": at},
+    ]
+
+
+def test_a_delivery_after_its_group_was_closed_is_found() -> None:
+    events: list[Event] = [
+        {"tries": "put", "ids": ["a", "b", "c"], "group": "g", "at": 0},
+        {"did": "put", "ids": ["a", "b"], "group": "g", "at": 0},
+        claim("a", 10, 20, 1),
+        *closed("g", 15),
+    ]
+    assert check([events]) == []
+    late = [*events, claim("b", 16, 26, 2)]
+    assert check([late]) == ["b was delivered at 16, after its group was closed at 15"]
+
+
 def test_a_sound_journal_has_no_problems() -> None:
     assert check([SOUND]) == []
     assert check([SOUND[:5], SOUND[5:]]) == []

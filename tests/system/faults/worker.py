@@ -1,4 +1,4 @@
-"""A process that puts, claims, acks, cancels and gives back at random until it is killed."""
+"""A process that puts, claims, acks, cancels, closes groups and gives back until it is killed."""
 
 import itertools
 import random
@@ -32,6 +32,8 @@ def work(url: str, name: str, seed: int, folder: Path, *, tolerant: bool = False
                     put += ids
                 elif draw < 0.5 and put:
                     _cancel(orders, journal, chance.choice(put))
+                elif draw < 0.53:
+                    _close(orders, journal)
                 else:
                     _claim(orders, journal, chance)
             except bide.StoreError as error:
@@ -42,11 +44,30 @@ def work(url: str, name: str, seed: int, folder: Path, *, tolerant: bool = False
 
 
 def _put(orders: bide.Queue, journal: Journal, chance: random.Random, ids: list[str]) -> None:
-    journal.tries("put", ids=ids)
+    group = chance.choice((None, None, _group_of_now()))
+    journal.tries("put", ids=ids, group=group)
     delay = chance.choice((0, 0, chance.random() / 2))
-    messages = [bide.NewMessage(body=id, id=id, delay=delay, attempts=10_000) for id in ids]
-    orders.put_many(messages) if len(ids) > 1 else orders.put(ids[0], id=ids[0], attempts=10_000)
-    journal.did("put", ids=ids)
+    messages = [
+        bide.NewMessage(body=id, id=id, delay=delay, attempts=10_000, group=group) for id in ids
+    ]
+    if len(ids) > 1:
+        outcomes = orders.put_many(messages)
+    else:
+        outcomes = [orders.put(ids[0], id=ids[0], attempts=10_000, group=group)]
+    stored = [outcome.id for outcome in outcomes if outcome.state != "closed"]
+    journal.did("put", ids=stored, group=group)
+
+
+def _group_of_now() -> str:
+    """Return the group that all processes use at the time: another one each fifth of a second."""
+    return f"g{time.time_ns() // 200_000_000}"
+
+
+def _close(orders: bide.Queue, journal: Journal) -> None:
+    group = _group_of_now()
+    journal.tries("close", group=group)
+    orders.close_group(group, keep="1h")
+    journal.did("close", group=group)
 
 
 def _cancel(orders: bide.Queue, journal: Journal, id: str) -> None:

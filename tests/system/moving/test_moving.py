@@ -431,3 +431,20 @@ def test_what_postgres_cannot_read_comes_as_a_dead_letter(
             assert letter is not None
             assert letter.error == UNREADABLE
             assert b"[1]" in letter.data
+
+
+def test_closed_groups_are_closed_in_the_target_and_cancel_what_comes_there() -> None:
+    with bide.Queue("q", "memory://closed1") as old, bide.Queue("q", "memory://closed2") as new:
+        old.put(1, id="a", delay="1h", group="g")
+        old.put(1, id="b", delay="1h")
+        closed = old.close_group("h", keep="1d")
+        new.close_group("g", keep="1d")
+        moved = bide.move(old, new)
+        assert (moved.moved, moved.left) == (2, 0)
+        assert [message.id for message in new.scan()] == ["b"]
+        assert new.counts().flow.cancelled == 1
+        groups = {group.group: group.until_at for group in new.closed_groups()}
+        assert groups.keys() == {"g", "h"}
+        assert abs((groups["h"] - closed.until).total_seconds()) < 60
+        assert old.audit()
+        assert new.audit()

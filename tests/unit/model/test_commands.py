@@ -46,6 +46,9 @@ EXAMPLES: list[Any] = [
     cmd.ForecastCommand("q", 60_000, 10),
     cmd.Configure("q", paused=True, keep=5),
     cmd.Purge("q", "dead", 5),
+    cmd.CloseGroup("q", "g", 5),
+    cmd.ReopenGroup("q", "g"),
+    cmd.ClosedGroups("q", replies.ClosedGroup(5, "g")),
     cmd.Delete("q"),
     cmd.Queues("q"),
 ]
@@ -58,18 +61,20 @@ def name(command: Any) -> str:
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
     data = msgspec.json.encode(command)
-    assert msgspec.json.decode(data)["command"] == name(command).lower().removesuffix("command")
+    tag = msgspec.json.decode(data)["command"].replace("_", "")
+    assert tag == name(command).lower().removesuffix("command")
     assert msgspec.json.decode(data, type=cmd.Command) == command
 
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 21
+    assert len(cmd.Command.__args__) == 24
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_what_only_reads_says_so(command: Any) -> None:
     reads = {"Find", "Scan", "Count", "Explain", "ForecastCommand", "History", "Queues"}
+    reads |= {"ClosedGroups"}
     dry = isinstance(command, cmd.Cancel) and command.dry_run
     assert command.only_reads == (name(command) in reads or dry)
 
@@ -96,7 +101,7 @@ def test_the_weight_is_how_many_messages_it_names(command: Any, weight: int) -> 
 
 def test_what_may_be_sent_again_says_so() -> None:
     again = {name(command) for command in EXAMPLES if command.repeatable}
-    assert again == {"Extend", "History", "Configure"}
+    assert again == {"Extend", "History", "Configure", "CloseGroup"}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +161,7 @@ def test_sums() -> None:
         Counts(Sizes(1), Flow(1), recount=Sizes(1), strays=0),
         replies.Forecasted(5, 1, [1, 2], 3),
         replies.QueueSettings(paused=True, keep=5),
+        replies.GroupsClosed([replies.ClosedGroup(5, "g")], more=True),
         replies.Names(["q"]),
     ],
     ids=lambda reply: type(reply).__name__,

@@ -67,6 +67,7 @@ def import_(
     In a pipe and in JSON:
       stored       new messages
       kept         messages whose id exists already; they stay as they are
+      refused      messages whose group is closed
     and for a sorted set:
       rescheduled  kept messages whose score, so their due time, has changed
       removed      members that were removed from the set (--remove)
@@ -131,8 +132,10 @@ def _import_export(out: Output, queue: Queue, file: str, max_body: int) -> bool:
     lines = export_lines(stream, max_body)
     with Bar(f"importing bytes into {queue.name}", size) as bar:
         imported = queue.load(bar.over(lines, len))
-    facts = {"stored": imported.stored, "kept": imported.kept}
+    facts = {"stored": imported.stored, "kept": imported.kept, "refused": imported.refused}
     sentence = _sentence(imported.stored, imported.kept, queue.name, "imported")
+    if imported.refused:
+        sentence += f"; {imported.refused:,} refused, their groups are closed"
     out.report(facts, DONE, sentence)
     return True
 

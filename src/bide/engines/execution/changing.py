@@ -10,7 +10,16 @@ from bide.engines.storage import QueueStore, StoredQueue
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.ended import Ending
-from bide.model.replies import Affected, Deleted, Outcome, Outcomes, QueueSettings, Sizes
+from bide.model.replies import (
+    Affected,
+    ClosedGroup,
+    Deleted,
+    GroupsClosed,
+    Outcome,
+    Outcomes,
+    QueueSettings,
+    Sizes,
+)
 from bide.model.times import LIMITS
 
 PART = 100
@@ -116,6 +125,25 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
         result_ttl=row.result_ttl,
         **limits,
     )
+
+
+def close_group(store: QueueStore[Any], command: cmd.CloseGroup) -> GroupsClosed:
+    """Close a group; if it is closed, until the later of two times."""
+    queue = store.make(command.queue)
+    closed_until = queue.facts.closed_until(command.group)
+    until = max(queue.now + command.keep, closed_until or 0)
+    queue.close_group(command.group, until)
+    return GroupsClosed([ClosedGroup(until, command.group)])
+
+
+def reopen_group(store: QueueStore[Any], command: cmd.ReopenGroup) -> GroupsClosed:
+    """Open a closed group."""
+    queue = store.open(command.queue)
+    until = queue.facts.closed_until(command.group)
+    if until is None:
+        return GroupsClosed([])
+    queue.reopen_group(command.group)
+    return GroupsClosed([ClosedGroup(until, command.group)])
 
 
 def delete(store: QueueStore[Any], command: cmd.Delete) -> Deleted:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bide.engines.rules.change import expired
+from bide.engines.rules.change import Change, expired, finished
 from bide.engines.rules.leases import lapse
 from bide.engines.rules.record import Record
 from bide.engines.storage import QueueStore, StoredQueue
@@ -15,8 +15,9 @@ from bide.model.replies import Claimed, Died
 def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
-    Messages that are too late are set aside as expired. A claim examines `reach` messages at most,
-    so that many expired ones do not block other callers for long.
+    Messages that are too late are set aside as expired, those in closed groups are cancelled. A
+    claim examines `reach` messages at most, so that many of these do not block other callers for
+    long.
     """
     queue = store.open(command.queue)
     row, now, count = queue.row, queue.now, command.count
@@ -30,14 +31,19 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     for record in queue.lapsed(reach):
         died += _end_lease(queue, record)
     queue.promote(reach)
+    facts, has_closed = queue.facts, row.closed > 0
     until = now + command.lease
     room = command.max_bytes
     taken: list[Record] = []
     messages: list[Message] = []
-    late: list[Record] = []
+    unfit: list[Change] = []
     for record in queue.in_order(reach) if count else ():
-        if record.is_late(now):
-            late.append(record)
+        is_closed = has_closed and facts.closed_until(record.group) is not None
+        if is_closed or record.is_late(now):
+            end = (
+                finished(record, "cancelled", None, facts) if is_closed else expired(record, facts)
+            )
+            unfit.append(end)
             if limited:
                 queue.lines.leave(record)
             continue
@@ -51,8 +57,7 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
             queue.lines.leave(record, leased=True)
         if len(taken) == count:
             break
-    if late:
-        queue.apply([expired(record, queue.facts) for record in late])
+    queue.apply(unfit)
     behind = limited and queue.is_behind()  # what is due is served from a line only
     if not taken:
         following = _next_claim(store, queue)

@@ -44,6 +44,9 @@ VERBS: dict[type[cmd.Command], Verb] = {
     cmd.History: reading.history,
     cmd.Configure: changing.configure,
     cmd.Purge: changing.purge,
+    cmd.CloseGroup: changing.close_group,
+    cmd.ReopenGroup: changing.reopen_group,
+    cmd.ClosedGroups: reading.closed_groups,
     cmd.Delete: changing.delete,
     cmd.Queues: reading.queues,
 }

@@ -9,7 +9,18 @@ from bide.model import commands as cmd
 from bide.model.ended import within_budget
 from bide.model.message import Message, size_of
 from bide.model.rank import PROMOTE, forecast_start, rank_when_ready, ready_rank
-from bide.model.replies import AHEAD, Counts, Ends, Explained, Forecasted, Found, Names, Page
+from bide.model.replies import (
+    AHEAD,
+    ClosedGroup,
+    Counts,
+    Ends,
+    Explained,
+    Forecasted,
+    Found,
+    GroupsClosed,
+    Names,
+    Page,
+)
 from bide.model.times import LIMITS
 
 
@@ -110,6 +121,7 @@ def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
         sizes=row.sizes(due_count),
         flow=queue.flow(),
         kept=row.kept,
+        closed=queue.count_closed(),
         paused=bool(row.paused),
         keep=row.keep,
         history=row.history,
@@ -135,3 +147,11 @@ def forecast(store: QueueStore[Any], command: cmd.ForecastCommand) -> Forecasted
 def queues(store: QueueStore[Any], command: cmd.Queues) -> Names:
     """Return the names of the queues that begin with a prefix."""
     return Names(store.names(command.queue))
+
+
+def closed_groups(store: QueueStore[Any], command: cmd.ClosedGroups) -> GroupsClosed:
+    """Return a page of the groups that are closed now."""
+    queue = store.look(command.queue)
+    after = max(command.after or ClosedGroup(0, ""), ClosedGroup(queue.now + 1, ""))
+    groups = queue.closed_groups(after, command.limit + 1)
+    return GroupsClosed(groups[: command.limit], more=len(groups) > command.limit)

@@ -21,7 +21,7 @@ from bide.model.ended import KEPT_ENDS, End, size_of_end
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
-from bide.model.replies import PAUSES, Flow, Pause, Sizes
+from bide.model.replies import PAUSES, ClosedGroup, Flow, Pause, Sizes
 
 
 class MemoryQueue:
@@ -42,6 +42,10 @@ class MemoryQueue:
         self.sets: dict[State, SortedList[Place]] = {state: SortedList() for state in STATES}
         self.lines: MemoryLines = MemoryLines(self.sets, row)
         self.paused: tuple[Pause, ...] = ()
+        self.closings: dict[str, int] = {}
+        """Until when groups are closed, by their names."""
+        self.reopenings: SortedList[ClosedGroup] = SortedList()
+        """The closed groups in the order in which they open."""
         self.seq = 0
         self.savepoint: Savepoint | None = None
         """What the queue was before the commands that run now, if one of them changes it."""
@@ -76,6 +80,13 @@ class MemoryQueue:
                 self.records.pop(id, None)
             else:
                 self.records[id] = record
+        for group, until in saved.changed_closings.items():
+            if until is None:
+                self.closings.pop(group, None)
+            else:
+                self.closings[group] = until
+        self.reopenings = SortedList(ClosedGroup(*pair[::-1]) for pair in self.closings.items())
+        self.row.closed = len(self.closings)
         self.sort()
         self.lines.restore(saved, self.row)
 
@@ -93,7 +104,7 @@ class MemoryQueue:
     def facts(self) -> Facts:
         """What the rules need to know of the queue."""
         row = self.row
-        return Facts(self.now, row.keep, row.history, row.result_ttl)
+        return Facts(self.now, row.keep, row.history, row.result_ttl, self.closings.get)
 
     def next_seq(self) -> int:
         """Return the sequence number of a new record."""
@@ -216,6 +227,9 @@ class MemoryQueue:
                 self._remove(record)
         while self.ends and self.ends[0][1].moment <= self.now - self.row.ends_kept:
             self.ends.popleft()
+        expired_closings = self.reopenings.irange(maximum=ClosedGroup(self.now + 1, ""))
+        for closed in list(islice(expired_closings, FORGET)):
+            self.reopen_group(closed.group)
 
     def lapsed(self, limit: int) -> Iterable[Record]:
         """Return the first records whose lease has expired."""
@@ -313,6 +327,36 @@ class MemoryQueue:
         """Remember rows of an outbox, the last `MAX_FORWARDED` of the queue."""
         known = sorted(self.rows.union((outbox, row) for row in rows))
         self.rows = frozenset(known[-MAX_FORWARDED:])
+
+    # Closed groups.
+
+    def close_group(self, group: str, until: int) -> None:
+        """Close a group, also one that is closed, until a time in Unix milliseconds."""
+        self.reopen_group(group)
+        self.closings[group] = until
+        self.reopenings.add(ClosedGroup(until, group))
+        self.row.closed = len(self.closings)
+
+    def reopen_group(self, group: str) -> None:
+        """Open a group, if it is closed."""
+        until = self.closings.get(group)
+        if self.savepoint is not None:
+            self.savepoint.save_closing(group, until)
+        if until is not None:
+            del self.closings[group]
+            self.reopenings.remove(ClosedGroup(until, group))
+        self.row.closed = len(self.closings)
+
+    def closed_groups(self, after: ClosedGroup, limit: int) -> list[ClosedGroup]:
+        """Return the first closed groups after one, in the order in which they open."""
+        following = self.reopenings.irange(minimum=after, inclusive=(False, False))
+        return list(islice(following, limit))
+
+    def count_closed(self) -> int:
+        """Count the groups that are closed now."""
+        return len(self.reopenings) - int(
+            self.reopenings.bisect_left(ClosedGroup(self.now + 1, ""))
+        )
 
     # Reading.
 

@@ -41,6 +41,13 @@ class Savepoint:
     """By id, as they were before their first change; `None`: there was none."""
     changed_groups: dict[str, Group | None] = field(default_factory=dict)
     """By key, likewise."""
+    changed_closings: dict[str, int | None] = field(default_factory=dict)
+    """By the name of the group, until when it was closed before; `None`: it was open."""
+
+    def save_closing(self, group: str, until: int | None) -> None:
+        """Save until when a group is closed before the first change of that; `None`: it is not."""
+        if group not in self.changed_closings:
+            self.changed_closings[group] = until
 
     def save_group(self, key: str, group: Group | None) -> None:
         """Save the turn of a group before its first change."""

@@ -29,7 +29,17 @@ from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
 from bide.model.message import REASON_LENGTH, STATES
 from bide.model.progress import Progress
-from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, QueueSettings, Reply
+from bide.model.replies import (
+    PAUSES,
+    Affected,
+    ClosedGroup,
+    Deleted,
+    GroupsClosed,
+    Outcome,
+    Outcomes,
+    QueueSettings,
+    Reply,
+)
 from bide.model.times import LIMITS
 
 
@@ -115,7 +125,8 @@ def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
 
 # Changing.
 
-_STOPPING = OUTCOME_STATES.index("stopping")
+_CHANGED = OUTCOME_STATES.index("stopping"), OUTCOME_STATES.index("closed")
+"""States of outcomes that are not done, though something was changed."""
 
 
 def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = None) -> Outcomes:
@@ -158,7 +169,7 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
         edit=None if edit is None else batch.json(edit),
         **batch.identity,
     )
-    has_changed = any(row.done or row.state == _STOPPING for row in rows)
+    has_changed = any(row.done or row.state in _CHANGED for row in rows)
     if verb != "ack" and has_changed:  # if an ack is lost, its message is delivered again
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
     if verb == "ack" and not rows:  # as the function answers if all is done
@@ -324,6 +335,29 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
     )
 
 
+def _close_group(batch: PostgresBatch, command: cmd.CloseGroup) -> Reply:
+    ((until, lsn),) = batch.call(
+        "_close_group", command.queue, batch.now, command.group, command.keep
+    )
+    batch.positions[command.queue] = int.from_bytes(lsn)
+    return GroupsClosed([ClosedGroup(until, command.group)])
+
+
+def _reopen_group(batch: PostgresBatch, command: cmd.ReopenGroup) -> Reply:
+    ((until, lsn),) = batch.call("_reopen_group", command.queue, batch.now, command.group)
+    batch.positions[command.queue] = int.from_bytes(lsn)
+    return GroupsClosed([] if until is None else [ClosedGroup(until, command.group)])
+
+
+def _closed_groups(batch: PostgresBatch, command: cmd.ClosedGroups) -> Reply:
+    after = command.after or ClosedGroup(0, "")
+    rows = batch.call(
+        "_closed_groups", command.queue, batch.now, after.until, after.group, command.limit + 1
+    )
+    groups = [ClosedGroup(row.until, row.group) for row in rows]
+    return GroupsClosed(groups[: command.limit], more=len(groups) > command.limit)
+
+
 def _delete(batch: PostgresBatch, command: cmd.Delete) -> Reply:
     """Delete a queue; if that is not empty, say what is in it."""
     ((deleted,),) = batch.call("_delete", command.queue, batch.now)
@@ -370,6 +404,9 @@ _EXECUTORS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Explain: explain,
     cmd.Configure: _configure,
     cmd.Purge: _purge,
+    cmd.CloseGroup: _close_group,
+    cmd.ReopenGroup: _reopen_group,
+    cmd.ClosedGroups: _closed_groups,
     cmd.Delete: _delete,
     cmd.Queues: queues,
 }

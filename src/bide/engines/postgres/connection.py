@@ -45,6 +45,8 @@ _OTHER_STATEMENTS = {
     "_put": _ROWS_AND_LSN,
     "_change": _ROWS_AND_LSN,
     "_delete_where": _ROWS_AND_LSN,
+    "_close_group": _ROWS_AND_LSN,
+    "_reopen_group": _ROWS_AND_LSN,
     "_find": _ROWS_AND_NOW,
     "_put_one": b"SELECT %s(%s), pg_current_wal_insert_lsn()",  # two values are faster than a row
 }

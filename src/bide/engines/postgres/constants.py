@@ -56,7 +56,10 @@ SETTLING_WAIT = 50
 """How long, in milliseconds, a command waits for the transaction that has locked a leased message.
 The short ones of bide itself end sooner."""
 
-OUTCOME_STATES = (*STATES, "settling", "stopping")
+GROUP_LOCKS = 256
+"""How many locks the groups of all queues share: see `3_groups.sql`. A power of two."""
+
+OUTCOME_STATES = (*STATES, "settling", "stopping", "closed")
 """The states that outcomes have, by their numbers in SQL."""
 
 FLOOR = (
@@ -78,10 +81,12 @@ CONSTANTS = {
     "BEYOND_BULK": BULK + 1,
     "CLAIM_AGAIN": CLAIM_AGAIN,
     "CLAIM_AGAIN_US": CLAIM_AGAIN * MICROSECONDS,
+    "CLOSED_STATE": OUTCOME_STATES.index("closed"),
     "FORGET_EVERY": FORGET_EVERY,
     "HISTORIES": HISTORIES,
     "HISTORY_BITS": HISTORY_BITS,
     "HISTORY_RETURNS": 1 << HISTORY_BITS,
+    "LAST_GROUP_LOCK": GROUP_LOCKS - 1,
     "LONGEST_CLAIM": LONGEST_CLAIM,
     "LONG_NUMBER": LONG_NUMBER,
     "LOOK_AGAIN": LOOK_AGAIN,
@@ -90,6 +95,7 @@ CONSTANTS = {
     "MAX_BODY": MAX_BODY,
     "MAX_DEPTH": MAX_DEPTH,
     "MAX_DIGITS": MAX_DIGITS,
+    "MAX_GROUP_LOCKS": GROUP_LOCKS,
     "MAX_NAME": MAX_NAME,
     "MAX_QUEUE": MAX_QUEUE,
     "MAX_YEARS": MAX_YEARS,

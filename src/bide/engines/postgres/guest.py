@@ -18,7 +18,15 @@ from bide.engines.postgres.settings import PostgresSettings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
 from bide.model.message import REASON_LENGTH, Item
-from bide.model.replies import Affected, Outcome, Outcomes, QueueSettings, Reply
+from bide.model.replies import (
+    Affected,
+    ClosedGroup,
+    GroupsClosed,
+    Outcome,
+    Outcomes,
+    QueueSettings,
+    Reply,
+)
 from bide.model.times import LIMITS
 
 
@@ -286,6 +294,8 @@ def _fields(command: cmd.Command) -> dict[str, Any]:
             }
         case cmd.Reschedule(if_version=None):
             fields["verb"] = "reschedule"
+        case cmd.CloseGroup(group=group) | cmd.ReopenGroup(group=group):
+            fields |= {"verb": command.__struct_config__.tag, "of_group": group}
         case cmd.Configure(paused=None):
             fields |= {"verb": "configure", "limits": [getattr(command, name) for name in LIMITS]}
         case _:
@@ -328,6 +338,9 @@ def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
         return QueueSettings(paused=False, keep=command.keep or 0)  # nobody reads it
     if isinstance(command, cmd.Cancel) and command.where is not None:
         return Affected(rows[0].count, rows[0].more, rows[0].stopping)
+    if isinstance(command, (cmd.CloseGroup, cmd.ReopenGroup)):
+        until = rows[0].until
+        return GroupsClosed([] if until is None else [ClosedGroup(until, command.group)])
     if isinstance(command, (cmd.Ack, cmd.RetryCommand, cmd.BuryCommand)):
         ids = [lease.id for lease in command.leases]
         if isinstance(command, cmd.Ack) and not rows:  # as the function answers if all is done

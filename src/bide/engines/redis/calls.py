@@ -17,7 +17,7 @@ from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
 from bide.model.replies import Reply
 
-CHANGING = ("put", "configure")
+CHANGING = ("put", "configure", "close_group")
 """Scripts that always make a change."""
 
 
@@ -101,7 +101,7 @@ def everywhere(script: str, queue: str, args: Sequence[Any], shards: int) -> Rou
 _SHARED = ("_prelude", "_records", "_limits", "_waking")
 """Files of what several functions use; each uses only those before it."""
 
-_VERBS = ("change", "claim", "configure", "put", "reads", "scan")
+_VERBS = ("change", "claim", "configure", "groups", "put", "reads", "scan")
 """Files of functions."""
 
 

@@ -12,6 +12,7 @@ from bide.engines.redis.calls import CHANGING, Result, ScriptCall, Step, identif
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.faults import is_of_shards
+from bide.engines.redis.groups import close_group, closed_groups, reopen_group
 from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.queue_wide import configure, delete, sweep
@@ -28,11 +29,30 @@ from bide.model.times import LIMITS
 
 _STEP_OF: dict[Any, Callable[[Any, int], Step]] = {
     step.__name__: step
-    for step in (history, find, configure, count, scan, forecast, explain, delete)
+    for step in (
+        history,
+        find,
+        configure,
+        count,
+        scan,
+        forecast,
+        explain,
+        delete,
+        close_group,
+        reopen_group,
+        closed_groups,
+    )
 }
 """By the verb of a command: the function of that name, which executes one command."""
 
-_OF_SEVERAL_ROUNDS = (cmd.Scan, cmd.ForecastCommand, cmd.Explain, cmd.Delete)
+_OF_SEVERAL_ROUNDS = (
+    cmd.Scan,
+    cmd.ForecastCommand,
+    cmd.Explain,
+    cmd.Delete,
+    cmd.CloseGroup,
+    cmd.ReopenGroup,
+)
 """Commands between whose rounds nothing else may be executed."""
 
 
@@ -170,7 +190,7 @@ class RedisEngine:
         known = self._shards.known.get(queue)
         if known is not None and known.kept:
             return known
-        creates = isinstance(command, (cmd.Put, cmd.Configure))
+        creates = isinstance(command, (cmd.Put, cmd.Configure, cmd.CloseGroup))
         earlier = asked.get(queue)
         # A command that only read has not made the queue.
         if earlier is None or (creates and not isinstance(earlier, StoreError)):

@@ -63,6 +63,7 @@ _SHARD_KEYS = (
     "returns",
     "turns",
     "shares",
+    "closed",
 )
 """The last words of the keys of a shard, in the order in which scripts get them: what each holds is
 said at the head of lua/_prelude.lua."""

@@ -77,10 +77,10 @@ def count(command: Count, shards: int) -> Step:
         oldest_in,
         strays_by_size,
         flows,
-        histories,
-        result_ttls,
+        others,
         limits,
     ) = zip(*counts, strict=True)
+    histories, result_ttls, closed_groups = zip(*others, strict=True)
     sizes = replies.Sizes(*map(sum, sizes_by_state))
     oldest = min([due for due in oldest_in if due is not None], default=None)
     fields = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
@@ -89,8 +89,9 @@ def count(command: Count, shards: int) -> Step:
     if command.stored:
         fields["stored"] = stored_bytes
     flow = replies.Flow(*map(sum, zip(*flows, strict=True)))
-    settings = sum(kept_in), any(paused_in), max(keeps), max(histories), max(result_ttls)
-    return [replies.Counts(sizes, flow, *settings, oldest=oldest, **fields)]
+    settings = sum(kept_in), closed_groups[0], any(paused_in), max(keeps)  # all shards have all
+    ends = max(histories), max(result_ttls)
+    return [replies.Counts(sizes, flow, *settings, *ends, oldest=oldest, **fields)]
 
 
 def forecast(command: ForecastCommand, shards: int) -> Step:

@@ -1,5 +1,6 @@
 """A change of one message, as data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,6 +10,11 @@ from bide.model.ended import End, Ending
 from bide.model.rank import delayed_rank, ready_rank
 from bide.model.replies import Outcome
 from bide.model.times import Ms
+
+WAITING = ("delayed", "ready")
+"""The states of messages that wait to be claimed."""
+
+_NO_GROUPS: dict[str, int] = {}
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +28,13 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """How long it remembers how messages ended."""
     result_ttl: Ms = 0
     """How long it remembers their results."""
+    closes: Callable[[str], int | None] = _NO_GROUPS.get
+    """Returns until when a group is closed, in Unix milliseconds; `None`: it is not."""
+
+    def closed_until(self, group: str | None) -> int | None:
+        """Return until when a group is closed; `None`: it is open, or there is no group."""
+        until = None if group is None else self.closes(group)
+        return None if until is None or until <= self.now else until
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

@@ -7,8 +7,9 @@ import msgspec
 from msgspec.structs import replace
 
 from bide.engines.rules import leases, unheld
-from bide.engines.rules.change import Change, Facts
-from bide.engines.rules.putting import put, put_again, succeed
+from bide.engines.rules.change import WAITING, Change, Facts
+from bide.engines.rules.closing import settled
+from bide.engines.rules.putting import put, put_again, refused
 from bide.engines.rules.record import Record
 from bide.model import commands as cmd
 from bide.model.command_parts import version_at
@@ -41,7 +42,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     changes: list[Change]
     """One after the other: the end of a lease that has expired, what the command does, and that a
-    successor takes the place of the message."""
+    successor takes the place of the message. What would wait in a closed group is cancelled."""
     outcome: Outcome
     """What the caller is told."""
     ends_lease: bool = False
@@ -73,15 +74,12 @@ def decide(
         return Decision(lapses, current.outcome(False, facts.now))
     rules = BY_ID if isinstance(name, str) else BY_LEASE
     change = rules[type(command)](current, command, number, facts)
-    successions = succeed(change) if change.ends_lease else []
-    steps = [change, *successions]
-    final_record = steps[-1].after
-    if successions or change.outcome is None:
+    steps = settled(change, facts)
+    final_record, outcome = steps[-1].after, steps[-1].outcome
+    if outcome is None:
         assert final_record is not None
         outcome = final_record.outcome(True, facts.now)
-    else:
-        outcome = change.outcome
-    if outcome.done and final_record is not None and final_record.state in unheld.WAITING:
+    if outcome.done and final_record is not None and final_record.state in WAITING:
         # It may be at an earlier place now, which a scan under way may have passed.
         steps[-1] = replace(steps[-1], returned=True)
     return Decision(lapses + steps, outcome, change.ends_lease)
@@ -91,10 +89,12 @@ def decide_new(item: Item, seq: int, facts: Facts) -> Decision:
     """Return what a put does with an item whose id is new.
 
     Args:
-        item: to be stored.
+        item: to be stored, unless its group is closed.
         seq: the sequence number of its record.
         facts: of the queue.
     """
+    if (refusal := refused(item, facts)) is not None:
+        return Decision([], refusal)
     change = put(item, seq, facts)
     assert change.after is not None
     return Decision([change], change.after.outcome(True, facts.now))

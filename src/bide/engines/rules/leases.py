@@ -16,7 +16,7 @@ from bide.engines.rules.change import (
     ready,
     unchanged,
 )
-from bide.engines.rules.putting import succeed
+from bide.engines.rules.closing import settled
 from bide.engines.rules.record import Record
 from bide.model.commands import Ack, BuryCommand, Extend, Release, RetryCommand
 from bide.model.message import LAPSED, REASON_LENGTH, Failure, remember
@@ -129,7 +129,7 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
     if change.after is not None and change.after.state == "leased":  # it has attempts left
         change = Change(record, ready(change.after))
     counted = replace(change, counts=("lapsed", *change.counts))
-    changes = [counted, *succeed(counted)]
+    changes = settled(counted, facts)
     last_change = changes[-1]
     if last_change.after is not None and last_change.after.state != "dead":
         # It waits again, in a set that a scan under way may have passed.

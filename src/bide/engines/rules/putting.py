@@ -2,10 +2,20 @@
 
 from msgspec.structs import replace
 
-from bide.engines.rules.change import Change, Facts, unchanged
+from bide.engines.rules.change import Change, Facts, finished, unchanged
 from bide.engines.rules.record import Record
 from bide.model.commands import Put
 from bide.model.message import Item
+from bide.model.replies import Outcome
+
+
+def refused(item: Item, facts: Facts) -> Outcome | None:
+    """Return the outcome of an item that is not stored because its group is closed, else `None`.
+
+    A dead letter of an import is stored: it is not delivered.
+    """
+    until = facts.closed_until(item.group) if item.died is None else None
+    return None if until is None else Outcome(item.id, False, "closed", until=until)
 
 
 def put(item: Item, seq: int, facts: Facts) -> Change:
@@ -25,7 +35,7 @@ def put_again(record: Record, command: Put, item: Item, facts: Facts) -> Change:
     revives = command.on_conflict == "revive" and record.state == "dead"
     if command.on_conflict != "replace" and not revives:
         return unchanged(record, facts.now)
-    return _replaced(record, item, facts)
+    return _replaced(record, command, item, facts)
 
 
 def succeed(change: Change) -> list[Change]:
@@ -51,14 +61,24 @@ def succeed(change: Change) -> list[Change]:
 
 def _followed(record: Record, item: Item, facts: Facts) -> Change:
     """Keep the item as the successor of a leased message; the newest one stays."""
+    if (refusal := refused(item, facts)) is not None:
+        return Change(record, record, outcome=refusal)
     successor = item.follow(record.successor, facts.now)
     after = replace(record, successor=successor)
     outcome = replace(after.outcome(True, facts.now), successor=successor.at)
     return Change(record, after, outcome=outcome)
 
 
-def _replaced(record: Record, item: Item, facts: Facts) -> Change:
-    """Store the item in the place of a message that no worker holds."""
+def _replaced(record: Record, command: Put, item: Item, facts: Facts) -> Change:
+    """Store the item in the place of a message that no worker holds.
+
+    If its group is closed, what was to be revived is cancelled, and the others stay.
+    """
+    if (refusal := refused(item, facts)) is not None:
+        if command.on_conflict == "revive":
+            cancelled = finished(record, "cancelled", None, facts)
+            return replace(cancelled, outcome=refusal)
+        return Change(record, record, outcome=refusal)
     created = record.created
     if created is None and item.latest is not None:  # `latest` counts from now, here and later
         created = facts.now

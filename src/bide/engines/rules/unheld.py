@@ -9,14 +9,19 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from bide.engines.rules.change import Change, Facts, delayed, finished, ready, unchanged
+from bide.engines.rules.change import (
+    WAITING,
+    Change,
+    Facts,
+    delayed,
+    finished,
+    ready,
+    unchanged,
+)
 from bide.engines.rules.leases import died, stop, with_failure
 from bide.engines.rules.record import Record
 from bide.model.commands import BuryCommand, Cancel, Edit, Purge, Reschedule, Revive
 from bide.model.replies import Outcome
-
-WAITING = ("delayed", "ready")
-"""The states of messages that wait to be claimed."""
 
 
 def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change:

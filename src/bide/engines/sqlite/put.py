@@ -7,7 +7,8 @@ from itertools import repeat
 from typing import Any
 
 from bide.engines.execution.changing import PART, WHOLE_PART
-from bide.engines.rules.decide import decide_put
+from bide.engines.rules.decide import decide_new, decide_put
+from bide.engines.rules.putting import refused
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.tables import DEAD, SQL, row_of
@@ -99,7 +100,9 @@ def _put_into(queue: SqliteQueue, commands: Sequence[Put], *, stores_new: bool) 
     items = [item for command in commands for item in command.items]
     base = queue.number(SQL.last_seq)
     outcomes: dict[int, Outcome] = {}  # by sequence number
-    if stores_new:
+    facts = queue.facts
+    some_refused = queue.row.closed > 0 and any(refused(item, facts) is not None for item in items)
+    if stores_new and not some_refused:  # else one by one, because an id may be named twice
         outcomes = _store_new(queue, items, base)
     if len(outcomes) < len(items):
         _put_others(queue, commands, base, outcomes)
@@ -169,22 +172,27 @@ def _put_others(
         part = others[start : start + size]
         records = queue.load([item.id for _, _, item in part], bodies=bodies)
         for seq, command, item in part:
-            outcomes[seq] = _put_again(queue, records, command, item)
+            outcomes[seq] = _put_singly(queue, records, command, item, seq)
 
 
-def _put_again(queue: SqliteQueue, records: dict[str, Record], command: Put, item: Item) -> Outcome:
-    """Put an item whose id exists, or that is not stored as a new message.
+def _put_singly(
+    queue: SqliteQueue, records: dict[str, Record], command: Put, item: Item, seq: int
+) -> Outcome:
+    """Put an item whose id may exist, or that is not stored as a new message.
 
     `records` has those of the part by id; what changes here, the next item sees there.
     """
     record = records.get(item.id)
-    if record is None:
+    if record is not None:
+        decision = decide_put(record, command, item, queue.facts)
+    elif command.stores_new:
+        decision = decide_new(item, seq, queue.facts)
+    else:
         return Outcome(item.id, False)
-    decision = decide_put(record, command, item, queue.facts)
     queue.apply(decision.changes)
     after = decision.record_after(record)
-    if after is None:  # its worker was asked to stop, and its lease has expired
-        del records[item.id]
+    if after is None:  # it was refused, or the end of its lease has deleted the message
+        records.pop(item.id, None)
     else:
         records[item.id] = after
     return decision.outcome

@@ -255,6 +255,8 @@ class SqliteQueue(QueueReader):
         if row.ended:
             bounds = row.id, self.now - row.ends_kept, FORGET
             row.ended -= self.run(SQL.forget_ends, bounds).rowcount
+        if row.closed:
+            row.closed -= self.run(SQL.forget_closed, (row.id, self.now, FORGET)).rowcount
 
     def lapsed(self, limit: int) -> Iterable[Record]:
         """Return the first records whose lease has expired."""
@@ -384,6 +386,18 @@ class SqliteQueue(QueueReader):
     def resume(self) -> None:
         """Note the end of a pause."""
         self.run(SQL.end_pause, (self.now, self.row.id))
+
+    def close_group(self, group: str, until: int) -> None:
+        """Close a group, also one that is closed, until a time in Unix milliseconds."""
+        is_new = self.run(SQL.closed_until, (self.row.id, group)).fetchone() is None
+        self.run(SQL.close_group, (self.row.id, group, until))
+        self.row.closed += is_new
+        self._closings[group] = until
+
+    def reopen_group(self, group: str) -> None:
+        """Open a group that is closed."""
+        self.row.closed -= self.run(SQL.reopen_group, (self.row.id, group)).rowcount
+        self._closings[group] = None
 
     def forwarded(self, origin: Origin) -> Iterable[str]:
         """Forget the rows of an outbox that were deleted there; return those that are known."""

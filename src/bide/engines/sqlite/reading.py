@@ -41,7 +41,7 @@ from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME, MAX_RETURNED
 from bide.model.message import STATES, State, stored_size
 from bide.model.rank import EVERYTHING, STRIPE, delayed_reach
-from bide.model.replies import AHEAD, FLOW, Flow, Pause, Sizes
+from bide.model.replies import AHEAD, FLOW, ClosedGroup, Flow, Pause, Sizes
 from bide.model.times import HOUR_MS
 
 _BY_ID = "id:"
@@ -80,6 +80,8 @@ class QueueReader:
         self._lines: SqliteLines | None = None
         self.values_before: tuple[Any, ...] = ()
         """What the table has of the row."""
+        self._closings: dict[str, int | None] = {}
+        """Until when the groups are closed that this transaction has looked up; `None`: open."""
         self.changed_hours: dict[int, int] = {}
         """The changes of this transaction to the counters of hours."""
 
@@ -112,7 +114,27 @@ class QueueReader:
     def facts(self) -> Facts:
         """What the rules need to know of the queue."""
         row = self.row
-        return Facts(self.now, row.keep, row.history, row.result_ttl)
+        if not row.closed:
+            return Facts(self.now, row.keep, row.history, row.result_ttl)
+        return Facts(self.now, row.keep, row.history, row.result_ttl, self._closes)
+
+    def _closes(self, group: str) -> int | None:
+        """Return until when a group is closed."""
+        if group not in self._closings:
+            found = self.run(SQL.closed_until, (self.row.id, group)).fetchone()
+            self._closings[group] = None if found is None else found[0]
+        return self._closings[group]
+
+    def closed_groups(self, after: ClosedGroup, limit: int) -> list[ClosedGroup]:
+        """Return the first closed groups after one, in the order in which they open."""
+        if not self.row.closed:
+            return []
+        bounds = (self.row.id, after.until, after.group, limit)
+        return [ClosedGroup(*row) for row in self.run(SQL.closed_groups, bounds)]
+
+    def count_closed(self) -> int:
+        """Count the groups that are closed now."""
+        return self.number(SQL.count_closed, self.row.id, self.now) if self.row.closed else 0
 
     def number(self, statement: str, *parameters: Any) -> int:
         """Return the number that a statement selects."""
@@ -307,6 +329,7 @@ class QueueReader:
         strays += abs(places - total) + abs(kept - row.kept)
         successors, without_lease = self.run(SQL.recount_successors, bounds).fetchone()
         strays += abs(successors - row.successors) + without_lease
+        strays += abs(self.number(SQL.count_closed, row.id, -1) - row.closed)
         differences = self._hours()  # what the counters of hours have more than there is
         differences.subtract(hour for (hour,) in self.run(SQL.recount_hours, bounds))
         strays += sum(map(abs, differences.values()))

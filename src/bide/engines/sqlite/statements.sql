@@ -100,14 +100,16 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 
 -- name: put_one_trigger
 -- Puts one message. It fails for a queue that is new or has to forget messages first, for the first
--- message with a priority, and after UNCOUNTED messages that no counter includes.
+-- message with a priority, for one with a group if some groups are closed, and after UNCOUNTED messages that
+-- no counter includes.
 CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
   INSERT INTO bide_message
     (seq, queue, id, due, priority, attempt, attempts, expires, "group", data, created)
   VALUES ((SELECT 1 + max(counted, (SELECT coalesce(max(seq), 0) FROM bide_message))
            FROM bide_store),
           (SELECT id FROM bide_queue
-           WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
+           WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)
+             AND (closed = 0 OR NEW."group" = '')),
           NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, nullif(NEW.expires, -1),
           nullif(NEW."group", ''), NEW.data, NEW.created);
   SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + UNCOUNTED;
@@ -316,6 +318,27 @@ ORDER BY rank, seq LIMIT :limit;
 -- name: aside_before
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended < ?
 ORDER BY ended, seq LIMIT ?;
+
+-- name: close_group
+INSERT INTO bide_closed (queue, "group", until) VALUES (?, ?, ?)
+ON CONFLICT (queue, "group") DO UPDATE SET until = excluded.until;
+
+-- name: closed_until
+SELECT until FROM bide_closed WHERE queue = ? AND "group" = ?;
+
+-- name: reopen_group
+DELETE FROM bide_closed WHERE queue = ? AND "group" = ?;
+
+-- name: closed_groups
+SELECT until, "group" FROM bide_closed WHERE queue = ? AND (until, "group") > (?, ?)
+ORDER BY until, "group" LIMIT ?;
+
+-- name: count_closed
+SELECT count(*) FROM bide_closed WHERE queue = ? AND until > ?;
+
+-- name: forget_closed
+DELETE FROM bide_closed WHERE (queue, "group") IN (
+  SELECT queue, "group" FROM bide_closed WHERE queue = ? AND until <= ? ORDER BY until LIMIT ?);
 
 -- name: forwarded
 -- Those of the rows of an outbox that were executed.

@@ -18,9 +18,9 @@ from bide.model.undoing import Bulk, Undo
 Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
-"""`put` messages that were never delivered; `change`: replace, edit, reschedule, cancel; `consume`:
-claim, with bodies, and settle; `read`: look, without bodies; `bodies`: look at bodies and headers
-as well; `admin`: all of these and everything else."""
+"""`put` messages that were never delivered; `change`: replace, edit, reschedule, cancel, close
+groups; `consume`: claim, with bodies, and settle; `read`: look, without bodies; `bodies`: look at
+bodies and headers as well; `admin`: all of these and everything else."""
 
 SCOPES: dict[str, tuple[Right, ...]] = {
     "produce": ("put", "change"),
@@ -39,6 +39,9 @@ _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Cancel: "change",
     cmd.Reschedule: "change",
     cmd.Edit: "change",
+    cmd.CloseGroup: "change",
+    cmd.ReopenGroup: "change",
+    cmd.ClosedGroups: "read",
     cmd.Claim: "consume",
     cmd.Extend: "consume",
     cmd.Ack: "consume",

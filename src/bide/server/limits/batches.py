@@ -37,6 +37,7 @@ _WITH_LARGE_REPLIES = (
     cmd.ForecastCommand,
     cmd.History,
     cmd.Queues,
+    cmd.ClosedGroups,
 )
 
 _WITH_MAX_BYTES = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)

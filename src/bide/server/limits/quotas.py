@@ -190,10 +190,10 @@ class Quotas:
         Raises:
             Problem: a command is refused.
         """
-        makers: list[cmd.Put | cmd.Configure] = []  # what may make queues that count
+        makers: list[cmd.Put | cmd.Configure | cmd.CloseGroup] = []  # may make queues that count
         undo_bytes = 0
         for command in admitted.commands:
-            if not isinstance(command, (cmd.Put, cmd.Configure)):
+            if not isinstance(command, (cmd.Put, cmd.Configure, cmd.CloseGroup)):
                 continue
             internal = internal_queue(command.queue)
             if internal not in _UNCOUNTED:
@@ -209,6 +209,9 @@ class Quotas:
             # With a version, a put replaces messages, and adds none.
             added = sum(len(put.items) for put in puts if put.if_version is None)
             await self._admit_messages(namespace, items, added, admitted)
+        closings = sum(isinstance(command, cmd.CloseGroup) for command in makers)
+        if closings:  # a closed group counts as a message
+            await self._admit_messages(namespace, (), closings, admitted)
         for command in admitted.commands:
             await self._admit_change(namespace, command, admitted)
         await self._count_leavings(namespace, admitted, undo_bytes)
@@ -590,7 +593,7 @@ class Quotas:
             return sum(expect(Counts, reply).stored or 0 for reply in replies)
         replies = [await self.lane.acall(cmd.Count(name)) for name in names]
         counts_of_queues = [expect(Counts, reply) for reply in replies]
-        return sum(counts.sizes.total + counts.kept for counts in counts_of_queues)
+        return sum(counts.sizes.total + counts.kept + counts.closed for counts in counts_of_queues)
 
 
 def _item_at(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:

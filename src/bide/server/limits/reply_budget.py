@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from bide.model import commands as cmd
 from bide.model.limits import MAX_NAME
 from bide.model.message import size_of
-from bide.model.replies import Claimed, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Found, GroupsClosed, Names, Page, Reply
 from bide.server.limits.request_bodies import ClientGone
 from bide.server.problem import Problem
 
@@ -32,6 +32,10 @@ NAMES_BYTES = 256 * 1024
 
 BUCKET_BYTES = 48
 """Bytes of a bucket of a forecast."""
+
+
+CLOSED_BYTES = MAX_NAME + 100
+"""Bytes of a closed group, at most."""
 
 
 def room_for(command: cmd.Command, largest: int) -> int:
@@ -60,6 +64,8 @@ def room_for(command: cmd.Command, largest: int) -> int:
             return FACTS_BYTES
         case cmd.Queues():
             return NAMES_BYTES
+        case cmd.ClosedGroups():
+            return CLOSED_BYTES * command.limit
         case cmd.ForecastCommand():
             return BUCKET_BYTES * command.buckets
         case _:
@@ -76,6 +82,8 @@ def size_of_reply(reply: Reply) -> int | None:
             return MESSAGE_OVERHEAD * len(messages) + sum(map(size_of, messages))
         case Names():
             return sum(MAX_NAME if len(name) > MAX_NAME else len(name) for name in reply.names)
+        case GroupsClosed():
+            return CLOSED_BYTES * len(reply.groups)
     return None
 
 

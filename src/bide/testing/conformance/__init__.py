@@ -21,6 +21,7 @@ from bide.engines.port import Engine
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
+from bide.testing.conformance.closing import ClosingCases
 from bide.testing.conformance.debouncing import DebounceCases
 from bide.testing.conformance.driver import Driver
 from bide.testing.conformance.ending import EndCases
@@ -53,6 +54,7 @@ class EngineConformance(
     DebounceCases,
     ForwardCases,
     StopCases,
+    ClosingCases,
     ChangeCases,
     QueueCases,
     ClaimCases,

@@ -17,6 +17,7 @@ from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, IN_TRANSIT, KEPT_FAILURES, Failure, Item, State
 from bide.model.options import OPTIONS
 from bide.model.progress import Progress
+from bide.model.replies import ClosedGroup
 from bide.model.times import LIMITS
 from bide.testing.conformance.driver import HOUR, START
 
@@ -226,6 +227,12 @@ OFTEN: dict[Any, int] = {
 """How many times more often than others these commands come."""
 
 OWN: dict[Any, dict[str, Draw[Any]]] = {
+    cmd.CloseGroup: {"group": some(GROUPS), "keep": some([1, 3, 10, 10, HOUR])},
+    cmd.ReopenGroup: {"group": some(GROUPS)},
+    cmd.ClosedGroups: {
+        "after": some([None, ClosedGroup(START + 5, GROUPS[0])]),
+        "limit": some([1, 500]),
+    },
     cmd.Scan: {"limit": some([1, 2, 3, 500])},
     cmd.Extend: {"lease": some([1, 2, 3, 10, 100, 100, 100, None])},
 }

@@ -10,7 +10,7 @@ from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, Message, State
-from bide.model.replies import Counts, Outcomes, Page, Reply, expect
+from bide.model.replies import Counts, GroupsClosed, Outcomes, Page, Reply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -76,6 +76,8 @@ class StoreWatch:
         before = dump(self.engine, queue, now)
         self._see_time_pass(queue, before)
         counts_before = audit(self.engine, queue, now)
+        listed = reply_of(self.engine, cmd.ClosedGroups(queue, limit=EVERYTHING), GroupsClosed, now)
+        closed = {each.group for each in listed.groups}
         (reply,) = self.engine.execute([command], now)
         after = self._last[queue] = dump(self.engine, queue, now)
         counts_after = audit(self.engine, queue, now)
@@ -94,7 +96,7 @@ class StoreWatch:
                 if old != new or id in stored:  # it may be replaced by an equal one
                     # The `keep` from before the command decides what it forgets.
                     for step in _steps(
-                        command, old, new, counts_before.keep, now, stored=id in stored
+                        command, old, new, counts_before.keep, now, closed, stored=id in stored
                     ):
                         expected.update(self._see(step).counts)
             flow_before = msgspec.structs.asdict(counts_before.flow)
@@ -138,6 +140,7 @@ def _steps(
     new: Message | None,
     keep: int,
     now: int,
+    closed: set[str],
     *,
     stored: bool,
 ) -> Iterator[_Step]:
@@ -150,16 +153,23 @@ def _steps(
         new: the message after it; `None`: it is not there.
         keep: for how many milliseconds the queue keeps acked messages.
         now: the time of the command.
+        closed: the groups that were closed before it.
         stored: whether the command has put it, which it may do without a difference.
     """
     state = None if old is None else old.state
     state_after = None if new is None else new.state
     successor = None if old is None else old.successor
+    waits_in = None if old is None else old.group  # if its lease ends
+    if successor is not None:
+        waits_in = successor.group
+        if waits_in in closed:  # it is removed with the lease
+            successor = None
     has_ended_by_time = False
     if old is not None and old.until is not None and old.until <= now:
         has_ended_by_time = True
         state = "dead" if old.attempt >= old.attempts else "ready"
-        if old.stopping is not None:  # its worker was asked to stop: it is cancelled
+        would_wait_closed = state == "ready" and successor is None and waits_in in closed
+        if old.stopping is not None or would_wait_closed:  # it is cancelled
             state = None
         yield _Step("lapse", old.state, state)
         if successor is not None and successor.at is not None:

@@ -41,6 +41,7 @@ def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(
         "line",
         "successor",
         "sender",
+        "closed",
     )
     assert rows(path, own) == {f"bide_{table}": 0 for table in tables}
 

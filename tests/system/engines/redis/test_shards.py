@@ -13,6 +13,8 @@ from bide.model.commands import (
     Ack,
     Cancel,
     Claim,
+    ClosedGroups,
+    CloseGroup,
     Command,
     Configure,
     Count,
@@ -21,11 +23,12 @@ from bide.model.commands import (
     Lease,
     Put,
     Queues,
+    ReopenGroup,
     Scan,
 )
-from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Names, Outcomes
+from bide.model.replies import Claimed, Counts, GroupsClosed, Names, Outcomes
 from tests.servers import RedisServer
 from tests.system.engines.redis.conftest import Open
 
@@ -385,3 +388,25 @@ def test_a_claim_is_of_the_latest_moment_of_its_shards() -> None:
         head: list[object] = [moment, 1, 8, HOUR, False, None, False, [], [], False]
         claiming.take((head, [], []))
     assert claiming.reply(None).now == 997
+
+
+def test_a_group_is_closed_in_all_shards_and_in_the_first_one_last(
+    open_engine: Open, url: str, client: Any
+) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ask(engine, put(*many(20), group="g"))
+    ask(engine, put(*many(20), "x", delay=HOUR))
+    client.set("bide:{q#2}:closed", "not a sorted set")
+    with pytest.raises(StoreError):
+        ask(engine, CloseGroup("q", "g", HOUR))
+    assert ask(engine, ClosedGroups("q")) == GroupsClosed([])
+    client.delete("bide:{q#2}:closed")
+    (closed,) = ask(engine, CloseGroup("q", "g", HOUR)).groups
+    assert ask(engine, ClosedGroups("q")).groups == [closed]
+    assert {client.zcard(f"bide:{{q#{shard}}}:closed") for shard in range(4)} == {1}
+    assert ask(engine, Claim("q", 100, HOUR, "w")).messages == []
+    counts = ask(engine, Count("q", recount=True))
+    assert (counts.flow.cancelled, counts.sizes.total, counts.strays) == (20, 1, 0)
+    assert ask(engine, put(*[f"y{n}" for n in range(9)], group="g")).outcomes[8].state == "closed"
+    assert ask(engine, ReopenGroup("q", "g")).groups == [closed]
+    assert {client.zcard(f"bide:{{q#{shard}}}:closed") for shard in range(4)} == {0}

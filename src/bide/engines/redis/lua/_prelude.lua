@@ -16,10 +16,11 @@
 --  16 returns  sorted set: number of the change -> order .. id, a message that has gone to an earlier set, or
 --     to an earlier place in its set; the last ones, for scans that are under way
 --  17 turns  18 shares: what an older bide has instead of 13 and 14, see `take_over` in claim.lua
---  19 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--  19 closed   sorted set: when it opens again -> group that is closed
+--  20 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 --     sent     of a command that its sender may send again, instead: hash: batch, the number of the last one of
 --              this sender; size, of what is kept; noted, its score in senders; place of the call in it -> its reply
---  20 senders  only then; sorted set: when it sent -> key of its replies, of all senders of one owner
+--  21 senders  only then; sorted set: when it sent -> key of its replies, of all senders of one owner
 -- ARGV, the first ones of every function:
 --   1 number of this call on its connection, and in its lane: by it a second try, which has a ? before it, finds
 --     the reply to the first one. Of a command that its sender may send again follow the number of its batch,
@@ -47,7 +48,7 @@ local READ = 64  -- records at once, each of up to a megabyte
 
 local ARGV
 local META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
-local LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, TRY
+local LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, CLOSED, TRY
 local SHARDS, LANE
 local given  -- the time that the caller gave, or nil
 local now, part  -- milliseconds, and the part of one that has passed
@@ -56,6 +57,7 @@ local numbers  -- others of META, by their names: those that a function reads, s
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
 local forget, forget_ends, repair  -- see _records.lua
+local closing = {}  -- functions about closed groups, see _records.lua; one name for all, since there is room for 200
 local limited  -- whether the queue has limits; what they need to know, see _limits.lua
 local read_limits, find_line, enter_line, leave_line, drop_line, begin_change, end_change
 local actor  -- who gave the command, if it says so
@@ -75,7 +77,7 @@ local function names() return match(META, '^bide:{(.*)#(%d+)}:meta$') end
 local function int(value) return format('%d', value) end
 
 -- Returns whether the queue has a flag. Flags are a letter each: p paused, k some messages are kept, w some have a priority, g some
--- are in groups, e some expire, l some lanes wait, h it remembers ends, n it has limits.
+-- are in groups, e some expire, l some lanes wait, h it remembers ends, n it has limits, c some groups are closed.
 local function has(letter) return flags ~= '' and find(flags, letter, 1, true) ~= nil end
 
 -- Sets a flag of the queue, or removes it.
@@ -123,6 +125,7 @@ function make()
   for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
   advance()
   call('HSET', META, 'change', int(change), 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', int(SHARDS))
+  if call('EXISTS', CLOSED) == 1 then flag('c', true) end  -- META was lost
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not. What is there counts as put; numbers go on from the time, which is
   -- larger than any that was given; and the flags are those of a queue that has everything.
@@ -264,10 +267,10 @@ end
 -- parameter is what `unpack_limit` returns first, then come the values of ARGV 2.
 local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ...)
   META, RECORDS, DELAYED, READY, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
-    LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, TRY = unpack(keys)
+    LINES, HEADS, TAGS, FORWARDED, RETURNS, OLD_TURNS, OLD_SHARES, CLOSED, TRY = unpack(keys)
   ARGV, NUMBER, SECONDS, SHARDS, LANE, given = args, args[1], seconds, shards, lane, moment
   filled, tally, replayed, actor, advanced = 0, nil, nil, nil, false
-  SENDERS, batch = keys[20], nil
+  SENDERS, batch = keys[21], nil
   local refusal
   local again = sub(NUMBER, 1, 1) == '?'
   if SENDERS then
@@ -287,6 +290,7 @@ local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ..
   if limited then read_limits() end
   if MARK and has('k') then forget() end
   if MARK and has('h') then forget_ends() end
+  if MARK and has('c') then closing.forget() end
   return body(...)
 end
 

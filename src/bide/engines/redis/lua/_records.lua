@@ -49,6 +49,22 @@ function forget_ends()
   if max(history, results) == 0 and call('EXISTS', ENDINGS) == 0 then flag('h', false) end
 end
 
+-- Closed groups: see bide.engines.rules.closing.
+
+-- Returns until when a group is closed; nil: it is open, or empty, which is no group.
+function closing.closed_until(group)
+  local score = group ~= '' and has('c') and call('ZSCORE', CLOSED, group)
+  local until_ = score and tonumber(score)
+  return until_ and until_ > now and until_ or nil
+end
+
+-- Deletes the marks of groups that have opened by themselves, of BULK groups at most.
+function closing.forget()
+  local opened = call('ZRANGEBYSCORE', CLOSED, '-inf', int(now), 'LIMIT', 0, BULK)
+  if #opened > 0 then call('ZREM', CLOSED, unpack(opened)) end
+  if call('EXISTS', CLOSED) == 0 then flag('c', false) end
+end
+
 -- Records, and the way of a message from set to set.
 --
 -- A record is an array in MessagePack, of the fields of `StoredRecord` in layout.py, of which a put sends those
@@ -194,12 +210,38 @@ local function move(r, set, rank)
   leave(r, set)
 end
 
+local function delete(r, counted)
+  call('HDEL', RECORDS, r.id)
+  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
+  leave(r)
+  r.deleted = true
+  count(counted)
+end
+
+-- Until when the group is closed in which a message would wait; nil: it is open. That of a successor that
+-- would have waited is in `r.shut`.
+function closing.shut_until(r) return r.shut or closing.closed_until(r.group) end
+
+-- Cancels a message instead of letting it wait, if its group is closed; returns whether it did.
+function closing.shut(r)
+  local until_ = closing.shut_until(r)
+  if not until_ then return false end
+  r.shut = until_
+  remember_end(r, 'cancelled')
+  delete(r, 'cancelled')
+  r.due = nil
+  return true
+end
+
 local function to_delayed(r)
   r.state, r.ended = nil, nil
+  if closing.shut(r) then return end
   move(r, DELAYED, delayed_rank(r.due, r.priority))
 end
 
-local function to_ready(r) move(r, READY, ready_rank(r.due, r.priority)) end
+local function to_ready(r)
+  if not closing.shut(r) then move(r, READY, ready_rank(r.due, r.priority)) end
+end
 
 -- Sets a message aside: dead, or kept as acked or expired. `counted`: the counter, by default that of the state.
 local function set_aside(r, state, counted)
@@ -207,14 +249,6 @@ local function set_aside(r, state, counted)
   if state ~= 'dead' then flag('k', true) end
   move(r, KEPT, BASE[state] + now)
   count(counted or state)
-end
-
-local function delete(r, counted)
-  call('HDEL', RECORDS, r.id)
-  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  leave(r)
-  r.deleted = true
-  count(counted)
 end
 
 -- Gives a message another group; its caller saves the record.
@@ -238,6 +272,14 @@ local function follow(r)
   end
   r.attempt, r.failures, r.planned, r.asked, r.body = 0, {}, nil, nil, body_of(successor)
   to_delayed(r)
+end
+
+-- Removes the successor of a message whose lease ends, if its group is closed: the message ends as it would
+-- without it, but does not wait again, since the successor was to be delivered in its place.
+function closing.weigh_successor(r)
+  local s = r.successor and has('c') and parse(r.id, r.successor)
+  local until_ = s and closing.closed_until(s.group)
+  if until_ then r.successor, r.shut = nil, until_ end
 end
 
 -- Deletes a message whose worker was asked to stop, and has not acked it; its successor takes its place.
@@ -310,6 +352,7 @@ local function locate(id, text)
   if not readable then return repair(r, text) end
   if r.token and r.until_ <= now then
     count('lapsed')
+    closing.weigh_successor(r)
     if r.stopping then
       stopped(r)
       return r
@@ -338,6 +381,7 @@ end
 -- such message: [done]. `r.tells`: the state is to say that its worker was asked to stop.
 local function outcome(r, done)
   if not r then return {false} end
+  if r.deleted and r.shut then return {true} end
   if r.deleted then return {true, null, r.due, r.due and null, r.holder} end
   local state = r.tells and 'stopping' or r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
   return {done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows}

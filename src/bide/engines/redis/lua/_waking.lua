@@ -2,8 +2,6 @@
 
 local function due_by_now() return int(delayed_reach(now)) end  -- the highest rank of a message that is due
 
-local function is_late(r) return r.expires and now > r.due + r.expires end
-
 -- Takes back messages whose lease is over, PROMOTE at most; returns whether there were some.
 local function take_back()
   local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', '0', int(PROMOTE))

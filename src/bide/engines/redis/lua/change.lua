@@ -15,6 +15,8 @@
 --   bury        let them die; without a token, those that no worker holds, which counts no attempt
 --   release     end the lease of any holder: a failed attempt, ready again at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
+-- A message that would wait in a closed group then is cancelled instead; if no worker has held it, its outcome is
+-- that the group is closed, and until when.
 -- If the worker was asked to stop, `retry`, `untouched`, `bury` and `release` delete the message: it is cancelled.
 -- Reply: [now, change, [outcome of each], nexts]; the state of a message whose worker this asks to stop is
 --   `stopping`, and that of one that no worker holds and whose record cannot be read `unreadable`; nexts: of a
@@ -69,6 +71,7 @@ local function do_it(r, token)
   end
 
   -- It may. What its worker was asked, and what is to follow it, come before the verb.
+  if r.token then closing.weigh_successor(r) end
   if verb == 'repair' then
     repair(r, call('HGET', RECORDS, r.id))
   elseif r.stopping then
@@ -83,7 +86,7 @@ local function do_it(r, token)
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
   elseif not (verb == 'retry' or verb == 'release') or failed(r, reason, now, true) then
-    if verb == 'retry' or verb == 'release' then count('retried') end
+    if (verb == 'retry' or verb == 'release') and not closing.shut_until(r) then count('retried') end
     if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
     if verb == 'release' or verb == 'untouched' and moment == now then
       to_ready(r)
@@ -92,7 +95,7 @@ local function do_it(r, token)
         local asked = r.asked or r.planned or r.due
         plan(r, moment)
         r.attempt, r.asked = 0, asked
-        count('revived')
+        if not closing.shut_until(r) then count('revived') end
       elseif verb == 'reschedule' then
         plan(r, moment)
       else  -- a retry, or given back for later
@@ -121,12 +124,15 @@ local function change_each(width, act, origin)
       if r and r.deleted then r = nil end
       local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '')
+      local refused = done and r.shut and r.deleted and not held
+      done = done and not refused
       if done and not (r.deleted or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then
         changed = changed or {}
         changed[number] = true
       end
-      outcomes[number] = unreadable and {false, 'unreadable'} or outcome(r, done)
+      outcomes[number] = unreadable and {false, 'unreadable'} or refused and {false, 'closed', null, r.shut}
+        or outcome(r, done)
       ended = held ~= nil and not r.token
     end
     if limited then nexts[number] = {ended, opens_next()} end
@@ -177,6 +183,7 @@ end)
 -- Acks a message; returns whether the token is that of its lease.
 local function ack(r, token, result)
   if r.token ~= token then return false end
+  closing.weigh_successor(r)
   r.attempt = r.attempt + 1
   remember_end(r, 'acked', r.holder, result ~= '' and result or nil)
   if r.successor then

@@ -1,4 +1,5 @@
--- claim: lease the next due messages. Takes back leases that are over, and expires late messages.
+-- claim: lease the next due messages. Takes back leases that are over, expires late messages, and cancels those in
+-- closed groups.
 -- A claim of many comes in slices, so that no slice blocks the server for long.
 --   count   how many are still wanted
 --   length  of the lease in milliseconds; holder
@@ -62,6 +63,24 @@ local function expire(r)
   set_aside(r, 'expired')
 end
 
+-- Whether a message may not be delivered: it is too late, or its group is closed.
+local function is_unfit(r)
+  return r.expires and now > r.due + r.expires or closing.closed_until(r.group) ~= nil
+end
+
+-- Whether there can be such messages: else their records need not be read.
+local function may_be_unfit() return has('e') or has('c') end
+
+-- Ends a message that may not be delivered.
+local function end_unfit(r)
+  if closing.closed_until(r.group) then
+    r.was = nil
+    closing.shut(r)
+  else
+    expire(r)
+  end
+end
+
 -- Adds a message to those that this call leases.
 local function hold(member, id, text)
   if not mark then
@@ -92,8 +111,8 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local looked, expired, full = 0, 0, false  -- at how many members it has looked, and how many of these were too late
-  local may_expire, all_ids, records = has('e'), ids_of(members), {}
+  local looked, ended, full = 0, 0, false  -- at how many members it has looked, and how many of these it has ended
+  local reads, all_ids, records = may_be_unfit(), ids_of(members), {}
   local before, bytes = 0, 0  -- how many members come before `records`, and the bytes of all records that were read
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
@@ -103,10 +122,10 @@ local function lease(set, members)
     end
     local id, text = all_ids[i], records[i - before]
     bytes = bytes + (text and #text or 0)
-    local r = text and may_expire and parse(id, text)
-    if r and is_late(r) then
-      expire(r)
-      expired = expired + 1
+    local r = text and reads and parse(id, text)
+    if r and is_unfit(r) then
+      end_unfit(r)
+      ended = ended + 1
     elseif text then  -- claim.py has records repaired that cannot be read; without one: half a change
       room = room - #text - #id
       full = room < 0 and #ids > 0
@@ -117,7 +136,7 @@ local function lease(set, members)
   end
   examined = examined + looked
   write_leases()
-  if looked > expired then call('ZREMRANGEBYRANK', set, '0', int(looked - expired - 1)) end
+  if looked > ended then call('ZREMRANGEBYRANK', set, '0', int(looked - ended - 1)) end
   return not full
 end
 
@@ -164,13 +183,13 @@ local function look(g)
   local member = sub(entry, #g.name + 17)
   local id = sub(member, ORDER + 1)
   local text = call('ZSCORE', READY, member) and call('HGET', RECORDS, id)
-  local r = text and has('e') and parse(id, text)
-  if text and not (r and is_late(r)) then return entry, member, id, text end
+  local r = text and may_be_unfit() and parse(id, text)
+  if text and not (r and is_unfit(r)) then return entry, member, id, text end
   g.at = g.at + 1
   if text then
     examined = examined + 1
     r.stands = entry
-    expire(r)
+    end_unfit(r)
   else  -- left by a server that died
     call('ZREM', LINES, entry)
     call('ZREM', READY, member)
@@ -301,7 +320,7 @@ end)
 -- peek: what a claim over several shards would find in this one. Takes back leases that are over, and
 -- moves due messages to ready; it writes nothing if there is neither: waiting lanes peek each second.
 --   most  how many messages to tell of
--- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it has expired] of each of
+-- Reply: [now, change, highest token, how many are ready, [rank, order, 1 if it may not be delivered] of each of
 --   the first ones, and as `claim` which are dead now]
 define('peek', {'allow-oom'}, {'token'}, function(most)
   local listed, ready, changed = {}, 0, false
@@ -316,7 +335,7 @@ define('peek', {'allow-oom'}, {'token'}, function(most)
       local text = has('e') and call('HGET', RECORDS, id)
       local r = text and parse(id, text)
       local order = tonumber(sub(first[i], 1, ORDER), 16)
-      listed[#listed + 1] = {tonumber(first[i + 1]), order, r and is_late(r) and 1 or 0}
+      listed[#listed + 1] = {tonumber(first[i + 1]), order, r and is_unfit(r) and 1 or 0}
     end
     ready = call('ZCARD', READY)
   end

@@ -103,7 +103,7 @@ define('delete', {'allow-oom'}, {}, function(really)
   local existed = exists
   if exists and really and delayed + ready + leased + dead + kept == 0 then
     call('DEL', META)
-    call('UNLINK', ENDED, ENDINGS, LINES, HEADS, TAGS, OLD_TURNS, OLD_SHARES, FORWARDED, RETURNS)
+    call('UNLINK', ENDED, ENDINGS, LINES, HEADS, TAGS, OLD_TURNS, OLD_SHARES, FORWARDED, RETURNS, CLOSED)
     limited = false
     advance()
     call('HSET', META, 'change', int(change))

@@ -53,6 +53,12 @@ local function store(order, id, text)
   return DELAYED
 end
 
+-- Returns the outcome of the message at hand if its group is closed; a dead letter is not delivered.
+local function refusal()
+  local until_ = not died_at and closing.closed_until(group)
+  return until_ and {false, 'closed', null, until_} or nil
+end
+
 -- Stores the message at hand as the successor of one that is leased, in place of one that was put before.
 local function succeed(r, text)
   local earlier = r.successor and parse(r.id, r.successor)
@@ -70,6 +76,8 @@ local function meet(id, known, text, conflict, version)
   if unreadable then return {false, 'unreadable'} end
   if r.deleted then
     if conflict == 'revive' or version then return {false} end
+    local refused = refusal()
+    if refused then return refused end
     store(r.order, id, text)
     count('put')
     return
@@ -77,8 +85,18 @@ local function meet(id, known, text, conflict, version)
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
     and (not r.state or r.state == 'dead') and is_still(r, nil, version))
   if r.token and conflict == 'replace' and not version and latest and not died_at then
+    local refused = refusal()
+    if refused then return refused end
     succeed(r, text)
     return outcome(r, true)
+  end
+  local refused = replaced and refusal()
+  if refused then
+    if conflict == 'revive' then
+      remember_end(r, 'cancelled')
+      delete(r, 'cancelled')
+    end
+    return refused
   end
   if not replaced then return outcome(r, false) end
   if r.state == 'dead' then count('revived') end
@@ -107,6 +125,9 @@ define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
     elseif conflict == 'revive' or version then
       instead = {false}
     else
+      instead = refusal()
+    end
+    if not known[i] and not instead then
       if places and places[i] > seq then seq = places[i] end
       store(format('%012x', seq), ids[i], text)
       seq, new = seq + 1, new + 1

@@ -188,6 +188,9 @@ BEGIN
   IF q.ends AND _may_forget() THEN
     PERFORM _forget_ends(q, p_now);
   END IF;
+  IF q.closes AND _may_forget() THEN
+    PERFORM _forget_closed(q, p_now);
+  END IF;
   RETURN q;
 END $$;
 
@@ -366,13 +369,24 @@ END $$;
 CREATE FUNCTION bide._lapse(p_was bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  -- A successor in a closed group is removed: see bide.engines.rules.closing.
+  shut bigint := _closed_until(p_was.queue, p_was.successor::json ->> 'group', p_now);
   new message;
 BEGIN
+  IF shut IS NOT NULL THEN
+    p_was.successor := NULL;
+  END IF;
   IF p_was.stopping IS NULL THEN
     new := _fail(p_was, p_was.rank, p_now,
                  '"the lease lapsed: the holder died, hung, or needed longer than its lease"');
   ELSE
     new := _stopped(p_was, p_now);
+  END IF;
+  IF new.state < LEASED_STATE AND coalesce(shut, _closed_until(new.queue, new."group", p_now)) IS NOT NULL THEN
+    PERFORM _remember_end(q, new, CANCELLED_END, p_now, NULL)
+    FROM queue AS q WHERE id = new.queue AND greatest(history, result_ttl) > 0;
+    INSERT INTO tally VALUES (p_was.queue, 'cancelled', -1, 1);
+    new := NULL;
   END IF;
   IF new.seq IS NULL THEN
     DELETE FROM message WHERE queue = p_was.queue AND id = p_was.id;

@@ -28,6 +28,9 @@ BEGIN
   IF NOT _sees_all() THEN  -- see `_open`
     PERFORM FROM queue WHERE name = p_queue FOR KEY SHARE;
   END IF;
+  IF p_group IS NOT NULL THEN
+    PERFORM _keep_open(p_queue, ARRAY[p_group]);
+  END IF;
   LOOP
     WITH stored AS (
       INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,
@@ -37,6 +40,7 @@ BEGIN
              p_is_json, p_data, p_headers
       FROM queue AS q
       WHERE name = p_queue AND (weighted OR p_priority = 0) AND (forgot OR NOT remembers)
+        AND (p_group IS NULL OR NOT closes OR _closed_until(q.id, p_group, moment) IS NULL)
       ON CONFLICT (queue, id) DO NOTHING RETURNING queue
     )
     INSERT INTO tally SELECT queue, 'new', _hour(new_due), 1 FROM stored;
@@ -94,6 +98,9 @@ $$;
 -- `p_hopeful`: the caller tries again without it after a unique violation, which undoes the transaction.
 -- That halves the time if all messages are new.
 --
+-- What would be stored in a closed group is refused: the state is CLOSED_STATE, and `until` when that opens.
+-- What was to be revived is cancelled then.
+--
 -- Answers a row for each message that was not stored, or has `p_latest`, with the place of the one of
 -- that id; `successor`: when its successor is due. The last row has the number 0: its `due` is the time
 -- of the put, its `until` how far the log had come then.
@@ -112,7 +119,7 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
-  q CONSTANT queue := _open(p_queue, moment, true);
+  q queue;
   first CONSTANT bigint := nextval('seq') << 20;  -- messages have the numbers behind it
   moves tally[] := '{}';     -- changes of the counters
   was message;               -- the message of that id that is there
@@ -120,7 +127,18 @@ DECLARE
   latest bigint;             -- how many ms after `begun` the message is due at most
   begun bigint;              -- when an id with `latest` was first put
   outcomes json[] := '{}';   -- the rows that are answered, to be remembered
+  refuses boolean := false;  -- whether some of the groups are closed
+  shut bigint;               -- until when the group of the message is closed
+  what text;                 -- becomes of it; null: nothing
 BEGIN
+  IF p_group IS NOT NULL THEN
+    PERFORM _keep_open(p_queue, p_group);
+  END IF;
+  q := _open(p_queue, moment, true);
+  IF q.closes THEN
+    refuses := EXISTS (
+      SELECT FROM unnest(p_group) AS name WHERE _closed_until(q.id, name, moment) IS NOT NULL);
+  END IF;
   IF session_user <> current_user THEN
     PERFORM _check_name('id', i.id), _check_name('group', i."group")
     FROM unnest(p_ids, p_group) AS i(id, "group");
@@ -134,7 +152,7 @@ BEGIN
   END IF;
   -- Ids that were made here are close together, with no other between them. Each other id is looked
   -- up by itself: up to version 16 a list of them may be a mere filter.
-  IF p_hopeful AND (
+  IF p_hopeful AND NOT refuses AND (
     left(p_ids[1], 20) = left(p_ids[cardinality(p_ids)], 20) AND NOT EXISTS (
       SELECT FROM message
       WHERE queue = q.id AND id BETWEEN p_ids[1] AND p_ids[cardinality(p_ids)]
@@ -159,6 +177,7 @@ BEGIN
       number := new.seq - first;
       latest := p_latest[number];
       successor := NULL;
+      shut := CASE WHEN refuses AND new.state = DELAYED_STATE THEN _closed_until(q.id, new."group", moment) END;
       LOOP  -- until it is stored, or the one that is there is locked
         was := _locked(q.id, new.id, moment);
         -- What `_open` would have forgotten, but for the isolation of the transaction.
@@ -168,18 +187,24 @@ BEGIN
           moves := moves || _moved(was, NULL, NULL);
           CONTINUE;
         END IF;
-        EXIT WHEN was.state IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL;
+        EXIT WHEN was.state IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL OR shut IS NOT NULL;
         new.seq := coalesce(was.seq, new.seq);  -- it takes the place of one that is gone just now
         begun := moment;
         new := _debounced(new, begun + latest, moment);
         INSERT INTO message SELECT new.* ON CONFLICT (queue, id) DO NOTHING;
         EXIT WHEN FOUND;
       END LOOP;
-      done := true;
-      IF was.state IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN
+      what := CASE
+        WHEN was.state IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN 'store'
+        WHEN (was.state < LEASED_STATE AND p_mode = 'replace' OR was.state = DEAD_STATE AND p_mode <> 'keep')
+             AND coalesce(was.seq = ANY (p_only_seqs), true) THEN 'replace'
+        WHEN was.state = LEASED_STATE AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
+             AND new.state = DELAYED_STATE THEN 'follow'
+      END;
+      done := what IS NOT NULL AND shut IS NULL;
+      IF done AND what = 'store' THEN
         moves := moves || _moved(NULL, new, 'put');
-      ELSIF (was.state < LEASED_STATE AND p_mode = 'replace' OR was.state = DEAD_STATE AND p_mode <> 'keep')
-            AND coalesce(was.seq = ANY (p_only_seqs), true) THEN
+      ELSIF done AND what = 'replace' THEN
         begun := coalesce(nullif(was.created, 0), moment);
         new := _debounced(new, begun + latest, moment);
         new.seq := was.seq;
@@ -188,8 +213,7 @@ BEGIN
         INSERT INTO message SELECT new.*;
         PERFORM _remember_return(was, new.state, new.rank);
         moves := moves || _moved(was, new, CASE WHEN was.state = DEAD_STATE THEN 'revived' END);
-      ELSIF was.state = LEASED_STATE AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
-            AND new.state = DELAYED_STATE THEN
+      ELSIF done THEN
         begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
         successor := least(new.due, begun + latest);
         UPDATE message SET successor = json_build_object(
@@ -199,11 +223,18 @@ BEGIN
         WHERE queue = q.id AND id = new.id;
         new := was;
       ELSE
-        done := false;
         new := was;
       END IF;
       IF NOT done OR latest IS NOT NULL THEN
         SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+        IF what IS NOT NULL AND NOT done THEN
+          IF p_mode = 'revive' THEN
+            PERFORM _remember_end(q, was, CANCELLED_END, moment, NULL) WHERE greatest(q.history, q.result_ttl) > 0;
+            DELETE FROM message WHERE queue = q.id AND id = was.id;
+            moves := moves || _moved(was, NULL, 'cancelled');
+          END IF;
+          state := CLOSED_STATE; due := NULL; until := shut; holder := NULL;
+        END IF;
         RETURN NEXT;
         IF p_sender IS NOT NULL THEN
           outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);

@@ -1,4 +1,5 @@
--- Claim: lease the next due messages; before that, take back expired leases and expire late messages.
+-- Claim: lease the next due messages; before that, take back expired leases, expire late messages, and cancel those
+-- of closed groups.
 --
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
@@ -46,12 +47,13 @@ DECLARE
   floors bigint[];                  -- where to look: see above
   claim bigint;                     -- the token; null: nothing is claimed yet
   taken integer := 0;               -- how many messages are claimed
-  examined integer := 0;            -- these, and those that have expired
+  examined integer := 0;            -- these, and those that have ended
   promoted boolean := false;        -- whether due messages were made ready
   left_bytes bigint := p_max_bytes; -- how many bytes still fit
   picked record;                    -- messages that are locked: arrays in the order of ranks
   good_places tid[];                -- of those that are claimed
   late_places tid[];                -- of those that expire
+  shut_places tid[];                -- of those whose groups are closed
 BEGIN
   exactly := clock;
   IF q.id IS NULL OR q.paused THEN
@@ -92,11 +94,13 @@ BEGIN
       last_rank := EVERYTHING;
     END IF;
     SELECT array_agg(p.ctid) AS places, array_agg(p.due) AS dues, array_agg(p.bytes) AS sizes,
-           array_agg(p.too_late) AS lates, sum(p.bytes) AS bytes, bool_or(p.too_late) AS any_late,
+           array_agg(p.too_late) AS lates, array_agg(p.shut) AS shuts, sum(p.bytes) AS bytes,
+           bool_or(p.too_late OR p.shut) AS any_unfit,
            count(*) AS n
     INTO picked FROM (
       SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
-             coalesce(moment > m.due + m.expires, false) AS too_late
+             coalesce(moment > m.due + m.expires, false) AS too_late,
+             q.closes AND _closed_until(q.id, m."group", moment) IS NOT NULL AS shut
       FROM message m
       WHERE m.queue = q.id AND m.state = source AND m.state >= 0
         AND m.rank BETWEEN first_rank AND last_rank
@@ -105,10 +109,13 @@ BEGIN
     EXIT WHEN picked.n = 0;
     good_places := picked.places;
     late_places := '{}';
-    IF picked.any_late OR picked.bytes > left_bytes THEN
+    shut_places := '{}';
+    IF picked.any_unfit OR picked.bytes > left_bytes THEN
       good_places := '{}';
       FOR i IN 1 .. picked.n LOOP
-        IF picked.lates[i] THEN
+        IF picked.shuts[i] THEN
+          shut_places := shut_places || picked.places[i];
+        ELSIF picked.lates[i] THEN
           late_places := late_places || picked.places[i];
         ELSIF picked.sizes[i] <= left_bytes OR taken = 0 AND cardinality(good_places) = 0 THEN
           good_places := good_places || picked.places[i];
@@ -120,6 +127,9 @@ BEGIN
       END LOOP;
       IF cardinality(late_places) > 0 THEN
         PERFORM _expire(q, late_places, NULL, moment);
+      END IF;
+      IF cardinality(shut_places) > 0 THEN
+        PERFORM _shut(q, shut_places, NULL, moment);
       END IF;
     END IF;
     IF cardinality(good_places) > 0 THEN
@@ -143,7 +153,7 @@ BEGIN
     SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(picked.dues[1:picked.n]) AS d GROUP BY 3;
     taken := taken + cardinality(good_places);
     examined := examined + picked.n;
-    EXIT WHEN cardinality(late_places) = 0;  -- no more is due, or no more fits
+    EXIT WHEN cardinality(late_places || shut_places) = 0;  -- no more is due, or no more fits
   END LOOP;
   IF taken = 0 THEN
     PERFORM _check_new(p_sender, p_number) WHERE p_sender IS NOT NULL;

@@ -122,7 +122,7 @@ BEGIN
       -- before it raises that by 1, from the virtual time on (`start`). `bound` is not behind
       -- the first message that was not read though it may be served: what is, waits for the next round.
       SELECT * FROM (
-        SELECT g.name, m.*, g.start + m.good_before AS served_tag,
+        SELECT g.name, g.shut, m.*, g.start + m.good_before AS served_tag,
                CASE m.good_before WHEN 0 THEN g.tag ELSE g.start + m.good_before END AS tag,
                min(CASE WHEN m.place_in_line = g.share AND m.good_count < g.allowed THEN ARRAY[
                  CASE m.good_count WHEN 0 THEN g.tag ELSE g.start + m.good_count END, m.rank, m.seq] END) OVER () AS bound
@@ -131,7 +131,8 @@ BEGIN
             SELECT name, tag, greatest(l.tag, tag) AS start, count(*) OVER () AS group_count,
                    CASE WHEN name = '' THEN room ELSE least(
                      CASE WHEN l.group_limit > 0 THEN l.group_limit - running ELSE room END,
-                     _allowed(last, l.group_rate, us)) END AS allowed
+                     _allowed(last, l.group_rate, us)) END AS allowed,
+                   q.closes AND _closed_until(q.id, name, moment) IS NOT NULL AS shut
             FROM (
               SELECT name, tag, running, last FROM limited_group
               WHERE limited = l.id AND place = HEAD_COMPETES AND rank / STRIPE = weight AND name <> ALL (passed)
@@ -144,7 +145,7 @@ BEGIN
                  count(*) FILTER (WHERE NOT late) OVER in_line - (NOT late)::integer AS good_before
           FROM (
             SELECT ctid AS place, due, rank, seq, size + coalesce(octet_length(failures), 0) AS bytes,
-                   coalesce(moment > due + expires, false) AS late
+                   coalesce(moment > due + expires, false) OR g.shut AS late
             FROM message
             WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = g.name
               AND rank < (weight + 1) * STRIPE
@@ -160,7 +161,7 @@ BEGIN
         left_bytes := left_bytes - head.bytes;
         serving := serving + 1;
       END IF;
-      heads := heads || (head.place, head.name, head.served_tag, head.due, head.late)::_head;
+      heads := heads || (head.place, head.name, head.served_tag, head.due, head.late, head.shut)::_head;
     END LOOP;
     IF serving > 0 THEN
       IF claim IS NULL THEN
@@ -170,7 +171,7 @@ BEGIN
       RETURN QUERY
         UPDATE message m SET state = LEASED_STATE, rank = moment + p_lease, token = claim, holder = p_holder,
           process = p_process, since = moment
-        FROM unnest(heads) WITH ORDINALITY AS s(place, name, tag, due, late, nth)
+        FROM unnest(heads) WITH ORDINALITY AS s(place, name, tag, due, late, shut, nth)
         WHERE m.ctid = s.place AND NOT s.late
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim,
@@ -179,7 +180,10 @@ BEGIN
       SELECT q.id, 'pending', _hour(h.due), -count(*) FROM unnest(heads) AS h WHERE NOT h.late GROUP BY 3;
     END IF;
     IF serving < cardinality(heads) THEN
-      PERFORM _expire(q, array_agg(h.place), array_agg(h.due), moment) FROM unnest(heads) AS h WHERE h.late;
+      PERFORM _expire(q, array_agg(h.place), array_agg(h.due), moment) FROM unnest(heads) AS h
+      WHERE h.late AND NOT h.shut HAVING count(*) > 0;
+      PERFORM _shut(q, array_agg(h.place), array_agg(h.due), moment) FROM unnest(heads) AS h
+      WHERE h.shut HAVING count(*) > 0;
     END IF;
     IF cardinality(heads) > 0 THEN
       UPDATE limited_group AS g SET running = g.running + s.n, tag = coalesce(s.tag + 1, g.tag), last = s.last,

@@ -11,7 +11,8 @@ BEGIN
 END $$;
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
--- message is now (`state` null: it is gone; SETTLING_STATE: see `_awaited`, only an ack waits longer). If leases
+-- message is now (`state` null: it is gone; SETTLING_STATE: see `_awaited`, only an ack waits longer;
+-- CLOSED_STATE: it was cancelled instead, because its group is closed). If leases
 -- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again. An ack
 -- of which all is done answers no row, where there are no limits, and else always that last row.
 --
@@ -54,6 +55,7 @@ DECLARE
   ends_lease boolean := false;   -- whether a lease of any of the messages has ended
   patience integer := CASE WHEN p_verb <> 'ack' THEN SETTLING_WAIT END;  -- see `_locked`
   outcomes json[] := '{}';       -- the rows that are answered, to be remembered
+  shut bigint;                   -- until when the group is closed in which the message would wait
 BEGIN
   IF p_sender IS NOT NULL THEN
     PERFORM _begin(p_sender, p_number, '{"' || p_place || '":[]}');
@@ -133,6 +135,13 @@ BEGIN
       END IF;
       CONTINUE;
     END IF;
+    shut := NULL;
+    IF q.closes AND was.successor IS NOT NULL AND p_verb IN ('ack', 'retry', 'bury', 'release') THEN
+      shut := _closed_until(q.id, was.successor::json ->> 'group', moment);
+      IF shut IS NOT NULL THEN
+        was.successor := NULL;
+      END IF;
+    END IF;
     new := was;
     cause := NULL;
     ending := NULL;
@@ -207,6 +216,21 @@ BEGIN
           END IF;
         END IF;
     END CASE;
+    IF NOT q.closes OR new.state IS NULL OR new.state >= LEASED_STATE THEN
+      shut := NULL;
+    ELSE
+      shut := coalesce(shut, _closed_until(q.id, new."group", moment));
+    END IF;
+    IF shut IS NOT NULL THEN
+      IF remembers THEN
+        new.holder := NULL;
+        new.since := NULL;
+        PERFORM _remember_end(q, new, CANCELLED_END, moment, NULL);
+      END IF;
+      new := NULL;
+      cause := 'cancelled';
+      ending := NULL;
+    END IF;
     IF (remembers OR was.stopping IS NOT NULL) AND ending IS NOT NULL THEN
       PERFORM _remember_end(q, CASE ending WHEN DEAD_END THEN new ELSE was END, ending, moment, p_actor, named.note);
     END IF;
@@ -219,11 +243,16 @@ BEGIN
       dues := dues || new.due;
     END IF;
     -- These two move no message: the place of a dead one stays what it was.
-    IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state = DEAD_STATE) THEN
+    IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state IS NOT DISTINCT FROM DEAD_STATE) THEN
       moves := moves || _moved(was, new, cause);
       ends_lease := ends_lease OR was.state = LEASED_STATE;
     END IF;
-    IF new.seq IS NULL THEN
+    IF shut IS NOT NULL THEN
+      done := was.state = LEASED_STATE;
+      state := CASE WHEN NOT done THEN CLOSED_STATE END;
+      until := CASE WHEN NOT done THEN shut END;
+      due := NULL; holder := NULL;
+    ELSIF new.seq IS NULL THEN
       state := NULL; until := NULL;
       due := CASE WHEN p_verb <> 'ack' THEN was.due END;
       holder := CASE WHEN p_verb <> 'ack' THEN was.holder END;
@@ -476,6 +505,7 @@ BEGIN
   DELETE FROM pause WHERE queue = q.id;
   PERFORM _drop_limits(q.limited);
   DELETE FROM ended WHERE queue = q.id;
+  DELETE FROM closed WHERE queue = q.id;
   DELETE FROM forwarded WHERE queue = p_queue;
   RETURN true;
 END $$;

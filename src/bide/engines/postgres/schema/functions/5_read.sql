@@ -133,6 +133,7 @@ BEGIN
       _sizes(due.n, recount.states ->> 'pending', recount.states ->> 'leased', recount.states ->> 'dead') END,
     'strays', recount.strays + abs(coalesce((recount.states ->> 'kept')::bigint, 0)
                                    - coalesce((counters ->> 'kept')::bigint, 0)),
+    'closed', CASE WHEN q.closes THEN (SELECT count(*) FROM closed WHERE queue = q.id AND until > moment) END,
     'stored', CASE WHEN p_stored THEN _stored(q.id) END, 'deltas', changes));
 END $$;
 

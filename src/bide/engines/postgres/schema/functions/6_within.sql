@@ -126,6 +126,13 @@ BEGIN
         SELECT json_agg(a), NULL INTO rows, wake
         FROM _delete_where('cancelled', c.queue, asked.now, NULL, c.of_group, c.after, c.before,
                            c.actor, c.verb = 'stop_where') AS a;
+      WHEN c.verb = 'close_group' THEN
+        rows := json_build_array(json_build_object(
+          'until', _close_group(c.queue, asked.now, c.of_group, c.keep)));
+        wake := NULL;
+      WHEN c.verb = 'reopen_group' THEN
+        rows := json_build_array(json_build_object('until', _reopen_group(c.queue, asked.now, c.of_group)));
+        wake := NULL;
       ELSE  -- configure: seldom a change, and one locks the queue until the commit
         wake := NULL;
         PERFORM _configure(c.queue, asked.now, NULL, c.keep, p_history => c.history,

@@ -158,7 +158,7 @@ END $$;
 
 -- The name of a state, by its number.
 CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT ('{delayed,ready,leased,dead,acked,expired,settling,stopping}'::text[])[p_state + 1]
+  SELECT ('{delayed,ready,leased,dead,acked,expired,settling,stopping,closed}'::text[])[p_state + 1]
 $$;
 
 -- Cancel a message that no worker holds. Done: it will not be delivered.
@@ -177,6 +177,41 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   FROM (SELECT 1) AS one LEFT JOIN _change(
     CASE WHEN running THEN 'stop' ELSE 'cancel' END, queue COLLATE "C", NULL, ARRAY[id],
     p_actor => session_user::text) AS c ON true
+$$;
+
+-- Refuse puts into a group for so long, and cancel what waits in it. Answers how many messages that were.
+CREATE OR REPLACE FUNCTION bide.close_group(queue text, "group" text, keep interval DEFAULT '1 day') RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
+#variable_conflict use_variable
+DECLARE
+  cancelled integer := 0;
+  part record;
+BEGIN
+  PERFORM _check_queue(queue), _check_name('group', "group");
+  IF keep <= '0' OR keep > 'MAX_YEARS years' OR "group" IS NULL OR keep IS NULL THEN
+    RAISE EXCEPTION 'close_group needs a group, and keep is more than 0 and at most MAX_YEARS years'
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM _close_group(queue COLLATE "C", NULL, "group" COLLATE "C", ceil(extract(epoch FROM keep) * SECOND_MS)::bigint);
+  LOOP
+    SELECT * INTO part FROM _delete_where('cancelled', queue COLLATE "C", NULL, NULL, "group" COLLATE "C", NULL, NULL,
+                                          session_user::text, false);
+    cancelled := cancelled + part.count;
+    EXIT WHEN NOT part.more;
+  END LOOP;
+  RETURN cancelled;
+END $$;
+
+-- Open a closed group again. Answers whether it was closed.
+CREATE OR REPLACE FUNCTION bide.reopen_group(queue text, "group" text) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT _reopen_group(queue COLLATE "C", NULL, "group" COLLATE "C") IS NOT NULL
+$$;
+
+-- The closed groups of a queue.
+CREATE OR REPLACE FUNCTION bide.closed_groups(queue text) RETURNS TABLE ("group" text, until timestamptz)
+LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT c."group", to_timestamp(c.until / SECOND_MS.0) FROM _closed_groups(queue COLLATE "C", NULL, 0, '', NULL) AS c
 $$;
 
 -- Move a message that no worker holds to another due time.

@@ -1,0 +1,47 @@
+-- close_group: close a group; if it is closed, until the later of two times.
+--   group; keep, for how many milliseconds
+-- Reply: [now, change, until when it is closed]
+define('close_group', {'allow-oom'}, {}, function(group, keep)
+  if not exists then return NO_SHARD end
+  advance()
+  local until_ = max(closing.closed_until(group) or 0, now + keep)
+  call('ZADD', CLOSED, int(until_), group)
+  flag('c', true)
+  return finish(until_)
+end)
+
+-- reopen_group: open a group.
+-- Reply: [now, change, until when it was closed, or null]
+define('reopen_group', {'allow-oom'}, {}, function(group)
+  local until_ = closing.closed_until(group)
+  if until_ then
+    advance()
+    call('ZREM', CLOSED, group)
+    if call('EXISTS', CLOSED) == 0 then flag('c', false) end
+  end
+  return finish(until_ or null)
+end)
+
+-- closed_groups: list closed groups, in the order in which they open.
+--   after, group  those that come after this one, which may be open meanwhile
+--   limit
+-- Reply: [now, change, [group, until when, ...]]
+
+-- Returns whether a text comes after another one, by their bytes: for Lua, the server's locale decides.
+local function comes_after(text, other)
+  for i = 1, min(#text, #other) do
+    local byte, other_byte = string.byte(text, i), string.byte(other, i)
+    if byte ~= other_byte then return byte > other_byte end
+  end
+  return #text > #other
+end
+
+define('closed_groups', {'no-writes'}, {}, function(after, group, limit)
+  if after <= now then after, group = now + 1, '' end
+  local low, high = call('ZCOUNT', CLOSED, '-inf', '(' .. int(after)), call('ZCOUNT', CLOSED, '-inf', int(after))
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if comes_after(call('ZRANGE', CLOSED, middle, middle)[1], group) then high = middle else low = middle + 1 end
+  end
+  return answer(call('ZRANGE', CLOSED, low, low + limit - 1, 'WITHSCORES'))
+end)

@@ -1,0 +1,32 @@
+"""What closed groups do: puts into them are refused, and what would wait in them is cancelled."""
+
+from msgspec.structs import replace
+
+from bide.engines.rules.change import WAITING, Change, Facts, finished
+from bide.engines.rules.putting import succeed
+from bide.model.replies import Outcome
+
+
+def settled(change: Change, facts: Facts) -> list[Change]:
+    """Return a change of a message, and that its successor takes its place, if its lease ended.
+
+    A message that would wait in a closed group then is cancelled instead. A successor in a closed
+    group is removed, and the message ends as it would without it; but it does not wait again, since
+    its successor was to be delivered in its place.
+    """
+    steps = [change, *(succeed(change) if change.ends_lease else [])]
+    waiting = steps[-1].after
+    if waiting is None or waiting is change.before or waiting.state not in WAITING:
+        return steps
+    until = facts.closed_until(waiting.group)
+    if until is None:
+        return steps
+    after = change.after
+    if after is None or after.state not in WAITING:  # it is its successor that would wait
+        return [replace(change, after=None if after is None else replace(after, successor=None))]
+    outcome = Outcome(after.id, True)
+    if not change.ends_lease:  # then its caller has asked for something else
+        outcome = Outcome(after.id, False, "closed", until=until)
+    cancelled = finished(after, "cancelled", None, facts)
+    counts = ("lapsed", "cancelled") if "lapsed" in change.counts else ("cancelled",)
+    return [replace(cancelled, before=change.before, counts=counts, outcome=outcome)]
