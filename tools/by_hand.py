@@ -283,14 +283,14 @@ MUTANTS = [
     Mutant(
         "what is late is leased among others",
         CLAIMING,
-        "if record.is_late(facts.now) else None",
-        "if False else None",
+        "if is_closed or record.is_late(now):",
+        "if is_closed:",
     ),
     Mutant(
         "claims deliver what is in closed groups",
         CLAIMING,
-        "if facts.closed_until(record.group) is not None:",
-        "if False:",
+        "is_closed = has_closed and facts.closed_until(record.group) is not None",
+        "is_closed = False",
     ),
     Mutant(
         "weight only in a backlog",
