@@ -336,6 +336,7 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
 
 
 def _close_group(batch: PostgresBatch, command: cmd.CloseGroup) -> Reply:
+    """Close a group, and return until when it is closed."""
     ((until, lsn),) = batch.call(
         "_close_group", command.queue, batch.now, command.group, command.keep
     )
@@ -344,15 +345,18 @@ def _close_group(batch: PostgresBatch, command: cmd.CloseGroup) -> Reply:
 
 
 def _reopen_group(batch: PostgresBatch, command: cmd.ReopenGroup) -> Reply:
+    """Open a group, and return until when it was closed, if it was."""
     ((until, lsn),) = batch.call("_reopen_group", command.queue, batch.now, command.group)
     batch.positions[command.queue] = int.from_bytes(lsn)
     return GroupsClosed([] if until is None else [ClosedGroup(until, command.group)])
 
 
 def _closed_groups(batch: PostgresBatch, command: cmd.ClosedGroups) -> Reply:
+    """Return a page of the closed groups, in the order in which they open."""
     after = command.after or ClosedGroup(0, "")
+    one_more = command.limit + 1  # tells whether there is another page
     rows = batch.call(
-        "_closed_groups", command.queue, batch.now, after.until, after.group, command.limit + 1
+        "_closed_groups", command.queue, batch.now, after.until, after.group, one_more
     )
     groups = [ClosedGroup(row.until, row.group) for row in rows]
     return GroupsClosed(groups[: command.limit], more=len(groups) > command.limit)

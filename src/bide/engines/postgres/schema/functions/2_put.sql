@@ -60,7 +60,8 @@ BEGIN
   RETURN moment;
 END $$;
 
--- New messages as rows, numbered from `p_first` on in the order of the arrays.
+-- New messages as rows, numbered from `p_first` on in the order of the arrays. The columns are in the order of
+-- the table `message`; a dead letter has as its rank when it died.
 CREATE FUNCTION bide._rows(
   p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_is_json boolean[], p_data bytea[],
   p_at bigint[], p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
@@ -129,7 +130,7 @@ DECLARE
   outcomes json[] := '{}';   -- the rows that are answered, to be remembered
   refuses boolean := false;  -- whether some of the groups are closed
   shut bigint;               -- until when the group of the message is closed
-  what text;                 -- becomes of it; null: nothing
+  effect text;               -- what the put does, unless the group is closed: store, replace or follow; null: nothing
 BEGIN
   IF p_group IS NOT NULL THEN
     PERFORM _keep_open(p_queue, p_group);
@@ -194,17 +195,17 @@ BEGIN
         INSERT INTO message SELECT new.* ON CONFLICT (queue, id) DO NOTHING;
         EXIT WHEN FOUND;
       END LOOP;
-      what := CASE
+      effect := CASE
         WHEN was.state IS NULL AND p_mode <> 'revive' AND p_only_seqs IS NULL THEN 'store'
         WHEN (was.state < LEASED_STATE AND p_mode = 'replace' OR was.state = DEAD_STATE AND p_mode <> 'keep')
              AND coalesce(was.seq = ANY (p_only_seqs), true) THEN 'replace'
         WHEN was.state = LEASED_STATE AND p_mode = 'replace' AND latest IS NOT NULL AND p_only_seqs IS NULL
              AND new.state = DELAYED_STATE THEN 'follow'
       END;
-      done := what IS NOT NULL AND shut IS NULL;
-      IF done AND what = 'store' THEN
+      done := effect IS NOT NULL AND shut IS NULL;
+      IF done AND effect = 'store' THEN
         moves := moves || _moved(NULL, new, 'put');
-      ELSIF done AND what = 'replace' THEN
+      ELSIF done AND effect = 'replace' THEN
         begun := coalesce(nullif(was.created, 0), moment);
         new := _debounced(new, begun + latest, moment);
         new.seq := was.seq;
@@ -227,8 +228,8 @@ BEGIN
       END IF;
       IF NOT done OR latest IS NOT NULL THEN
         SELECT * INTO state, due, until, holder FROM _stands(new, moment);
-        IF what IS NOT NULL AND NOT done THEN
-          IF p_mode = 'revive' THEN
+        IF effect IS NOT NULL AND NOT done THEN
+          IF p_mode = 'revive' THEN  -- what is revived into a closed group ends there
             PERFORM _remember_end(q, was, CANCELLED_END, moment, NULL) WHERE greatest(q.history, q.result_ttl) > 0;
             DELETE FROM message WHERE queue = q.id AND id = was.id;
             moves := moves || _moved(was, NULL, 'cancelled');

@@ -270,7 +270,8 @@ BEGIN
     'successor', (m.successor::json ->> 'due')::bigint));
 END $$;
 
--- The bytes of all messages of a queue.
+-- The bytes of all messages of a queue, with their successors and their remembered ends. `size` has the
+-- characters of the id, so what its bytes are more is added; a body is in a successor as hexadecimal digits.
 CREATE FUNCTION bide._stored(p_queue integer) RETURNS bigint LANGUAGE sql STABLE
 SET enable_seqscan = on SET enable_bitmapscan = on AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)

@@ -25,6 +25,7 @@ DECLARE
   plain text := p_json;
   why text;
 BEGIN
+  -- Escapes of halves that are no pair: what is left after escaped backslashes and pairs are taken out.
   IF p_json ~ '\\u[dD][89a-fA-F]' AND regexp_replace(
        replace(p_json, '\\', ''), '\\u[dD][89abAB]..\\u[dD][c-fC-F]..', '', 'g') ~ '\\u[dD][89a-fA-F]' THEN
     why := 'is not JSON: invalid utf-16 surrogate pair';
@@ -37,7 +38,7 @@ BEGIN
   END IF;
   IF length(p_json) - length(translate(p_json, '[{', '')) > MAX_DEPTH THEN
     plain := translate(regexp_replace(_outside_strings(p_json), '[^][{}]+', '', 'g'), '{}', '[]');
-    FOR level IN 1 .. MAX_DEPTH LOOP  -- the innermost pairs
+    FOR level IN 1 .. MAX_DEPTH LOOP  -- take out the innermost pairs: one level at each turn
       EXIT WHEN plain = '';
       plain := replace(plain, '[]', ' ');
       plain := replace(plain, ' ', '');
