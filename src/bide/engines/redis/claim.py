@@ -6,6 +6,7 @@ then the shard hands out what follows there. A shard that does not answer is lef
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -35,6 +36,21 @@ class _Following(NamedTuple):
     """Whether the script has stopped before it was through: a further call brings more."""
 
 
+class _Leased(NamedTuple):
+    """A message that the claim has leased."""
+
+    message: Message
+    record: bytes
+
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """Its place in the order of delivery.
+
+        Of equal ranks, the order of putting decides: records begin with it.
+        """
+        return ready_rank(self.message.due, self.message.priority), self.record
+
+
 class _Claiming:
     """What a claim has got so far."""
 
@@ -55,18 +71,18 @@ class _Claiming:
         self.died: list[Died] = []
         self._damaged: list[str] = []
         """Ids of leased messages whose records cannot be read."""
-        self._messages: dict[str, tuple[Message, bytes]] = {}
-        """By id: the message, and its record."""
+        self._leased: dict[str, _Leased] = {}
+        """By id."""
 
     @property
     def full(self) -> bool:
         """Whether there is no room for more."""
-        return bool(self._messages) and self.room <= 0
+        return bool(self._leased) and self.room <= 0
 
     @property
     def wanted(self) -> int:
         """How many messages are still wanted; none if there is no room for more."""
-        return 0 if self.full else self.command.count - len(self._messages) - self._ended
+        return 0 if self.full else self.command.count - len(self._leased) - self._ended
 
     def call(
         self, count: int, *, shared: bool = False, highest_token: int = 0, of: int = 0
@@ -108,7 +124,7 @@ class _Claiming:
             except DAMAGED:
                 self._damaged.append(id)
             else:
-                self._messages[id] = message, record
+                self._leased[id] = _Leased(message, record)
         return _Following(0 if more else moment, more)
 
     def repair(self, shards: int) -> Round:
@@ -132,39 +148,30 @@ class _Claiming:
         Args:
             moment: of `_Following`, for a reply without messages.
         """
-        leased = [each for each in self._messages.values() if (each[0].until or 0) > self._now]
-        if not leased:
-            again_at_once = self._messages or self._damaged  # others may be behind these
+        held = [each for each in self._leased.values() if (each.message.until or 0) > self._now]
+        if not held:
+            again_at_once = self._leased or self._damaged  # others may be behind these
             return Claimed(
-                [],
-                0,
-                self._now,
-                0 if again_at_once else moment,
-                self.died,
+                messages=[],
+                token=0,
+                now=self._now,
+                next=0 if again_at_once else moment,
+                died=self.died,
                 limited=self._limited,
                 behind=self._behind,
             )
         # One answer is in order, and that of a limited queue, which is fair to groups, in its own.
         if self._answers > 1 and not self._limited:
-            leased.sort(key=_delivery_order)
+            held.sort(key=attrgetter("place"))
         return Claimed(
-            [message for message, _record in leased],
-            self.token,
-            self._now,
+            messages=[each.message for each in held],
+            token=self.token,
+            now=self._now,
             died=self.died,
             results=self._keeps_results,
             limited=self._limited,
             behind=self._behind,
         )
-
-
-def _delivery_order(leased: tuple[Message, bytes]) -> tuple[int, bytes]:
-    """Return the place of a message in the order of delivery, of the message and its record.
-
-    Of equal ranks, the order of putting decides: records begin with it.
-    """
-    message, record = leased
-    return ready_rank(message.due, message.priority), record
 
 
 def claim(command: Claim) -> Step:

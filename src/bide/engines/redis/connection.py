@@ -23,12 +23,19 @@ from bide.engines.redis.settings import RedisSettings, shown_address
 from bide.engines.redis.wire import ConnectionLost, Wire, pack
 from bide.model.errors import SchemaTooNew, StoreUnavailable
 
+_NO_LABEL = b""
+"""Of commands of the server's own: only what functions answer has a label."""
+
 _TAKES_NO_CHANGES = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
 """First words of refusals: a server that takes no library for one may have it already."""
 
 
 def check_layout(version: bytes | None, shown: str) -> None:
     """Check that this engine can read a store by the version of its layout, if it has one.
+
+    Args:
+        version: as the store has it; `None`: the store is new.
+        shown: the URL without its password.
 
     Raises:
         SchemaTooNew: another version of bide wrote it.
@@ -111,7 +118,7 @@ class RedisConnection(Wire):
         """
         is_cluster = self._settings.cluster is not None
         packed = pack(("INFO", "default")) + pack(("CLIENT", "ID")) + pack(("GET", VERSION))
-        info, client_id, version = self.exchange(packed, [b""] * 3)
+        info, client_id, version = self.exchange(packed, [_NO_LABEL] * 3)
         if isinstance(info, Refusal):
             raise info
         facts = dict(
@@ -139,7 +146,7 @@ class RedisConnection(Wire):
             *library.commands,
         )
         packed = pack(("FUNCTION", "LOAD", library.text)) + pack(check_rights)
-        loaded, missing = self.exchange(packed, [b""] * 2)
+        loaded, missing = self.exchange(packed, [_NO_LABEL] * 2)
         if isinstance(loaded, Refusal) and "already exists" not in str(loaded):
             if loaded.word not in _TAKES_NO_CHANGES:
                 raise loaded

@@ -63,7 +63,8 @@ def _what_is_shared(command: cmd.Command) -> object:
     """
     names_messages = command.named_by and getattr(command, "where", None) is None
     is_from_outbox = getattr(command, "origin", None) is not None
-    if not names_messages or is_from_outbox or isinstance(command, (cmd.Edit, cmd.Find)):
+    is_of_its_own = isinstance(command, (cmd.Edit, cmd.Find))  # one call for each
+    if not names_messages or is_from_outbox or is_of_its_own:
         return object()
     return command.queue, script_of(command)
 

@@ -269,9 +269,11 @@ def in_lots(
     for lot in lots:
         shard, origin_words, places = lot.shard, None, None
         if origin is not None:
-            # A later call to the same shard must not forget what the first one remembers.
+            # The first call to a shard lets it forget the rows of the outbox before this one. A
+            # later call must not: it would forget what the first one remembers.
             before = "" if shard in begun else origin.before
-            origin_words = origin.outbox, before, [origin.rows[at] for at in lot.indexes.values()]
+            outbox_rows = [origin.rows[index] for index in lot.indexes.values()]
+            origin_words = origin.outbox, before, outbox_rows
             begun.add(shard)
         if first_place is not None:
             places = [first_place + index for index in lot.indexes.values()]

@@ -151,11 +151,13 @@ class Nodes:
                 thread, so that no caller waits for it.
         """
         connection = self.connections.get(address)
-        if connection is None or not connection.usable:
-            if connection is not None:
-                connection.close()  # an interrupt has left answers on it
-            connection = self.connections[address] = self._connect(address, connection)
-        return connection
+        if connection is not None and connection.usable:
+            return connection
+        if connection is not None:
+            connection.close()  # if it is open still, an interrupt has left answers on it
+        new = self._connect(address, lost=connection)
+        self.connections[address] = new
+        return new
 
     def _connect(self, address: Address, lost: RedisConnection | None) -> RedisConnection:
         """Connect to a server; `lost`: the connection that the new one replaces.

@@ -21,7 +21,7 @@ def configure(command: Configure, shards: int) -> Step:
         *limits,
     )
     if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
-        yield ()
+        yield ()  # a step that calls no script
         return [
             Unsupported(
                 f"queue {command.queue!r} is made of {shards} shards, for ever, and a queue with "
@@ -30,6 +30,7 @@ def configure(command: Configure, shards: int) -> Step:
             )
         ]
     answers = yield from everywhere("configure", command.queue, args, shards)
+    # Each name has a value of each shard.
     (
         nows,
         _changes,
@@ -59,7 +60,8 @@ def configure(command: Configure, shards: int) -> Step:
 def delete(command: Delete, shards: int) -> Step:
     """Delete a queue if it is empty: first look at all shards, then delete them."""
     existed = False
-    for deletes in (False, True) if shards > 1 else (True,):
+    rounds = (True,) if shards == 1 else (False, True)
+    for deletes in rounds:
         answers = yield from everywhere("delete", command.queue, (deletes,), shards)
         _nows, _changes, exists_in, *sizes_by_state, kept_in = zip(*answers, strict=True)
         sizes, kept = Sizes(*map(sum, sizes_by_state)), sum(kept_in)

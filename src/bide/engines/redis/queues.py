@@ -119,7 +119,7 @@ PAGE = 500
 
 
 def names_of_queues(sender: CallSender, prefix: str) -> list[str]:
-    """Return the names of the queues that exist and begin so, sorted.
+    """Return the names of the queues that exist and begin with a prefix, sorted.
 
     Raises:
         StoreError: none of the copies tells them.

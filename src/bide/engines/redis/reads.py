@@ -67,9 +67,10 @@ def count(command: Count, shards: int) -> Step:
                 del places[shard]
             else:
                 places[shard] = next_set, offset
+    # Each name has a value of each shard.
     (
-        _now,
-        _change,
+        _nows,
+        _changes,
         *sizes_by_state,
         kept_in,
         paused_in,
@@ -98,6 +99,7 @@ def forecast(command: ForecastCommand, shards: int) -> Step:
     """Count what falls due in each bucket."""
     args = command.bucket, command.buckets
     answers = yield from everywhere("forecast", command.queue, args, shards)
+    # Each name has a value of each shard.
     _nows, _changes, starts, overdue_in, buckets_in, later_in = zip(*answers, strict=True)
     buckets = [sum(counts) for counts in zip(*buckets_in, strict=True)]
     return [replies.Forecasted(min(starts), sum(overdue_in), buckets, sum(later_in))]

@@ -111,13 +111,7 @@ def read_url(parts: SplitResult) -> RedisSettings:
     elif "/" in db or db.endswith(".sock"):
         raise InvalidArgument(f"db={db!r} must be a number; for a socket write unix://{parts.path}")
     else:
-        if not parts.hostname:  # redis:///0
-            parts = parts._replace(netloc=f"localhost{parts.netloc.rpartition('@')[2]}")
-        (host, port), *others = _hosts(parts, REDIS_PORT, "{}://host:6379")
-        if others:
-            raise InvalidArgument(
-                f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// or +sentinel://"
-            )
+        host, port = _single_host(parts)
         arguments |= {"host": host, "port": port}
     db_number = _count(chosen.get("db") or db or "0", "db")
     # As text: an interrupt while hiredis takes the text of a number would end the process.
@@ -138,6 +132,22 @@ def read_url(parts: SplitResult) -> RedisSettings:
         shards=shards,
         cluster=cluster,
     )
+
+
+def _single_host(parts: SplitResult) -> Address:
+    """Return the host and port of a URL that names one server; without a host, this machine.
+
+    Raises:
+        InvalidArgument: it names several.
+    """
+    if not parts.hostname:  # as redis:///0, or redis://:6380/0
+        parts = parts._replace(netloc=f"localhost{parts.netloc.rpartition('@')[2]}")
+    address, *others = _hosts(parts, REDIS_PORT, "{}://host:6379")
+    if others:
+        raise InvalidArgument(
+            f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// or +sentinel://"
+        )
+    return address
 
 
 def _shown(parts: SplitResult) -> str:
