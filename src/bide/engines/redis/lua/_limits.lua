@@ -261,7 +261,7 @@ end
 function is_in_line(r, held)
   if lining then return true end
   if not call('ZSCORE', LINES, held and run_of(r) or line_of(r)) then return false end
-  if held or call('ZSCORE', OLD_TURNS, r.group) then return true end
+  if held or call('ZSCORE', OLD_TURNS, r.group) then return true end  -- an older bide has it in line
   local g = read_group(r.group)
   return find(g.entry, '^[hs]') and call('ZSCORE', HEADS, g.entry .. g.name) ~= false
     or is_group_full(g, running(g.name))
@@ -271,8 +271,8 @@ end
 -- until or null].
 function held_by(name)
   local g = read_group(name)
-  local all, runs = call('HLEN', LEASES), running(name)
-  local own, opens = rate > 0 and last + rate or 0, opens_for(g)
+  local all, runs = call('HLEN', LEASES), running(name)  -- how many are leased of the queue, and of the group
+  local own, opens = rate > 0 and last + rate or 0, opens_for(g)  -- from when the rate of each allows a message
   if limit > 0 and all >= limit then return {'limit', limit, all, null} end
   if is_group_full(g, runs) then return {'group_limit', group_limit, runs, null} end
   if own > max(now_us, opens) then return {'rate', rate, all, ceil(own / MICROSECONDS)} end

@@ -368,7 +368,8 @@ local function locate(id, text)
   return r
 end
 
--- Tells whether a record is what the caller saw: of this due time and version, where it says them.
+-- Returns whether a record is what the caller saw: of this due time and version, unless these are nil. A version is
+-- a hash of what an edit can change, as `Message.version` makes it.
 local function is_still(r, due, version)
   if due and due ~= r.due then return false end
   if not version then return true end

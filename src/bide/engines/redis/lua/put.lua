@@ -23,7 +23,7 @@ end
 
 -- Reads the plan of the message at hand.
 local function read(plan)
-  local _, delay, at, expires
+  local _, delay, at, expires  -- the first one: where the values end
   _, delay, at, latest, priority, expires, died_at, created, group = cmsgpack.unpack_limit(plan, 8)
   if priority > 0 then flag('w', true) end
   if expires then flag('e', true) end

@@ -26,6 +26,7 @@ define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
     local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] % STRIPE
     oldest = min(oldest or first, first)
   end
+  -- Each message has one record and one place; a lease is in two of them.
   local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
     + math.abs(leased - call('ZCARD', LEASED)) + (limited and count_lines(ready, leased) or 0)
   local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
@@ -140,8 +141,7 @@ local function before(rank, order, member, group)
   for i = 1, #due, 2 do members[#members + 1] = due[i] end
   local groups = limited and groups_of(members)
   for i = 1, #due, 2 do
-    local delayed = tonumber(due[i + 1])
-    local as_ready = rank_when_ready(delayed)
+    local as_ready = rank_when_ready(tonumber(due[i + 1]))
     local counts = not groups or groups[(i + 1) / 2] == group
     if counts and (as_ready < rank or as_ready == rank and sub(due[i], 1, ORDER) < order) then count = count + 1 end
     seen = seen or due[i] == member
