@@ -265,3 +265,21 @@ def test_forks_in_the_middle_of_a_batch_split_none(orders: bide.Queue) -> None:
 def test_the_lock_of_the_shared_lanes_is_not_inherited() -> None:
     with shared._lock:
         assert in_child(lambda: open_lane("memory://fresh") is not None) == "True"
+
+
+def test_new_ids_differ_in_the_child() -> None:
+    new_id()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, "".join([*(new_id() for _ in range(25)), *new_ids(25)]).encode())
+        os._exit(0)
+    mine = [*(new_id() for _ in range(25)), *new_ids(25)]
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        text = stream.read()
+    theirs = [text[start : start + 26] for start in range(0, len(text), 26)]
+    assert len(theirs) == 50
+    assert not set(mine) & set(theirs)
+    assert {id[:20] for id in mine} != {id[:20] for id in theirs}

@@ -11,7 +11,6 @@ import pytest
 import bide
 from bide import InvalidArgument
 from bide.testing import ManualWorker, ScratchStore
-from tests.stores_of_each_kind import STORES, url_of
 from tests.system.worker.worker_app import Scene, until
 
 
@@ -337,33 +336,6 @@ def test_a_plain_batch_that_does_not_end_holds_up_nobody(scene: Scene) -> None:
         scene.play(story())  # closing its event loop waits for nothing
     finally:
         gate.set()
-
-
-@pytest.mark.parametrize("kind", STORES)
-def test_batches_on_every_store(kind: str, request: pytest.FixtureRequest) -> None:
-    with url_of(kind, request) as url:
-        app = bide.App(url)
-        seen: list[str] = []
-        over = asyncio.Event()
-
-        @app.handler("mails", batch=10, linger="20ms")
-        async def send(mails: list[Mail]) -> None:
-            if len(mails) > 1 and any(mail.to == "7" for mail in mails):
-                raise ValueError("not together")
-            seen.extend(mail.to for mail in mails)
-            if len(seen) == 25:
-                over.set()
-
-        async def story() -> None:
-            mails = app.async_queue("mails")
-            await mails.put_many([{"to": f"{number}"} for number in range(25)])
-            async with app.running():
-                await over.wait()
-
-        asyncio.run(asyncio.wait_for(story(), 120))
-        assert sorted(seen, key=int) == [f"{number}" for number in range(25)]
-        assert app.queue("mails").counts().flow.acked == 25
-        app.close()
 
 
 def too_many(bodies: list[str], deliveries: list[bide.Delivery], more: str) -> None: ...

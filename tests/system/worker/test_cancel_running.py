@@ -17,7 +17,6 @@ from bide.model.commands import Cancel, Extend, History
 from bide.model.progress import Progress
 from bide.model.replies import Ends, Outcome, Outcomes
 from bide.testing import ManualWorker, ScratchStore
-from tests.stores_of_each_kind import STORES, url_of
 from tests.system.worker.worker_app import Scene, until
 
 
@@ -237,31 +236,6 @@ def test_a_batch_runs_to_its_end(scene: Scene) -> None:
     scene.play(story())
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_on_every_store(kind: str, request: pytest.FixtureRequest) -> None:
-    with url_of(kind, request) as url:
-        app, began, cleaned = bide.App(url), threading.Event(), threading.Event()
-
-        @app.task
-        async def count(to: int) -> None:
-            began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cleaned.set()
-
-        async def story() -> None:
-            async with app.running():
-                await count.later(id="a").aput(5)
-                await until(began.is_set)
-                outcome = await count.async_queue.cancel("a", running=True, wait="60s")
-                assert outcome, str(outcome)
-                assert str(outcome) == "a is cancelled"
-            assert cleaned.is_set()
-
-        asyncio.run(story())
-
-
 def test_with_a_worker_by_hand() -> None:
     app = bide.App("memory://")
 
@@ -435,18 +409,6 @@ def test_the_last_report_of_each_second_is_stored(scene: Scene, is_async: bool) 
             await scene.acked(1)
 
     scene.play(story())
-
-
-@pytest.mark.parametrize("kind", STORES)
-def test_any_text_of_a_report_comes_back(kind: str, request: pytest.FixtureRequest) -> None:
-    with url_of(kind, request) as url, bide.Queue("rows", url) as rows:
-        rows.put("a", id="a")
-        (delivery,) = rows.claim(1)
-        delivery.report(1, text="a\x00b ü \ud800 \"\\ '")
-        message = rows.get("a")
-        assert message is not None
-        assert message.progress is not None
-        assert message.progress.text == "a\x00b ü ? \"\\ '"
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), True, "40", None])

@@ -1,4 +1,3 @@
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -168,25 +167,6 @@ def test_new_ids_are_unique_over_threads() -> None:
     ids = [id for part in found for id in part]
     assert len(set(ids)) == len(ids) == 8 * 600
     assert all(part == sorted(part) for part in found)
-
-
-@pytest.mark.process
-def test_new_ids_differ_in_a_forked_child() -> None:
-    new_id()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, "".join([*(new_id() for _ in range(25)), *new_ids(25)]).encode())
-        os._exit(0)
-    mine = [*(new_id() for _ in range(25)), *new_ids(25)]
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        text = stream.read()
-    theirs = [text[start : start + 26] for start in range(0, len(text), 26)]
-    assert len(theirs) == 50
-    assert not set(mine) & set(theirs)
-    assert {id[:20] for id in mine} != {id[:20] for id in theirs}
 
 
 def test_an_actor_takes_64_bytes() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -17,7 +16,6 @@ from bide.model.internal_queues import InternalQueue
 from bide.model.replies import Reply
 from bide.testing import ManualWorker, ScratchStore
 from bide.worker.app.lifespan import entered
-from tests.stores_of_each_kind import STORES, url_of
 
 
 async def bare_async(app: bide.App) -> AsyncIterator[None]:
@@ -374,29 +372,3 @@ def test_what_is_remembered_may_be_wrong(store: ScratchStore) -> None:
     store.queue("calls").put("1")
     start(app_with(limit=5), store)
     assert limits(store) == (5, 0)
-
-
-@pytest.mark.parametrize("kind", STORES)
-def test_settings_are_applied_on_every_store(
-    kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
-    with url_of(kind, request) as url:
-        app = bide.App(url)
-
-        @app.task(queue="calls", result_ttl="1h", history="1d")
-        async def call(number: str) -> str:
-            return number
-
-        async def story() -> None:
-            async with app.running():
-                await call.later(id="a").aput("42")
-                assert await call.aresult("a", wait=60) == "42"
-
-        caplog.set_level(logging.INFO, "bide.worker")
-        for _ in range(2):
-            asyncio.run(asyncio.wait_for(story(), 120))
-            call.queue.cancel("a")
-        said = [r.getMessage() for r in caplog.records if "as the app declares" in r.getMessage()]
-        assert said == ["calls: set as the app declares: history 1d, result ttl 1h"]
-        assert InternalQueue.DECLARED.value not in bide.queues(url)
-        app.close()

@@ -20,7 +20,6 @@ import bide
 from bide import InvalidArgument
 from bide.consuming.unknown_work import GIVEN_UP
 from bide.testing import ManualWorker, ScratchStore
-from tests.stores_of_each_kind import STORES, url_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -557,51 +556,6 @@ def test_the_name_of_an_unknown_task_may_be_long(
     assert message.error is not None
     assert message.error.endswith("n'; this worker knows expire")
     assert max(len(record.getMessage()) for record in caplog.records) < 1_000
-
-
-# Every store.
-
-
-@pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with url_of(request.param, request) as url:
-        yield url
-
-
-def test_tasks_run_on_every_store(url: str) -> None:
-    app = bide.App(url)
-    seen: list[Any] = []
-    done = asyncio.Semaphore(0)
-
-    @app.task(queue="orders")
-    async def expire(order: int, *, reason: str = "unpaid") -> dict[str, int]:
-        seen.append((order, reason))
-        return {"order": order}
-
-    @app.task(queue="orders")
-    async def remind(order: int) -> None:
-        seen.append(order)
-        done.release()
-
-    async def story() -> None:
-        await expire.async_queue.configure(result_ttl="1h")
-        async with app.running():
-            await expire.later(id="first").aput(42)
-            await remind.aput(7)
-            await remind.aput_many([(8,)])
-            await expire.later("1h", id="later").aput(43)
-            assert await expire.aresult("first", wait=60) == {"order": 42}
-            assert (await expire.areschedule("later", "2h")).done
-            assert (await expire.aexplain("later")).reasons == ("delayed",)
-            assert (await expire.acancel("later")).done
-            assert await expire.aget("later") is None
-            for _ in range(2):
-                await done.acquire()
-
-    asyncio.run(asyncio.wait_for(story(), 120))
-    assert sorted(map(str, seen)) == ["(42, 'unpaid')", "7", "8"]
-    assert expire.result("first") == {"order": 42}
-    app.close()
 
 
 def test_an_app_opens_a_queue_once() -> None:
