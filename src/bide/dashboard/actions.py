@@ -232,18 +232,18 @@ async def _question(
     view: PageView, action: str, ids: list[str], where: cmd.Where | None
 ) -> HtmlPage:
     """Return the page that asks whether an action is meant, with the first messages."""
-    full = view.queue()
+    full_name = view.queue()
     includes_held = action == "cancel" and _includes_held(view)
     if where is None:
         count = len(ids)
         reply = await view.store.ask(
-            replies.Found, cmd.Find(full, ids[:PREVIEW_COUNT], max_bytes=READ_BYTES)
+            replies.Found, cmd.Find(full_name, ids[:PREVIEW_COUNT], max_bytes=READ_BYTES)
         )
         first = [message for message in reply.messages if message is not None]
     else:
-        dry_run = cmd.Cancel(full, where=where, dry_run=True, running=includes_held)
+        dry_run = cmd.Cancel(full_name, where=where, dry_run=True, running=includes_held)
         count = (await view.store.ask(replies.Affected, dry_run)).count
-        scan = cmd.Scan(full, None, where, limit=PREVIEW_COUNT, max_bytes=READ_BYTES)
+        scan = cmd.Scan(full_name, None, where, limit=PREVIEW_COUNT, max_bytes=READ_BYTES)
         page = await view.store.ask(replies.Page, scan)
         first = [
             message
@@ -279,12 +279,12 @@ async def _ids_of_kind(view: PageView) -> list[str]:
 
     Those that died after the question was asked are left out.
     """
-    full, kind = view.queue(), view.request.get("kind")
+    full_name, kind = view.queue(), view.request.get("kind")
     asked_at = view.request.number("until")  # see `_question`
     until = view.now if asked_at is None else asked_at
     return [
         letter.id
-        async for letter in letters(view.store, full, MOST_CHANGED)
+        async for letter in letters(view.store, full_name, MOST_CHANGED)
         if (letter.ended or 0) <= until
         and (view.request.get("by") == "all" or error_kind(letter.error) == kind)
     ][:MOST_CHANGED]
@@ -394,17 +394,17 @@ async def _message(view: PageView, id: str) -> Message:
 
 async def _edit(view: PageView, ids: list[str]) -> Result:
     """Change the fields in which a form differs from the message, if the message is unchanged."""
-    full, request = view.queue(), view.request
+    full_name, request = view.queue(), view.request
     message = await _message(view, ids[0])
     changes: dict[str, Any] = {}
     for name, value in options_of(message).items():
         number = request.number(name) if isinstance(value, int) else None
-        new_value = (request.get(name) or None) if number is None else number
+        new_value = (request.get(name) or None) if number is None else number  # empty: none
         if new_value != value:
             is_text = isinstance(new_value, str)
             changes[name] = (str(new_value).strip() or None) if is_text else new_value
     text = request.get("body").replace("\r\n", "\n")
-    if view.shown.editable(message) not in (None, text):
+    if view.shown.editable(message) not in (None, text):  # `None`: the form has no body
         try:
             changes["body"] = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
@@ -414,14 +414,14 @@ async def _edit(view: PageView, ids: list[str]) -> Result:
     if view.shown.version(message) != request.get("version"):  # it has changed meanwhile
         return Result(0, [_not_done(message.id, message)])
     body = changes.pop("body", UNSET)
-    command = CommandBuilder(full).edit(ids[:1], body, None, None, message.version, **changes)
+    command = CommandBuilder(full_name).edit(ids[:1], body, None, None, message.version, **changes)
     with await view.admit(command):
         return await _each(view, ids[:1], command)
 
 
 async def _copy(view: PageView, ids: list[str]) -> Result:
     """Put a message again, under another id."""
-    full, copy_id = view.queue(), view.request.get("new")
+    full_name, copy_id = view.queue(), view.request.get("new")
     new_time = _rescheduling(view, "0s")
     original = await _message(view, ids[0])
     item = msgspec.structs.replace(
@@ -432,14 +432,14 @@ async def _copy(view: PageView, ids: list[str]) -> Result:
         delay=new_time.delay,
         attempt=0,
     )
-    put = cmd.Put(full, [item])
+    put = cmd.Put(full_name, [item])
     with await view.admit(put):
         return _result((await view.store.ask(Outcomes, put)).outcomes)
 
 
 async def _release(view: PageView, ids: list[str]) -> Result:
-    full = view.queue()
-    return await _each(view, ids, cmd.Release(full, [], f"released by {_actor(view)}"))
+    full_name = view.queue()
+    return await _each(view, ids, cmd.Release(full_name, [], f"released by {_actor(view)}"))
 
 
 async def _pause(view: PageView, _: list[str]) -> Result:
@@ -450,8 +450,8 @@ async def _pause(view: PageView, _: list[str]) -> Result:
 
 
 async def _delete(view: PageView, _: list[str]) -> Result:
-    full = view.queue()
-    deleted(view.own(full), await _ask(view, replies.Deleted, cmd.Delete(full)))
+    full_name = view.queue()
+    deleted(view.own(full_name), await _ask(view, replies.Deleted, cmd.Delete(full_name)))
     return Result()
 
 
@@ -470,14 +470,16 @@ async def _subscription(view: PageView, _: list[str]) -> Result:
 
 
 async def _audit(view: PageView, _: list[str]) -> Result:
-    full = view.queue()
+    full_name = view.queue()
     counts = await view.store.recent.get(
-        ("audit", full), 0, lambda: view.store.ask(replies.Counts, cmd.Count(full, recount=True))
+        ("audit", full_name),
+        0,
+        lambda: view.store.ask(replies.Counts, cmd.Count(full_name, recount=True)),
     )
     page = HtmlPage(
         "audit.html",
         {
-            "audits": [Audit.of(view.own(full), counts)],
+            "audits": [Audit.of(view.own(full_name), counts)],
             "gone": GONE,
             "following": None,
             "recounted": True,

@@ -106,7 +106,7 @@ class Dashboard:
         """By namespace: what was read lately."""
         self.hide = frozenset(name.lower() for name in self.hide)
         self._text = ClientText(self.url)
-        """Converts errors redirect texts for visitors."""
+        """Converts errors to texts for visitors."""
 
     async def close(self) -> None:
         """Let go of the store."""

@@ -104,6 +104,7 @@ def remember(identity: Identity, reply: Reply, answers: Answers | None) -> Answe
 
 
 def _kept(reply: Reply) -> Kept:
+    """Return what is remembered of a reply: of a claim, the ids of its messages alone."""
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]
         return HeldClaim(msgspec.structs.replace(reply, messages=[]), ids)

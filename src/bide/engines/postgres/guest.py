@@ -193,8 +193,9 @@ class PostgresGuest(RemoteGuest):
         """Return the error for what the function refused."""
         match refusal.refused:
             case "database":
-                # It may have been created again: the caller asks once more. Until then its name
-                # stays, since another thread may be about to send it: without one, none is refused.
+                # The store's database may have been created again: then the caller opens the guest
+                # again, and so learns its new name. Until then the old name stays: another thread
+                # may be about to send it, and without a name no database is refused.
                 self._is_open = False
                 return self.wrong_database()
             case "access":
