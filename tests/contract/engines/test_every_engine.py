@@ -200,6 +200,7 @@ def test_whoever_waits_as_told_comes_in_time(
 NOW = 1_700_000_000_000
 LATER = 60_000
 TOKEN = 7
+GROUP = "g"
 
 CAUSES = {cmd.Release: "end lease"}
 """The causes that are not called as their command."""
@@ -215,14 +216,15 @@ class Step(NamedTuple):
 def records() -> Iterator[Record]:
     """Yield a message in every state, with and without what the rules look at."""
     for attempts, successor in product((1, 2), (False, True)):
-        due = Record.of(Item("a", b"1", at=NOW - 10, attempts=attempts), NOW - 10, 1, NOW)
+        first = Item("a", b"1", at=NOW - 10, attempts=attempts, group=GROUP)
+        due = Record.of(first, NOW - 10, 1, NOW)
         yield due
         yield delayed(due, NOW + LATER)
         yield ready(due)
         for until in (NOW - 1, NOW + LATER):
             held = leased(due, "w1", TOKEN, NOW - 5, until)
             for at in (NOW, NOW + LATER):
-                item = Item("a", b"2", at=at, latest=LATER)
+                item = Item("a", b"2", at=at, latest=LATER, group=GROUP)
                 following = item.follow(None, NOW) if successor else None
                 yield replace(held, successor=following)
                 yield replace(held, successor=following, stopping="ann")
@@ -252,7 +254,7 @@ def named_commands() -> Iterator[tuple[Any, str | cmd.Lease]]:
 
 def puts() -> Iterator[tuple[cmd.Put, Item]]:
     for at, died, latest in product((NOW, NOW + LATER), (None, NOW - 3), (None, LATER)):
-        item = Item("a", b"2", at=at, died=died, latest=latest)
+        item = Item("a", b"2", at=at, died=died, latest=latest, group=GROUP)
         policies: tuple[cmd.OnConflict, ...] = ("keep", "replace", "revive")
         for policy in policies:
             yield cmd.Put("q", [item], policy), item
@@ -285,8 +287,8 @@ def steps_of(decision: Decision, cause: str) -> Iterator[Step]:
 
 
 def all_steps() -> Iterator[Step]:
-    for keep, record in product((0, LATER), records()):
-        facts = Facts(NOW, keep)
+    for keep, closed, record in product((0, LATER), ({}, {GROUP: NOW + LATER}), records()):
+        facts = Facts(NOW, keep, closes=closed.get)
         for command, name in named_commands():
             cause = CAUSES.get(type(command), command.__struct_config__.tag)
             if isinstance(command, cmd.RetryCommand) and command.release:
@@ -298,6 +300,7 @@ def all_steps() -> Iterator[Step]:
         if record.seen(NOW) == "ready":
             yield step("claim", Change(record, leased(record, "w1", TOKEN, NOW, NOW + LATER)))
             yield step("claim", expired(record, facts))
+            yield step("claim", finished(record, "cancelled", None, facts))  # its group is closed
         if record.state != "leased":
             yield step("purge", finished(record, "purged", None, facts))
 
