@@ -58,21 +58,36 @@ def recorded_version(run: Run, path: Path) -> int:
     Raises:
         NotAStore: tables are there that bide did not make, or in a layout that is not known.
     """
+    version = _stored_version(run)
+    if version is not None:
+        return version
     # One statement, one snapshot: another process may be making the store right now.
     objects, ours = run(
         "SELECT count(*), count(CASE name WHEN 'bide_store' THEN 1 END) FROM sqlite_master"
     ).fetchone()
     if not ours and not (objects and _owner(run) == APPLICATION_ID):
         return 0
+    version = _stored_version(run)  # it has been made meanwhile
+    if version is not None:
+        return version
+    raise NotAStore(
+        f"{path} has tables of no layout that this bide knows; they were left as they are. If "
+        "an unreleased bide made them, export each queue with the version that wrote it, and "
+        "import into a new file; if it is another program's table bide_store, name another file"
+    )
+
+
+def _stored_version(run: Run) -> int | None:
+    """Return the version of the tables as bide's own table says; `None`: it does not say."""
     try:
         (version,) = run("SELECT schema_version FROM bide_store").fetchone()
         return int(version)
-    except (sqlite3.OperationalError, TypeError, ValueError):  # no table, column, row or number
-        raise NotAStore(
-            f"{path} has tables of no layout that this bide knows; they were left as they are. If "
-            "an unreleased bide made them, export each queue with the version that wrote it, and "
-            "import into a new file; if it is another program's table bide_store, name another file"
-        ) from None
+    except sqlite3.OperationalError as error:
+        if not str(error).startswith("no such "):  # table or column; else it is locked or damaged
+            raise
+    except (TypeError, ValueError):  # no row, or no number
+        pass
+    return None
 
 
 def _owner(run: Run) -> int:
