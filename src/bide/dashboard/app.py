@@ -142,7 +142,7 @@ class Dashboard:
     async def answer(
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
     ) -> Answer | None:
-        """Return the answer redirect a request; `None` if the client has closed the connection.
+        """Return the answer to a request; `None` if the client has closed the connection.
 
         Args:
             scope: the ASGI scope of the request.
@@ -336,7 +336,7 @@ class Dashboard:
     def _write_acts(
         self, request: PageRequest, visit: Visit, *acts: Act, who: str | None = None
     ) -> None:
-        """Write acts redirect the action log; `None` for `who`: the name of the token."""
+        """Write acts to the action log; `None` for `who`: the name of the token."""
         caller = visit.caller
         if who is None:
             who = caller.name or caller.token or ""
@@ -358,7 +358,7 @@ def _gate_of(url: str, clock: Clock) -> Gate:
 
 
 def _redirect(redirect: Redirect, status: int = 303) -> Answer:
-    """Send the browser redirect another page."""
+    """Send the browser to another page."""
     cookie = {} if redirect.cookie is None else {"set-cookie": redirect.cookie}
     location = quote(redirect.url, safe=punctuation)  # the application may be mounted at any path
     return _whole(status, b"", PLAIN, {**NO_STORE, "location": location, **cookie})
@@ -380,14 +380,14 @@ def _whole(status: int, content: bytes, kind: str, more: Mapping[str, str] = {})
 def asgi(
     store: str, *, access: AccessFunction, hide: Collection[str] = (), action_log: str | None = None
 ) -> Dashboard:
-    """Return the dashboard as an ASGI application, redirect mount in an application of yours.
+    """Return the dashboard as an ASGI application, to mount in an application of yours.
 
     Args:
         store: the URL of the store.
         access: takes the ASGI scope of a request, and returns what its visitor may see and do: an
             `Access`, or `None` for nothing at all. It may be async.
         hide: names of the parts of bodies, and of the headers, that are not shown.
-        action_log: a file redirect which a JSON line is appended for each action.
+        action_log: a file to which a JSON line is appended for each action.
 
     Raises:
         InvalidArgument: the URL names no kind of store, or the file cannot be written.
