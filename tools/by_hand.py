@@ -289,7 +289,7 @@ MUTANTS = [
     Mutant(
         "claims deliver what is in closed groups",
         CLAIMING,
-        "is_closed = has_closed and facts.closed_until(record.group) is not None",
+        "is_closed = has_closed and queue.facts.closed_until(record.group) is not None",
         "is_closed = False",
     ),
     Mutant(

@@ -31,15 +31,16 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     for record in queue.lapsed(reach):
         died += _end_lease(queue, record)
     queue.promote(reach)
-    facts, has_closed = queue.facts, row.closed > 0
+    has_closed = row.closed > 0
     until = now + command.lease
     room = command.max_bytes
     taken: list[Record] = []
     messages: list[Message] = []
     unfit: list[Change] = []
     for record in queue.in_order(reach) if count else ():
-        is_closed = has_closed and facts.closed_until(record.group) is not None
+        is_closed = has_closed and queue.facts.closed_until(record.group) is not None
         if is_closed or record.is_late(now):
+            facts = queue.facts
             end = (
                 finished(record, "cancelled", None, facts) if is_closed else expired(record, facts)
             )
@@ -57,7 +58,8 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
             queue.lines.leave(record, leased=True)
         if len(taken) == count:
             break
-    queue.apply(unfit)
+    if unfit:
+        queue.apply(unfit)
     behind = limited and queue.is_behind()  # what is due is served from a line only
     if not taken:
         following = _next_claim(store, queue)
