@@ -214,7 +214,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
                 present.pop(shard, None)
         return answer_by_shard
 
-    # Messages that are too late are examined, too, and only expire: there is an end to that.
+    # Messages that may not be delivered are examined, too, and only end: there is a limit to that.
     while examined < max(PROMOTE, command.count):
         wanted = claiming.wanted
         # Mostly, a shard has not much more than its part of the first ones.
@@ -237,7 +237,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
         more = any(
             view.ready >= most or view.ready > shares.get(shard, 0) for shard, view in views.items()
         )
-        # Also if no more are wanted: those of the shares that are too late expire.
+        # Also if no more are wanted: those of the shares that may not be delivered end.
         while shares and not claiming.full:
             # All leases of a claim have one token: the first shard gives it.
             chosen = list(shares) if claiming.token else list(shares)[:1]
@@ -273,8 +273,8 @@ class _Listed(NamedTuple):
     rank: int
     order: int
     """Of putting, among those of equal rank."""
-    is_late: int
-    """1 if it has expired: it is leased to nobody."""
+    is_unfit: int
+    """1 if it may not be delivered: it has expired, or its group is closed. A claim ends it."""
 
 
 class _View(NamedTuple):
@@ -294,20 +294,20 @@ def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
     if sum(view.ready for view in views.values()) <= wanted:  # all of them
         in_order = sorted(views, key=lambda shard: views[shard].first)
         return {shard: min(views[shard].ready, SLICE) for shard in in_order if views[shard].ready}
-    places: list[tuple[int, int, int, int]] = []  # rank, order, shard, 1 if it is late
+    places: list[tuple[int, int, int, int]] = []  # rank, order, shard, 1 if it is unfit
     # The last place before which no shard has messages that are not listed.
     horizon: tuple[int, int, int] | None = None
     for shard, view in views.items():
-        places += [(each.rank, each.order, shard, each.is_late) for each in view.first]
+        places += [(each.rank, each.order, shard, each.is_unfit) for each in view.first]
         if view.first and len(view.first) < view.ready:
             last = view.first[-1]
             end = last.rank, last.order, shard
             horizon = end if horizon is None else min(horizon, end)
     shares: Counter[int] = Counter()
-    for rank, order, shard, is_late in sorted(places):
+    for rank, order, shard, is_unfit in sorted(places):
         if wanted <= 0 or (horizon is not None and (rank, order, shard) > horizon):
             break
         shares[shard] += 1
-        if not is_late:
+        if not is_unfit:
             wanted -= 1
     return shares

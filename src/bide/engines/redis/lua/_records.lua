@@ -80,6 +80,7 @@ end
 --   text, body_at  its record as it was read, and where in it the body begins; body: a new one instead
 --   was  its state in the store: of the set that it is in; `state` is what it becomes
 --   stands, line  its entry in LINES as it was read, and the new one, if the queue is limited
+--   shut  until when the group is closed in which it would have waited: so it is cancelled
 --   deleted  true: it is gone;  held_by  the holder of a lease that was over
 --   tells, follows  of its outcome, see `outcome`
 local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
@@ -210,6 +211,7 @@ local function move(r, set, rank)
   leave(r, set)
 end
 
+-- Deletes a message, and counts it as that.
 local function delete(r, counted)
   call('HDEL', RECORDS, r.id)
   if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
@@ -277,8 +279,8 @@ end
 -- Removes the successor of a message whose lease ends, if its group is closed: the message ends as it would
 -- without it, but does not wait again, since the successor was to be delivered in its place.
 function closing.weigh_successor(r)
-  local s = r.successor and has('c') and parse(r.id, r.successor)
-  local until_ = s and closing.closed_until(s.group)
+  local successor = r.successor and has('c') and parse(r.id, r.successor)
+  local until_ = successor and closing.closed_until(successor.group)
   if until_ then r.successor, r.shut = nil, until_ end
 end
 

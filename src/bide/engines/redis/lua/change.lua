@@ -45,6 +45,36 @@ local function tell_stopping()
   if stopping then call('PUBLISH', 'bide:wake:all', names() .. ' stop ' .. concat(stopping, '\n')) end
 end
 
+-- Returns whether a message is as the verb needs it: leased with this token, or by any holder, or by none and as the
+-- caller saw it.
+local function may_do(r, token)
+  if verb == 'retry' or verb == 'untouched' or verb == 'repair' or verb == 'bury' and token ~= '' then
+    return r.token == token
+  end
+  if verb == 'release' then return r.token ~= nil end
+  local state = (verb == 'purge' or verb == 'revive') and 'dead' or nil
+  local version = token ~= '' and token or if_version
+  return not r.token and r.state == state and is_still(r, if_due, version)
+end
+
+-- Lets a message be delivered again: at once, or at the time that the call asks for.
+local function put_back(r)
+  if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
+  if verb == 'release' or verb == 'untouched' and moment == now then return to_ready(r) end
+  if verb == 'revive' then  -- it keeps the due time that was asked for, and so its version
+    local asked = r.asked or r.planned or r.due
+    plan(r, moment)
+    r.attempt, r.asked = 0, asked
+    if not closing.shut_until(r) then count('revived') end
+  elseif verb == 'reschedule' then
+    plan(r, moment)
+  else  -- a retry, or given back for later
+    if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays
+    r.planned, r.due = r.planned or r.due, moment
+  end
+  to_delayed(r)
+end
+
 -- Does to a message what the call asks for, if it may; returns whether it did. `token`: of the lease, or the version
 -- that the caller saw, or empty.
 local function do_it(r, token)
@@ -59,21 +89,13 @@ local function do_it(r, token)
     write_lease(r)
     return false
   end
-  -- May it? Some verbs need the lease, some any lease, and the others none.
-  if verb == 'retry' or verb == 'untouched' or verb == 'repair' or verb == 'bury' and token ~= '' then
-    if r.token ~= token then return false end
-  elseif verb == 'release' then
-    if not r.token then return false end
-  else
-    local state = (verb == 'purge' or verb == 'revive') and 'dead' or nil
-    local version = token ~= '' and token or if_version
-    if r.token or r.state ~= state or not is_still(r, if_due, version) then return false end
-  end
+  if not may_do(r, token) then return false end
 
-  -- It may. What its worker was asked, and what is to follow it, come before the verb.
   if r.token then closing.weigh_successor(r) end
+  local is_failure = verb == 'retry' or verb == 'release'
   if verb == 'repair' then
     repair(r, call('HGET', RECORDS, r.id))
+  -- That its worker was asked to stop, or that a successor waits, counts more than how the lease ends.
   elseif r.stopping then
     stopped(r)
   elseif r.successor then
@@ -85,25 +107,11 @@ local function do_it(r, token)
     delete(r, how)
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
-  elseif not (verb == 'retry' or verb == 'release') or failed(r, reason, now, true) then
-    if (verb == 'retry' or verb == 'release') and not closing.shut_until(r) then count('retried') end
-    if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
-    if verb == 'release' or verb == 'untouched' and moment == now then
-      to_ready(r)
-    else
-      if verb == 'revive' then  -- it keeps the due time that was asked for, and so its version
-        local asked = r.asked or r.planned or r.due
-        plan(r, moment)
-        r.attempt, r.asked = 0, asked
-        if not closing.shut_until(r) then count('revived') end
-      elseif verb == 'reschedule' then
-        plan(r, moment)
-      else  -- a retry, or given back for later
-        if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays
-        r.planned, r.due = r.planned or r.due, moment
-      end
-      to_delayed(r)
-    end
+  elseif not is_failure then
+    put_back(r)
+  elseif failed(r, reason, now, true) then  -- an attempt is left
+    if not closing.shut_until(r) then count('retried') end
+    put_back(r)
   end
   return true
 end
@@ -111,7 +119,9 @@ end
 -- Calls `act(r, token, third argument or empty)` for each message that is named, by `width` arguments each; `act`
 -- returns whether it did what was asked for. Returns the reply.
 local function change_each(width, act, origin)
-  local outcomes, nexts, changed, earliest = {}, {}, nil, nil
+  local outcomes, nexts = {}, {}
+  local earliest  -- the first time at which one of them can be claimed
+  local changed   -- numbers of those that were changed, as keys, if they are from an outbox
   stopping = nil
   advance()
   read_origin(origin)

@@ -114,7 +114,7 @@ end
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
   local looked, ended, full = 0, 0, false  -- at how many members it has looked, and how many of these it has ended
-  local reads, all_ids, records = may_be_unfit(), ids_of(members), {}
+  local parses, all_ids, records = may_be_unfit(), ids_of(members), {}
   local before, bytes = 0, 0  -- how many members come before `records`, and the bytes of all records that were read
   held, ends, mark = {}, {}, nil
   for i, member in ipairs(members) do
@@ -124,7 +124,7 @@ local function lease(set, members)
     end
     local id, text = all_ids[i], records[i - before]
     bytes = bytes + (text and #text or 0)
-    local r = text and reads and parse(id, text)
+    local r = text and parses and parse(id, text)
     if r and is_unfit(r) then
       end_unfit(r)
       ended = ended + 1
