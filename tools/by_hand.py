@@ -11,6 +11,7 @@ LEASES = "rules/leases.py"
 UNHELD = "rules/unheld.py"
 PUTTING = "rules/putting.py"
 CHANGING = "execution/changing.py"
+PAUSING = "execution/pausing.py"
 CLAIMING = "execution/claiming.py"
 SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
@@ -134,8 +135,14 @@ MUTANTS = [
     Mutant(
         "resuming wakes nobody",
         CHANGING,
-        "limits_changed or resumed",
-        "limits_changed",
+        "wake = pause_or_resume(queue, command)",
+        "wake, _ = None, pause_or_resume(queue, command)",
+    ),
+    Mutant(
+        "a pause does not end by itself",
+        PAUSING,
+        "if pause.lasts(queue.now) else None",
+        "if True else None",
     ),
     Mutant(
         "a cursor stays on its message",

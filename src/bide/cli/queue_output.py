@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from bide.cli.output import STYLES, Cell, counted
+from bide.cli.times import when
 from bide.model.replies import SIZES, Counts
 from bide.model.times import limits_of
 
@@ -13,9 +14,18 @@ def facts_of(counts: Counts) -> dict[str, Any]:
     """Return counts as names and values."""
     facts = msgspec.structs.asdict(counts.sizes) | msgspec.structs.asdict(counts.flow)
     facts |= {"kept": counts.kept, "paused": counts.paused, "keep": counts.keep}
+    if counts.paused_until is not None:
+        facts["paused_until"] = counts.paused_until
     if counts.oldest is not None:
         facts["oldest"] = counts.oldest
     return facts | {name: value for name, value in limits_of(counts).items() if value}
+
+
+def paused_text(counts: Counts) -> str:
+    """Return whether a queue is paused, and until when; empty if it is not."""
+    if counts.paused_until is not None:
+        return f"paused until {when(counts.paused_until)}"
+    return "paused" if counts.paused else ""
 
 
 def size_cells(counts: Counts) -> list[Cell]:

@@ -140,7 +140,10 @@ class LateCauses:
         with suppress(StoreError):
             explained = expect(Explained, await self._store_client.lane.acall(Explain(self._queue)))
             self._pauses = [
-                (pause.since or 0, explained.now if pause.until is None else pause.until)
+                (
+                    pause.since or 0,
+                    explained.now if pause.until is None else min(pause.until, explained.now),
+                )
                 for pause in explained.pauses
             ]
         self._find()

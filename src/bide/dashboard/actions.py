@@ -20,6 +20,7 @@ from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.parts import in_parts
 from bide.model.replies import GONE, Outcome, Outcomes, Reply
+from bide.model.times import milliseconds
 from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, bulk_of
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
@@ -443,7 +444,9 @@ async def _release(view: PageView, ids: list[str]) -> Result:
 
 
 async def _pause(view: PageView, _: list[str]) -> Result:
-    command = cmd.Configure(view.queue(), paused=view.request.get("on") == "1")
+    is_paused, lasting = view.request.get("on") == "1", view.request.get("for")
+    paused_for = milliseconds(lasting, "for") if lasting else None
+    command = cmd.Configure(view.queue(), paused=is_paused, paused_for=paused_for)
     with await view.admit(command):
         await _ask(view, replies.QueueSettings, command)
     return Result()

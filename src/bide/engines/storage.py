@@ -91,11 +91,11 @@ class StoredQueue(Protocol):
     def pauses(self) -> list[Pause]:
         """Return the last pauses of the queue."""
 
-    def pause(self, actor: str | None) -> None:
-        """Note the start of a pause, and who asked for it."""
+    def begin_pause(self, until: int | None, actor: str | None) -> None:
+        """Note the start of a pause, its end if it has one, and who asked for it."""
 
-    def resume(self) -> None:
-        """Note the end of a pause."""
+    def end_pause(self, until: int | None) -> None:
+        """Note when the last pause ends; `None`: when the queue is resumed."""
 
     def forwarded(self, origin: Origin) -> Iterable[str]:
         """Forget the rows of an outbox that were deleted there; return those that are known."""

@@ -437,6 +437,10 @@ class Configure(_Command, frozen=True, tag="configure"):
     """
 
     paused: bool | None = None
+    paused_until: UnixMs | None = None
+    """With `paused`: when the pause ends by itself; a time that is past ends it now."""
+    paused_for: Ms | None = None
+    """The same, as the time from now."""
     keep: Ms | None = None
     history: Ms | None = None
     """How long the queue remembers how messages ended. Their ids are free."""
@@ -452,6 +456,10 @@ class Configure(_Command, frozen=True, tag="configure"):
     """`rate` for each group. Messages without a group are not bound by it."""
 
     repeatable: ClassVar[bool] = True
+
+    def pause_end(self, now: int) -> int | None:
+        """Return when a pause that it begins now ends by itself; `None`: it does not."""
+        return self.paused_until if self.paused_for is None else now + self.paused_for
 
 
 class Purge(_Command, frozen=True, tag="purge"):

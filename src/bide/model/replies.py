@@ -405,6 +405,8 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     """With `Count(stored=True)`: the bytes of all messages, kept ones included: body, id, group,
     headers, failures, and up to 200 more for each, as the store keeps them. And those of what is
     remembered of messages that have ended."""
+    paused_until: int | None = None
+    """When its pause ends by itself, in Unix milliseconds; `None`: it does not."""
 
 
 class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
@@ -433,9 +435,13 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
     since: int | None
     """Its start in Unix milliseconds; `None`: it is not known."""
     until: int | None = None
-    """Its end; `None`: the queue is still paused."""
+    """Its end, which may be in the future; `None`: the queue is paused until it is resumed."""
     actor: str | None = None
     """Who paused the queue, if known."""
+
+    def lasts(self, now: int) -> bool:
+        """Whether it has not ended by a time in Unix milliseconds."""
+        return self.until is None or self.until > now
 
 
 class Serving(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -541,6 +547,8 @@ class QueueSettings(
     """The settings of a queue."""
 
     paused: bool
+    paused_until: int | None = None
+    """When the pause ends by itself, in Unix milliseconds; `None`: it does not."""
     keep: int
     wake: int | None = None
     history: int = 0

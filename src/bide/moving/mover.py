@@ -216,7 +216,9 @@ class Mover:
             settings |= {name: getattr(source, name) for name in LIMITS if getattr(source, name)}
         if paused is not None or settings:
             command = self._target._builder.configure(paused=paused)
-            self._target._execute(msgspec.structs.replace(command, **settings))
+            until = source.paused_until
+            command = msgspec.structs.replace(command, paused_until=until, **settings)
+            self._target._execute(command)
 
 
 def _movable(counts: Counts) -> object:

@@ -145,9 +145,13 @@ class Explanation(msgspec.Struct, frozen=True):
     def _ready(self) -> Iterator[Cause]:
         facts = self.facts
         pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)  # one that is over
-        is_paused = pause.until is None
+        is_paused = pause.lasts(facts.now)
         if is_paused and pause.since is None:
             yield Cause("paused", "paused before", {"actor": pause.actor})
+        elif is_paused and pause.until is not None:
+            clause = "paused until by" if pause.actor else "paused until"
+            end = {"until": pause.until, "left": pause.until - facts.now}
+            yield Cause("paused", clause, {"actor": pause.actor, **self._since(pause.since), **end})
         elif is_paused:
             clause = "paused by" if pause.actor else "paused"
             yield Cause("paused", clause, {"actor": pause.actor, **self._since(pause.since)})

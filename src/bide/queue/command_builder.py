@@ -362,6 +362,18 @@ class CommandBuilder:
         """Return the command that pauses or resumes."""
         return cmd.Configure(self.queue, paused, actor=self.actor)
 
+    def pause(self, until: Moment | None, lasting: Duration | None) -> cmd.Configure:
+        """Return the command that pauses, until a time or for a while."""
+        if until is not None and lasting is not None:
+            raise InvalidArgument("until= and lasting= cannot be combined; give one")
+        return cmd.Configure(
+            self.queue,
+            paused=True,
+            paused_until=None if until is None else unix(until, "until"),
+            paused_for=None if lasting is None else milliseconds(lasting, "lasting"),
+            actor=self.actor,
+        )
+
     def settings(self, *, paused: bool | None = None, **given: object) -> cmd.Configure:
         """Return the command that changes the settings that are given."""
         settings = arguments.settings_of(**given)

@@ -765,9 +765,20 @@ class Queue(BaseQueue):
         )
         return self._execute(command)
 
-    def pause(self) -> None:
-        """Stop claims from this queue, in every process, until `resume`. Puts continue."""
-        return self._execute(self._builder.configure(paused=True), lambda _: None)
+    def pause(
+        self, *, until: Moment | None = None, lasting: Duration | None = None
+    ) -> QueueSettings:
+        """Stop claims from this queue, in every process, until `resume`. Puts continue.
+
+        Args:
+            until: when the pause ends by itself: an aware `datetime`, or Unix seconds.
+            lasting: the same, as the time from now.
+
+        Returns:
+            The settings of the queue; `paused_until` is when the pause ends, in Unix milliseconds.
+            A queue that is paused already has this end from now on, or none.
+        """
+        return self._execute(self._builder.pause(until, lasting))
 
     def resume(self) -> None:
         """Let messages be claimed again."""

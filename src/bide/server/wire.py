@@ -338,6 +338,8 @@ class SettingsOut(msgspec.Struct):
     """The settings of a queue."""
 
     paused: bool = False
+    paused_until: int | None = None
+    """When the pause ends by itself, in Unix milliseconds; null: it does not."""
     keep: int = 0
     """Milliseconds for which acked messages are remembered."""
     history: int = 0

@@ -50,6 +50,22 @@ def test_a_claim_waits_until_something_is_due(orders: Any, clock: FakeClock) -> 
     assert clock.now() == START + 7_500
 
 
+def test_a_claim_waits_until_a_pause_ends(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    orders.put(1, id="a")
+    end = datetime.fromtimestamp(START / 1000 + 7.5, UTC)
+    assert orders.pause(until=end).paused_until == START + 7_500
+    (delivery,) = orders.claim(100, wait="10s")
+    assert delivery.id == "a"
+    assert clock.now() == START + 7_500
+    delivery.ack()
+    assert orders.pause(lasting="1h").paused_until == START + 7_500 + 3_600_000
+    assert orders.claim(wait="10s") == []
+    assert not orders.pause(until=START / 1000).paused  # it is past: the queue is resumed
+    with pytest.raises(bide.InvalidArgument, match="until= and lasting= cannot be combined"):
+        orders.pause(until=end, lasting=1)
+
+
 def test_a_claim_waits_no_longer_than_it_was_told(orders: Any, clock: FakeClock) -> None:
     clock.autojump = True
     orders.put(1, id="a", delay=60)

@@ -107,6 +107,7 @@ def _orders(store: ScratchStore) -> None:
     paused.resume()
     clock.advance(1)
     paused.pause()
+    bide.Queue("paused-for-a-week").pause(lasting="7d")
     bide.Queue("shop/orders").put("of a namespace", id="plain", delay="1h")
 
 

@@ -14,6 +14,7 @@ import bide
 from bide.cli.queues.export import opened
 
 Bide = Callable[..., Result]
+Terminal = Callable[..., tuple[str, int]]
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -25,6 +26,27 @@ def test_pause_and_resume(run: Bide, orders: bide.Queue) -> None:
         "queue": "orders",
         "paused": False,
     }
+    assert run("claim", "orders").exit_code == 0
+
+
+def test_a_pause_ends_by_itself(run: Bide, terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1)
+    until = ("--until", "2080-12-01T09:00Z")
+    told = json.loads(run("pause", "orders", *until, "--json").output)
+    assert told == {"queue": "orders", "paused": True, "paused_until": 3_500_269_200_000}
+    listed = json.loads(run("queues", "--json").output)
+    assert (listed["paused"], listed["paused_until"]) == (True, 3_500_269_200_000)
+    assert run("queues").output.endswith("\tpaused\n")
+    for command in ("claim", "queues", "counts"):
+        arguments = ("orders",) if command != "queues" else ()
+        output, _code = terminal(command, *arguments)
+        assert "paused until 2080-12-01 09:00" in output
+    sooner = json.loads(run("pause", "orders", "--for", "1h", "--json").output)
+    assert sooner["paused_until"] == orders.counts().paused_until
+    both = run("pause", "orders", "--for", "1h", *until)
+    assert (both.exit_code, "give --until or --for, not both" in both.stderr) == (2, True)
+    past = run("pause", "orders", "--until", "2020-12-01T09:00Z")
+    assert (past.stdout, past.exit_code) == ("queue\torders\npaused\tfalse\n", 0)
     assert run("claim", "orders").exit_code == 0
 
 

@@ -331,6 +331,17 @@ def test_forms_of_the_dashboard_are_accepted(
     )
 
 
+def test_a_queue_is_paused_for_a_while(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1)
+    assert ann.do("pause", queue="orders", on="1", **{"for": "1h"}).status == 303
+    assert orders.counts().paused_until is not None
+    assert "The pause ends at:" in ann.get("/queue?queue=orders").text
+    assert ann.get("/").status == 200
+    assert ann.do("pause", queue="orders", on="1", **{"for": "soon"}).status == 400
+    assert ann.do("pause", queue="orders", on="0").status == 303
+    assert not orders.counts().paused
+
+
 def test_too_large_forms_are_refused(ann: Visitor, orders: bide.Queue) -> None:
     assert ann.do("cancel", queue="orders", id="x" * MAX_FORM).status == 413
     assert ann.do("cancel", queue="orders", id=["x"] * 3_000).status == 400

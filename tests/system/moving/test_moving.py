@@ -199,6 +199,15 @@ def test_a_paused_queue_is_moved_and_a_new_target_is_paused(
     assert new.claim() == []
 
 
+def test_a_pause_that_ends_by_itself_does_so_in_the_target(
+    old: bide.Queue, new: bide.Queue
+) -> None:
+    old.put(1, id="a")
+    until = old.pause(lasting="1h").paused_until
+    assert bide.move(old, new)
+    assert new.counts().paused_until == until
+
+
 def test_a_target_in_use_is_not_paused(old: bide.Queue, new: bide.Queue) -> None:
     new.put(0, delay=5)
     old.put(1, id="a")

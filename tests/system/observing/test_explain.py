@@ -86,8 +86,17 @@ def test_a_ready_message_tells_who_paused_its_queue(store: Store) -> None:
     assert told.reasons == ("paused",)
     assert "has been paused by ann since" in told.sentence
     assert "被 ann 暂停" in told.in_language("zh")
+    orders.pause(lasting="30s")
+    told = orders.explain("a")
+    assert told.reasons == ("paused",)
+    assert "is paused by ann until " in told.sentence
+    assert told.sentence.endswith("for 30s more")
+    assert "队列被 ann 暂停至" in told.in_language("zh")
     orders.resume()
     assert orders.explain("a").reasons == ("next",)
+    orders.pause(lasting="30s")
+    store.clock.advance(30)
+    assert "paused" not in orders.explain("a").reasons
 
 
 def test_a_ready_message_tells_who_could_take_it(store: Store) -> None:

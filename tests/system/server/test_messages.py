@@ -324,6 +324,7 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
     kept = client.send("PATCH", Q, {"paused": True, "keep": "1h"}).json
     assert kept == {
         "paused": True,
+        "paused_until": None,
         "keep": 3_600_000,
         "history": 0,
         "result_ttl": 0,
@@ -334,6 +335,18 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
     }
     audit = client.get(f"{Q}/audit").json
     assert (audit["balanced"], audit["problems"]) == (True, [])
+
+
+def test_a_pause_ends_by_itself(client: Client) -> None:
+    paused = client.post(f"{Q}/pause", {"until": 4_000_000_000}).json
+    assert (paused["paused"], paused["paused_until"]) == (True, 4_000_000_000_000)
+    assert client.get(Q).json["paused_until"] == 4_000_000_000_000
+    sooner = client.post(f"{Q}/pause", {"for": "1h"}).json["paused_until"]
+    assert sooner < 4_000_000_000_000
+    assert client.get(Q).json["paused_until"] == sooner
+    both = client.post(f"{Q}/pause", {"for": "1h", "until": 4_000_000_000})
+    assert both.problem["field"] == "for"
+    assert client.post(f"{Q}/pause").json["paused_until"] is None
 
 
 def test_a_list_by_due_time_has_pages_in_every_state(client: Client) -> None:
@@ -618,6 +631,7 @@ def test_history_tells_how_messages_ended(client: Client) -> None:
     told = settings(client, history="7d", result_ttl="1h")
     assert told == {
         "paused": False,
+        "paused_until": None,
         "keep": 0,
         "history": 604_800_000,
         "result_ttl": 3_600_000,

@@ -297,7 +297,14 @@ CALLS: dict[str, Call] = {
         [cmd.Scan("q", "dead"), cmd.Revive("q", ["z"], actor="me")],
         lambda r: outcomes(r[1:]),
     ),
-    "pause": Call(lambda q: q.pause(), [cmd.Configure("q", paused=True, actor="me")]),
+    "pause": Call(
+        lambda q: q.pause(), [cmd.Configure("q", paused=True, actor="me")], lambda r: r[0]
+    ),
+    "pause for a while": Call(
+        lambda q: q.pause(lasting="5s"),
+        [cmd.Configure("q", paused=True, paused_for=5_000, actor="me")],
+        lambda r: r[0],
+    ),
     "resume": Call(lambda q: q.resume(), [cmd.Configure("q", paused=False, actor="me")]),
     "delete": Call(
         lambda q: refusal(q.delete),

@@ -5,7 +5,7 @@ import msgspec
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import STYLES, Output, counted, grid
-from bide.cli.queue_output import facts_of
+from bide.cli.queue_output import facts_of, paused_text
 from bide.cli.store import CommandStore
 from bide.cli.times import when
 from bide.model.times import limits_text
@@ -45,7 +45,8 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
     rows = [
         [(name, "dim"), counted(number, STYLES.get(name, ""))] for name, number in numbers.items()
     ]
-    out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if counts.paused else "")
+    paused = f"  {paused_text(counts)}: claims get nothing" if counts.paused else ""
+    out.text((queue, "bold"), (paused, "yellow"))
     out.console.print(grid(rows, "lr"))
     if limits := limits_text(counts):
         out.text(("limits: ", "dim"), limits)

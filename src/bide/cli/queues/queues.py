@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import NAME, Cell, Column, Output
-from bide.cli.queue_output import facts_of, size_cells
+from bide.cli.queue_output import facts_of, paused_text, size_cells
 from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, rounded
 from bide.consuming.declared_settings import declared_of, shown
@@ -72,5 +72,5 @@ def _cells(row: ListedQueue) -> list[Cell]:
     counts = row.counts
     late = "" if counts.oldest is None else rounded(max(0, now_ms() - counts.oldest))
     settings: Cell = f"declared: {settings_text(row.declared)}" if row.declared else ""
-    paused: Cell = ("paused", "yellow") if counts.paused else ""
+    paused: Cell = (paused_text(counts), "yellow")
     return [(row.queue, "bold"), *size_cells(counts), late, paused, settings]

@@ -11,6 +11,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import flush_output, usage_error
 from bide.cli.message_output import as_json, body_bytes, body_line, sentence_of
 from bide.cli.output import ID, TEXT, Column, Output, warn
+from bide.cli.queue_output import paused_text
 from bide.cli.store import CommandStore
 from bide.cli.times import rounded, when
 from bide.model.errors import StoreError
@@ -120,7 +121,10 @@ def claim(
 
 def _why_nothing(orders: Queue, wait: float | None) -> str:
     with suppress(StoreError):  # a token may allow claims only
-        if orders.counts().paused:
+        counts = orders.counts()
+        if counts.paused_until is not None:
+            return f"{orders.name} is {paused_text(counts)}, or 'bide resume {orders.name}'"
+        if counts.paused:
             return f"{orders.name} is paused: claims get nothing until 'bide resume {orders.name}'"
     time_limit = f" within {rounded(wait * 1000)}" if wait else ""
     return f"no message is due in {orders.name}{time_limit}"

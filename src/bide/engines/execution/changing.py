@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bide.engines.execution.pausing import pause_of, pause_or_resume
 from bide.engines.rules.change import finished
 from bide.engines.rules.decide import decide, decide_each
 from bide.engines.rules.record import Record
@@ -60,7 +61,7 @@ def reopening(queue: StoredQueue) -> list[int]:
 
     Returns one time in Unix milliseconds, or none if no claim needs to be woken.
     """
-    if not queue.row.limited or queue.row.paused:
+    if not queue.row.limited or pause_of(queue) is not None:
         return []
     opens_us = queue.lines.opens()  # microseconds, as the clock of the lines
     if opens_us is None:
@@ -106,19 +107,18 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
     """Change the settings that are given."""
     queue = store.make(command.queue)
     row = queue.row
-    resumed = bool(row.paused) and command.paused is False
-    if resumed:
-        queue.resume()
-    if command.paused and not row.paused:
-        queue.pause(command.actor)
-    for name in ("paused", "keep", "history", "result_ttl"):
+    wake = pause_or_resume(queue, command)
+    for name in ("keep", "history", "result_ttl"):
         if (value := getattr(command, name)) is not None:
             setattr(row, name, int(value))
     limits_changed = queue.lines.configure(command)
-    wake = queue.now if limits_changed or resumed else None
+    if limits_changed:
+        wake = queue.now
+    pause = pause_of(queue)
     limits = {name: getattr(queue.lines.limits, name) for name in LIMITS}
     return QueueSettings(
-        paused=bool(row.paused),
+        paused=pause is not None,
+        paused_until=None if pause is None else pause.until,
         keep=row.keep,
         wake=wake,
         history=row.history,

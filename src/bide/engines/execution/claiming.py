@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bide.engines.execution.pausing import pause_of
 from bide.engines.rules.change import Change, expired, finished
 from bide.engines.rules.leases import lapse
 from bide.engines.rules.record import Record
@@ -22,7 +23,11 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     queue = store.open(command.queue)
     row, now, count = queue.row, queue.now, command.count
     if row.paused:
-        return Claimed([], 0, now)
+        pause = pause_of(queue)
+        if pause is not None:
+            left_ms = None if pause.until is None else pause.until - store.exactly
+            return Claimed([], 0, now, left_ms)
+        row.paused = 0  # it has ended by itself
     reach, limited = max(PROMOTE, count), bool(row.limited)
     if limited:
         queue.lines.forget()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bide.engines.cursor import Budget
+from bide.engines.execution.pausing import pause_of
 from bide.engines.rules.record import Record
 from bide.engines.storage import QueueStore, StoredQueue
 from bide.model import commands as cmd
@@ -117,12 +118,14 @@ def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
     # A stored message is ready only once a claim has seen that it is due: these count as ready.
     row, due_count = queue.row, queue.due()
     recount, strays = queue.recount(due_count) if command.recount else (None, None)
+    pause = pause_of(queue)
     return Counts(
         sizes=row.sizes(due_count),
         flow=queue.flow(),
         kept=row.kept,
         closed=queue.count_closed(),
-        paused=bool(row.paused),
+        paused=pause is not None,
+        paused_until=None if pause is None else pause.until,
         keep=row.keep,
         history=row.history,
         result_ttl=row.result_ttl,

@@ -308,14 +308,14 @@ class MemoryQueue:
         """Return the last pauses of the queue."""
         return list(self.paused)
 
-    def pause(self, actor: str | None) -> None:
-        """Note the start of a pause, and who asked for it."""
-        self.paused = (*self.paused, Pause(self.now, None, actor))[-PAUSES:]
+    def begin_pause(self, until: int | None, actor: str | None) -> None:
+        """Note the start of a pause, its end if it has one, and who asked for it."""
+        self.paused = (*self.paused, Pause(self.now, until, actor))[-PAUSES:]
 
-    def resume(self) -> None:
-        """Note the end of a pause."""
-        over = msgspec.structs.replace(self.paused[-1], until=self.now)
-        self.paused = (*self.paused[:-1], over)
+    def end_pause(self, until: int | None) -> None:
+        """Note when the last pause ends; `None`: when the queue is resumed."""
+        last = msgspec.structs.replace(self.paused[-1], until=until)
+        self.paused = (*self.paused[:-1], last)
 
     def forwarded(self, origin: Origin) -> Iterable[str]:
         """Forget the rows of an outbox that were deleted there; return those that are known."""

@@ -323,12 +323,14 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
         history=command.history,
         result_ttl=command.result_ttl,
         limits=some(limits, None, integers),
+        until=command.paused_until,
+        lasting=command.paused_for,
     )
-    wake = row.moment if row.wakes else None
     return QueueSettings(
         paused=row.paused,
+        paused_until=row.paused_until,
         keep=row.keep,
-        wake=wake,
+        wake=row.wakes,
         history=row.history,
         result_ttl=row.result_ttl,
         **dict(zip(LIMITS, row.limits, strict=True)),

@@ -2,6 +2,7 @@
 
 from bide.engines.constants import SHARED
 from bide.engines.redis.layout import ORDER
+from bide.model.replies import PAUSES
 
 SLICE = 500
 """The maximum number of messages of one call, so that no script blocks the server for long."""
@@ -12,6 +13,7 @@ CONSTANTS = {
     "AUDITED_BYTES": 4_000_000,
     "GROUP_ENTRIES": 300,
     "ORDER": ORDER,
+    "PAUSES": PAUSES,
     "SLICE": SLICE,
     "SPARE": 100,
 }

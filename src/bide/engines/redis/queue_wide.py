@@ -2,9 +2,10 @@
 
 from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
 from bide.engines.redis.constants import SLICE
+from bide.engines.redis.reads import pause_of
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
 from bide.model.errors import Unsupported
-from bide.model.replies import PAUSES, Affected, Deleted, QueueSettings, Sizes
+from bide.model.replies import Affected, Deleted, QueueSettings, Sizes
 from bide.model.times import LIMITS
 
 
@@ -15,7 +16,8 @@ def configure(command: Configure, shards: int) -> Step:
         command.paused,
         command.keep,
         command.actor,
-        PAUSES,
+        command.paused_until,
+        command.paused_for,
         command.history,
         command.result_ttl,
         *limits,
@@ -44,12 +46,17 @@ def configure(command: Configure, shards: int) -> Step:
     claimable_at = [
         now for now, is_claimable in zip(nows, is_claimable_in, strict=True) if is_claimable
     ]
+    wake = min(claimable_at, default=None)
+    is_paused, paused_until = pause_of(paused_in)
+    if wake is None and command.paused:
+        wake = paused_until
     # All shards have the same settings, but for one that was made again after a loss.
     return [
         QueueSettings(
-            paused=any(paused_in),
+            paused=is_paused,
+            paused_until=paused_until,
             keep=max(keeps),
-            wake=min(claimable_at, default=None),
+            wake=wake,
             history=max(histories),
             result_ttl=max(result_ttls),
             **dict(zip(LIMITS, map(max, limits_in_force), strict=True)),

@@ -1,5 +1,6 @@
 """Commands that only read, but for scans: one round over all shards, or several."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -90,9 +91,22 @@ def count(command: Count, shards: int) -> Step:
     if command.stored:
         fields["stored"] = stored_bytes
     flow = replies.Flow(*map(sum, zip(*flows, strict=True)))
-    settings = sum(kept_in), closed_groups[0], any(paused_in), max(keeps)  # all shards have all
+    is_paused, paused_until = pause_of(paused_in)
+    settings = sum(kept_in), closed_groups[0], is_paused, max(keeps)  # all shards have all
     ends = max(histories), max(result_ttls)
-    return [replies.Counts(sizes, flow, *settings, *ends, oldest=oldest, **fields)]
+    fields |= {"oldest": oldest, "paused_until": paused_until}
+    return [replies.Counts(sizes, flow, *settings, *ends, **fields)]
+
+
+def pause_of(answers: Sequence[int | bool]) -> tuple[bool, int | None]:
+    """Return whether a queue is paused, and when that ends by itself in all its shards.
+
+    Args:
+        answers: of each shard: False, True, or when its pause ends, in Unix milliseconds.
+    """
+    ends = [end for end in answers if end is not False]
+    lasts = any(end is True for end in ends)  # until it is resumed
+    return bool(ends), None if lasts or not ends else max(ends)
 
 
 def forecast(command: ForecastCommand, shards: int) -> Step:
@@ -113,7 +127,7 @@ def explain(command: Explain, shards: int) -> Step:
     ((head, record, lease),) = raised(answers)
     now, _change, is_paused, past_pauses, ahead, order, limited = head
     pauses = [replies.Pause(*pause) for pause in past_pauses]
-    lasts = bool(pauses) and pauses[-1].until is None
+    lasts = bool(pauses) and pauses[-1].lasts(now)
     if is_paused and not lasts:  # when it began is not remembered
         pauses.append(replies.Pause(None))
     if record is None:

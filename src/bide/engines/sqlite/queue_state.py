@@ -378,14 +378,14 @@ class SqliteQueue(QueueReader):
         aside = (self.row.id, STATES.index(state), before, limit)
         return self._selected([SQL.aside_before], aside)
 
-    def pause(self, actor: str | None) -> None:
-        """Note the start of a pause, and who asked for it."""
-        self.run(SQL.begin_pause, (self.row.id, self.now, actor))
+    def begin_pause(self, until: int | None, actor: str | None) -> None:
+        """Note the start of a pause, its end if it has one, and who asked for it."""
+        self.run(SQL.begin_pause, (self.row.id, self.now, until, actor))
         self.run(SQL.forget_pauses, {"queue": self.row.id, "count": PAUSES})
 
-    def resume(self) -> None:
-        """Note the end of a pause."""
-        self.run(SQL.end_pause, (self.now, self.row.id))
+    def end_pause(self, until: int | None) -> None:
+        """Note when the last pause ends; `None`: when the queue is resumed."""
+        self.run(SQL.end_pause, (until, self.row.id))
 
     def close_group(self, group: str, until: int) -> None:
         """Close a group, also one that is closed, until a time in Unix milliseconds."""

@@ -29,14 +29,15 @@ DELETE FROM bide_queue WHERE id = ?;
 SELECT since, until, actor FROM bide_pause WHERE queue = ? ORDER BY rowid;
 
 -- name: begin_pause
-INSERT INTO bide_pause (queue, since, actor) VALUES (?, ?, ?);
+INSERT INTO bide_pause (queue, since, until, actor) VALUES (?, ?, ?, ?);
 
 -- name: forget_pauses
 DELETE FROM bide_pause WHERE queue = :queue AND rowid NOT IN
   (SELECT rowid FROM bide_pause WHERE queue = :queue ORDER BY rowid DESC LIMIT :count);
 
 -- name: end_pause
-UPDATE bide_pause SET until = ? WHERE queue = ? AND until IS NULL;
+UPDATE bide_pause SET until = ?
+WHERE rowid = (SELECT rowid FROM bide_pause WHERE queue = ? ORDER BY rowid DESC LIMIT 1);
 
 -- name: save_queue
 UPDATE bide_queue SET {set_queue} WHERE id = ?;

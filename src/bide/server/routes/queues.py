@@ -16,7 +16,7 @@ from bide.queue.search import PAGE_BYTES, Query, query_of, search_steps
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.operation import QUEUE, Answer, Routes
-from bide.server.problem import Problem
+from bide.server.problem import Problem, invalid
 from bide.server.routes.undoing import UndoableOut, UndoablePurge, change
 from bide.server.wire import CountsOut, SettingsOut
 
@@ -82,6 +82,14 @@ class ConfigureRequest(wire.RequestModel):
     """`rate` for each group; messages without a group are not bound by it."""
 
 
+class QueuePauseRequest(wire.RequestModel):
+    """When the pause ends by itself; without both, it ends when the queue is resumed."""
+
+    until: wire.When | None = None
+    lasting: wire.Span | None = msgspec.field(default=None, name="for")
+    """The time from now, instead of `until`."""
+
+
 class PrefixQuery(wire.RequestModel):
     """The queues to list."""
 
@@ -122,9 +130,12 @@ async def configure(call: ApiCall, content: ConfigureRequest) -> SettingsOut:
 
 
 @route("pause", "POST", f"{QUEUE}/pause", "admin", problems=(507,))
-async def pause(call: ApiCall, content: wire.EmptyRequest) -> SettingsOut:
-    """Stop all claims."""
-    return SettingsOut.of(await call.ask(QueueSettings, call.arguments.configure(paused=True)))
+async def pause(call: ApiCall, content: QueuePauseRequest) -> SettingsOut:
+    """Stop all claims, until the queue is resumed or the pause ends."""
+    if content.until is not None and content.lasting is not None:
+        raise invalid("for", "for and until cannot be combined; give one")
+    command = call.arguments.pause(wire.moment(content.until, "until"), content.lasting)
+    return SettingsOut.of(await call.ask(QueueSettings, command))
 
 
 @route("resume", "POST", f"{QUEUE}/resume", "admin", problems=(507,))

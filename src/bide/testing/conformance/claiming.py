@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bide.model.rank import PROMOTE
-from bide.testing.conformance.driver import START, Driver, numbered
+from bide.model.replies import Pause
+from bide.testing.conformance.driver import HOUR, START, Driver, numbered
 
 ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "due": [("late", {"at": START - 2}), ("early", {"at": START - 9})],
@@ -46,6 +47,61 @@ class ClaimCases:
         driver.configure(paused=False)
         assert driver.wake == driver.now
         assert driver.take() == ["a"]
+
+    @pytest.mark.parametrize(
+        "end", [{"paused_for": 100}, {"paused_until": START + 100}], ids=lambda end: next(iter(end))
+    )
+    def test_a_pause_ends_by_itself_at_its_time(self, driver: Driver, end: dict[str, int]) -> None:
+        driver.put("a")
+        paused = driver.configure(paused=True, **end)
+        assert (paused.paused, paused.paused_until) == (True, START + 100)
+        counts = driver.wait(99).count()
+        assert (counts.paused, counts.paused_until) == (True, START + 100)
+        claimed = driver.claim()
+        assert (claimed.messages, claimed.next) == ([], 1)
+        counts = driver.wait(1).count()
+        assert (counts.paused, counts.paused_until) == (False, None)
+        assert driver.take() == ["a"]
+        settled = driver.configure()
+        assert (settled.paused, settled.paused_until) == (False, None)
+
+    def test_the_end_of_a_pause_can_be_changed(self, driver: Driver) -> None:
+        driver.put("a")
+        driver.configure(paused=True)
+        assert driver.claim().next is None
+        assert driver.configure(paused=True, paused_for=50).paused_until == START + 50
+        assert driver.wake == START + 50
+        assert driver.wait(10).configure(paused=True, paused_for=90).paused_until == START + 100
+        assert driver.wait(60).claim().next == 30
+        endless = driver.configure(paused=True)
+        assert (endless.paused, endless.paused_until) == (True, None)
+        assert driver.wait(HOUR).take() == []
+        past = driver.configure(paused=True, paused_until=START)
+        assert (past.paused, past.paused_until) == (False, None)
+        assert driver.wake == driver.now
+        assert driver.take() == ["a"]
+
+    def test_a_pause_with_an_end_is_resumed_before(self, driver: Driver) -> None:
+        driver.put("a")
+        driver.configure(paused=True, paused_for=HOUR, actor="ann")
+        assert driver.explain("a").pauses == [Pause(START, START + HOUR, "ann")]
+        assert not driver.wait(5).configure(paused=False).paused
+        assert driver.explain("a").pauses == [Pause(START, START + 5, "ann")]
+        assert driver.wake == driver.now
+        assert driver.take() == ["a"]
+
+    def test_a_pause_that_has_ended_by_itself_is_a_pause_of_the_past(self, driver: Driver) -> None:
+        driver.configure(paused=True, paused_for=10, actor="ann")
+        driver.wait(20).configure(paused=False)
+        assert driver.explain().pauses == [Pause(START, START + 10, "ann")]
+        driver.configure(paused=True, paused_for=10, actor="bob")
+        driver.wait(20).configure(paused=True, actor="eve")
+        assert driver.explain().pauses == [
+            Pause(START, START + 10, "ann"),
+            Pause(START + 20, START + 30, "bob"),
+            Pause(START + 40, None, "eve"),
+        ]
+        assert driver.count().paused
 
     def test_a_lease_is_over_at_its_very_end(self, driver: Driver) -> None:
         driver.put("a")

@@ -134,6 +134,8 @@ VALUES: dict[str, Draw[Any]] = {
     "max_bytes": some([0, cmd.MAX_BYTES, *BUDGETS]),
     "outbox": some(["shop", "mail"]),
     "paused": some([False, False, True]),
+    "paused_for": some([0, 3, HOUR]),
+    "paused_until": some([START - 1, START + 10, START + HOUR]),
     "prefix": some(["", "1", "10", "a", "z"]),
     "priority": some([0, 1, 9, 10, 255]),
     "progress": some([[Progress(1), None, Progress(40, 100, "rows"), Progress(0.5), None]]),

@@ -49,6 +49,15 @@ class LimitCases:
         driver.ack(c1)
         assert driver.wake is None
 
+    def test_a_pause_of_a_limited_queue_ends_by_itself(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 b1", limit=2)
+        (lease,) = driver.hold(1)
+        driver.configure(paused=True, paused_for=100)
+        assert all(driver.ack(lease))
+        assert driver.wake is None  # of no use before the end of the pause
+        assert driver.wait(60).claim().next == 40
+        assert sorted(driver.wait(40).take()) == ["a2", "b1"]
+
     def test_the_limit_of_a_group_binds_each_group(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 -1 -2 -3 -4", group_limit=2)
         lease_by_id = {lease.id: lease for lease in driver.hold()}

@@ -87,6 +87,16 @@ def test_who_waits_in_a_paused_queue_is_told_that_it_goes_on(open_engine: Open) 
     assert hear(waiting) == [("q", NOW + 2)]
 
 
+def test_who_waits_in_a_paused_queue_is_told_when_that_ends(open_engine: Open) -> None:
+    waiting, other = open_engine(), open_engine()
+    waiting.notifier()
+    commands(other, put("a"), Configure("q", paused=True))
+    assert claim(waiting, NOW + 1).next is None
+    commands(other, Configure("q", paused=True, paused_for=500), now=NOW + 2)
+    assert hear(waiting) == [("q", NOW + 502)]
+    assert claim(waiting, NOW + 3).next == 499
+
+
 def test_who_waits_for_a_result_is_told_of_the_end(open_engine: Open) -> None:
     waiting, worker = open_engine(), open_engine()
     waiting.notifier()

@@ -355,6 +355,17 @@ def test_pause_holds_in_all_shards(open_engine: Open, url: str) -> None:
     assert len(ask(engine, Claim("q", 20, HOUR, "w")).messages) == 20
 
 
+def test_a_pause_ends_by_itself_in_all_shards(open_engine: Open, url: str) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ask(engine, put(*many(20)), NOW)
+    paused = ask(engine, Configure("q", paused=True, paused_for=50), NOW)
+    assert (paused.paused_until, paused.wake) == (NOW + 50, NOW + 50)
+    claimed = ask(engine, Claim("q", 20, HOUR, "w"), NOW + 20)
+    assert (claimed.messages, claimed.next) == ([], 30)
+    assert ask(engine, Count("q"), NOW + 20).paused_until == NOW + 50
+    assert len(ask(engine, Claim("q", 20, HOUR, "w"), NOW + 50).messages) == 20
+
+
 @pytest.mark.parametrize("shards", ["0", "65", "-1", "many", "1.5"])
 def test_so_many_shards_there_cannot_be(open_engine: Open, url: str, shards: str) -> None:
     with pytest.raises(InvalidArgument, match="shards"):

@@ -53,6 +53,7 @@ local SHARDS, LANE
 local given  -- the time that the caller gave, or nil
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, flags, change
+local pause_end  -- of a paused queue, when that ends by itself, or nil
 local numbers  -- others of META, by their names: those that a function reads, see `define`
 local replayed
 local died  -- [id, attempts, last holder] of each message whose lease was over once too often
@@ -85,6 +86,18 @@ local function flag(letter, is)
   if is == has(letter) then return end
   flags = is and flags .. letter or string.gsub(flags, letter, '')
   call('HSET', META, 'flags', flags)
+end
+
+local function read_pauses() return cjson.decode(call('HGET', META, 'pauses') or '[]') end
+
+-- Reads when the pause of a queue ends by itself. If it has, the queue is not paused any more.
+local function read_pause(writes)
+  local pauses = read_pauses()
+  local last = pauses[#pauses]
+  pause_end = last and last[2] ~= null and last[2] or nil
+  if not pause_end or pause_end > now then return end
+  pause_end = nil
+  if writes then flag('p', false) else flags = string.gsub(flags, 'p', '') end
 end
 
 -- Lets the keys of a queue that does not exist expire after a week. Until then the number of changes goes
@@ -286,6 +299,8 @@ local function run(body, reads, keys, args, _, seconds, shards, lane, moment, ..
   refusal = read_meta(reads)
   if refusal then return refusal end
   if not exists and MARK and call('EXISTS', RECORDS) == 1 then make() end
+  pause_end = nil
+  if has('p') then read_pause(MARK) end
   limited = has('n')
   if limited then read_limits() end
   if MARK and has('k') then forget() end

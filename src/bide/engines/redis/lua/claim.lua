@@ -296,7 +296,7 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= before
     if exists and wanted > 0 and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
   elseif not exists or has('p') then
-    return wait()
+    return wait(pause_end)
   else
     if limited then
       take_over()

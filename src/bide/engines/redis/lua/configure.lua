@@ -1,18 +1,19 @@
 -- configure: change the given settings.
 --   paused, keep (milliseconds), history and result_ttl (likewise) and limits: nil where it stays
 --   by    who gives the command, or nil
---   most  how many pauses are remembered
--- Reply: [now, change, paused, keep, whether something may be claimed now, history, result_ttl, limit,
---   rate, group_limit, group_rate]
+--   until_, lasting  when the pause ends by itself, or how long it lasts, in milliseconds; nil: it does not
+-- Reply: [now, change, paused (its end, or true without one), keep, whether something may be claimed now,
+--   history, result_ttl, limit, rate, group_limit, group_rate]
 
--- Notes in META that a pause begins or ends; there, pauses are [since, until or null, actor or null].
-local function note_pause(begins, by, most)
-  local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
-  if begins then
-    pauses[#pauses + 1] = {now, null, by or null}
-    if #pauses > most then table.remove(pauses, 1) end
+-- Notes in META that a pause begins or ends, or when the present one is to end; there, pauses are [since,
+-- until or null, actor or null].
+local function note_pause(paused, by, ends)
+  local pauses = read_pauses()
+  if paused and (#pauses == 0 or not has('p')) then
+    pauses[#pauses + 1] = {now, ends or null, by or null}
+    if #pauses > PAUSES then table.remove(pauses, 1) end
   elseif #pauses > 0 then
-    pauses[#pauses][2] = now
+    pauses[#pauses][2] = paused and (ends or null) or not paused and now
   end
   if #pauses > 0 then call('HSET', META, 'pauses', cjson.encode(pauses)) end
 end
@@ -75,13 +76,16 @@ local function forget_older_ends()
   end
 end
 
-define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, most, history_, ttl, ...)
+define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, lasting, history_, ttl, ...)
   if not exists then return NO_SHARD end
   advance()
+  local ends = lasting and now + lasting or until_
+  if paused and ends and ends <= now then paused = false end
   local resumed = has('p') and paused == false
+  if paused or resumed then note_pause(paused, by, ends) end
   if paused ~= nil then
-    if paused ~= has('p') then note_pause(paused, by, most) end
     flag('p', paused)
+    pause_end = paused and ends or nil
   end
   numbers.keep = keep or numbers.keep
   if has('h') and (history_ or ttl) then forget_older_ends() end
@@ -91,8 +95,8 @@ define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, most, hi
   read_ends_settings()
   if max(history, results) > 0 then flag('h', true) end
   local changed = set_limits({...})
-  if resumed or changed then wake(now) end
-  return finish(has('p'), numbers.keep, resumed or changed, history, results, limits_now())
+  if resumed or changed then wake(now) elseif paused and ends then wake(ends) end
+  return finish(has('p') and (pause_end or true), numbers.keep, resumed or changed, history, results, limits_now())
 end)
 
 -- delete: delete this shard of a queue if nothing is in it.

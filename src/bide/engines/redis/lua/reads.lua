@@ -15,8 +15,8 @@ define('find', {'no-writes'}, {}, function(room)
 end)
 
 -- count: the number of messages in each state, and the counters of what happened to all others.
--- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters,
---   [history, result_ttl, how many groups are closed], [limit, rate, group_limit, group_rate]]
+-- Reply: [now, change, delayed, ready, leased, dead, kept, paused (its end, or true without one), keep,
+--   oldest or null, strays, counters, [history, result_ttl, how many groups are closed], [limit, rate, group_limit, group_rate]]
 
 define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   local delayed, ready, leased, dead, kept, due = sizes()
@@ -33,8 +33,8 @@ define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
     'revived', 'retried', 'lapsed')
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
   read_ends_settings()
-  return answer(delayed - due, ready + due, leased, dead, kept, has('p'), numbers.keep, oldest or null, strays,
-    counters, {history, results, call('ZCOUNT', CLOSED, '(' .. int(now), '+inf')}, {limits_now()})
+  return answer(delayed - due, ready + due, leased, dead, kept, has('p') and (pause_end or true), numbers.keep,
+    oldest or null, strays, counters, {history, results, call('ZCOUNT', CLOSED, '(' .. int(now), '+inf')}, {limits_now()})
 end)
 
 -- audit: check the places of messages, a slice at a time, of AUDITED or about AUDITED_BYTES: each has a record that
@@ -159,8 +159,7 @@ define('explain', {'no-writes'}, {}, function(id)
       order, limit = r.order, limited and held_by(r.group)
     end
   end
-  local pauses = cjson.decode(call('HGET', META, 'pauses') or '[]')
-  return {answer(has('p'), pauses, ahead or null, order or null, limit or null), text, lease or ''}
+  return {answer(has('p'), read_pauses(), ahead or null, order or null, limit or null), text, lease or ''}
 end)
 
 -- ahead: how many messages of this shard are delivered before a place in the order of delivery.

@@ -127,6 +127,17 @@ BEGIN
   RETURN q;
 END $$;
 
+-- When the pause of a paused queue ends by itself, in milliseconds; null: it does not.
+CREATE FUNCTION bide._pause_end(q bide.queue) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT until FROM pause WHERE queue = q.id ORDER BY seq DESC LIMIT 1
+$$;
+
+-- Whether nothing may be claimed from a queue. A pause that has ended by itself stays in its row.
+CREATE FUNCTION bide._is_paused(q bide.queue, p_now bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN coalesce(q.paused, false) AND coalesce(_pause_end(q) > p_now, true);
+END $$;
+
 -- Refuse what is not the name of a queue: the rule of `check_queue` in bide.model.names.
 CREATE FUNCTION bide._check_queue(p_queue text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

@@ -56,7 +56,8 @@ DECLARE
   shut_places tid[];                -- of those whose groups are closed
 BEGIN
   exactly := clock;
-  IF q.id IS NULL OR q.paused THEN
+  IF q.id IS NULL OR q.paused AND _is_paused(q, moment) THEN
+    due := _pause_end(q);
     until := _asleep(p_process, p_queue, moment);
     RETURN NEXT;
     RETURN;

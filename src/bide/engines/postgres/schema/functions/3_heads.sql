@@ -36,7 +36,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
   l limited;
 BEGIN
-  IF q.limited IS NULL OR q.paused OR NOT _is_ready(q.id) THEN
+  IF q.limited IS NULL OR _is_paused(q, p_now) OR NOT _is_ready(q.id) THEN
     RETURN NULL;
   END IF;
   SELECT * INTO l FROM limited WHERE id = q.limited;

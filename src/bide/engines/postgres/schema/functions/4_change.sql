@@ -452,36 +452,46 @@ END $$;
 CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint,
                                 p_actor text DEFAULT NULL, p_pauses bigint DEFAULT 0,
                                 p_history bigint DEFAULT NULL, p_result_ttl bigint DEFAULT NULL,
-                                p_limits bigint[] DEFAULT NULL)
-RETURNS TABLE (paused boolean, keep bigint, wakes boolean, moment bigint, history bigint,
-               result_ttl bigint, limits bigint[])
+                                p_limits bigint[] DEFAULT NULL, p_until bigint DEFAULT NULL,
+                                p_lasting bigint DEFAULT NULL)
+RETURNS TABLE (paused boolean, keep bigint, wakes bigint, history bigint, result_ttl bigint,
+               limits bigint[], paused_until bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  was_paused boolean;
   q queue;
   limiting record;  -- the queue with its new limits, and whether they have changed
-  resumed boolean;
 BEGIN
-  moment := _moment(p_now);
   limiting := _limit(_open(p_queue, moment, true), p_limits, moment);
   q := limiting.q;
   IF _may_forget() THEN  -- also ends that `_fold` has not noted
     PERFORM _forget_ends(q, moment);
   END IF;
-  resumed := q.paused AND NOT coalesce(p_paused, true);
-  IF p_paused AND NOT q.paused THEN
-    INSERT INTO pause (queue, since, actor) VALUES (q.id, moment, p_actor);
+  was_paused := _is_paused(q, moment);
+  IF p_paused THEN
+    paused_until := coalesce(moment + p_lasting, p_until);
+    p_paused := coalesce(paused_until > moment, true);
+    wakes := CASE WHEN p_paused THEN paused_until END;
+  END IF;
+  IF p_paused AND NOT was_paused THEN
+    INSERT INTO pause (queue, since, until, actor) VALUES (q.id, moment, paused_until, p_actor);
     DELETE FROM pause WHERE queue = q.id AND seq NOT IN (
       SELECT seq FROM pause WHERE queue = q.id ORDER BY seq DESC LIMIT p_pauses);
-  ELSIF resumed THEN
-    UPDATE pause SET until = moment WHERE queue = q.id AND until IS NULL;
+  ELSIF was_paused AND p_paused IS NOT NULL THEN
+    UPDATE pause SET until = CASE WHEN p_paused THEN paused_until ELSE moment END
+    WHERE seq = (SELECT seq FROM pause WHERE queue = q.id ORDER BY seq DESC LIMIT 1);
   END IF;
-  UPDATE queue SET paused = coalesce(p_paused, paused), keep = coalesce(p_keep, keep),
+  UPDATE queue SET paused = coalesce(p_paused, was_paused), keep = coalesce(p_keep, keep),
     remembers = remembers OR coalesce(p_keep, 0) > 0,
     history = coalesce(p_history, history), result_ttl = coalesce(p_result_ttl, result_ttl),
     ends = ends OR greatest(p_history, p_result_ttl, 0) > 0
   WHERE id = q.id RETURNING paused, keep, history, result_ttl INTO paused, keep, history, result_ttl;
-  wakes := resumed OR limiting.changed;
+  IF was_paused AND NOT p_paused OR limiting.changed THEN
+    wakes := moment;
+  END IF;
+  paused_until := CASE WHEN paused THEN _pause_end(q) END;
   limits := _limits(q);
   RETURN NEXT;
 END $$;

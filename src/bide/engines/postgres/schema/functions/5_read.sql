@@ -126,7 +126,8 @@ BEGIN
   END IF;
   RETURN json_strip_nulls(json_build_object(
     'sizes', _sizes(due.n, counters ->> 'pending', counters ->> 'leased', counters ->> 'dead'),
-    'flow', counters, 'kept', (counters ->> 'kept')::bigint, 'paused', q.paused, 'keep', q.keep,
+    'flow', counters, 'kept', (counters ->> 'kept')::bigint, 'paused', _is_paused(q, moment),
+    'paused_until', CASE WHEN _is_paused(q, moment) THEN _pause_end(q) END, 'keep', q.keep,
     'history', q.history, 'result_ttl', q.result_ttl, 'limit', limits[1], 'rate', limits[2],
     'group_limit', limits[3], 'group_rate', limits[4], 'oldest', due.oldest,
     'recount', CASE WHEN p_recount THEN

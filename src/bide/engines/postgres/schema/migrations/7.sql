@@ -1,0 +1,2 @@
+-- Version 7: a pause may end by itself: `until` of its row in bide.pause is in the future then. The tables stay as
+-- they are; the functions of an older version would take such a queue for paused for ever.
