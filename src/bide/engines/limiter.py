@@ -48,6 +48,7 @@ class Group(msgspec.Struct, gc=False):
     running: int = 0
     """How many of its messages are leased."""
     tag: int = 0
+    """Its place in the fair order, smallest first: see *tag* at the head of this file."""
     last: int = 0
     """When its last message counts as served."""
 

@@ -240,7 +240,8 @@ class Steps(NamedTuple):
         source: where they are.
         target: where they go.
         token: marks those in transit.
-        hold: is called before each change; it raises when another run has taken over the move.
+        hold: is called before each read and each change; it raises when another run has taken over
+            the move.
         moved: counts the messages that went, and those that stay.
     """
 

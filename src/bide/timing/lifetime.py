@@ -203,6 +203,7 @@ def seconds_of(value: Delay, name: str) -> float:
         seconds = value.total_seconds()
     else:
         seconds = _number(value, f"{name} must be seconds or a datetime.timedelta")
+        # The error shows how to write a length that looks like a time.
         check_length(value, name, weeks="timedelta(weeks=2000)")
     if seconds < 0:
         raise ValueError(f"{name} is negative ({value!r}); give 0 or more")

@@ -153,7 +153,7 @@ class TimingWheel(OwnedByProcess):
         timer._slot = LATE
         if not self._open:
             self._start()
-        if self._is_changing():
+        if self._interrupts_change():
             self._late.append((timer, None))
             self._signal.set()
             return timer
@@ -176,11 +176,11 @@ class TimingWheel(OwnedByProcess):
             raise TypeError(f"cancel takes what schedule returned, not {type(handle).__name__}")
         if handle._wheel is not self:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
-        if self._is_changing():
+        if self._interrupts_change():
             if (slot := handle._slot) is None:
                 return False
             handle._slot = None
-            self._late.append((handle, slot))
+            self._late.append((handle, slot))  # `_catch_up` removes it before the lock is let go
             self._signal.set()
             return True
         with self._lock:
@@ -192,7 +192,7 @@ class TimingWheel(OwnedByProcess):
                 # One step, as in `_fire`, which takes no lock: one of both gets the timer.
                 return slot.pop(handle, GONE) is not GONE
             slot.remove(handle)
-            self._catch_up()
+            self._catch_up()  # with what came in between meanwhile
         return True
 
     @property
@@ -216,7 +216,7 @@ class TimingWheel(OwnedByProcess):
         """
         self._stopping = True
         self._open = False
-        if self._is_changing():  # a finalizer: the thread drops what is pending
+        if self._interrupts_change():  # a finalizer: the thread drops what is pending
             self._drops = not drain
             self._signal.set()
             return []
@@ -255,10 +255,10 @@ class TimingWheel(OwnedByProcess):
         self._worker.ensure()
         self._open = True
 
-    def _is_changing(self) -> bool:
-        """Return whether this thread changes the timers, and a finalizer or handler came between.
+    def _interrupts_change(self) -> bool:
+        """Return whether this is a finalizer or signal handler within a change of this thread.
 
-        Then nothing else may change them: it is noted in `_late`.
+        It must not change the timers: what it wants is noted in `_late`.
         """
         self._check_process()
         return self._lock._is_owned()  # type: ignore[no-any-return]

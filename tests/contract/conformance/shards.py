@@ -120,6 +120,7 @@ class ShardedConformance(EngineConformance):
     """The whole suite; but what is done up to a number at a time is done so in each shard."""
 
     SHARDS = 4
+    forgotten_at_once = SHARDS * FORGET
 
     examples = EXAMPLES // effort(10, 5)
 

@@ -164,4 +164,5 @@ class MemoryLines(limiter.Limiter):
         """Return the group with a key: a new one if there is none."""
         if self.savepoint is not None:
             self.savepoint.save_group(key, self.groups.get(key))
+        # A new group joins the next round.
         return self.groups.setdefault(key, Group(key, tag=self.limits.tag + 1))

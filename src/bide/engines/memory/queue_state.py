@@ -225,7 +225,9 @@ class MemoryQueue:
             expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP), FORGET)
             for record in acked + expired:
                 self._remove(record)
-        while self.ends and self.ends[0][1].moment <= self.now - self.row.ends_kept:
+        for _ in range(FORGET):
+            if not self.ends or self.ends[0][1].moment > self.now - self.row.ends_kept:
+                break
             self.ends.popleft()
         expired_closings = self.reopenings.irange(maximum=ClosedGroup(self.now + 1, ""))
         for closed in list(islice(expired_closings, FORGET)):

@@ -133,7 +133,8 @@ class Wire:
         Raises:
             ConnectionLost: see `exchange`.
         """
-        return self.exchange(pack(command), (b"",))[0]
+        (answer,) = self.exchange(pack(command), labels=(b"",))  # one answer, without a label
+        return answer
 
     def tell(self, packed: bytes) -> None:
         """Send a command of which the answer comes among what `heard` returns.

@@ -205,6 +205,7 @@ class SqliteLines(Limiter):
         group = self._groups.get(key)
         if group is None:
             row = self._run(SQL.load_group, (self.row.queue, key)).fetchone()
+            # A new group joins the next round.
             group = Group(key, tag=self.row.tag + 1) if row is None else Group(*row)
             self._groups[key] = group
         return group

@@ -141,9 +141,10 @@ async def execute(call: ApiCall, command: Bulk | Undo) -> Part | Undone:
     def allow(verb: Verb) -> None:
         call.caller.need(RIGHT_OF_VERB[verb])
 
-    if isinstance(command, Bulk):
+    if isinstance(command, Bulk):  # of an `Undo`, its record says what it takes back
         allow(command.verb)
-    takes_back = call.service.lane.capabilities.takes_back  # true: a server, which has the records
+    # True: the store is another server, which executes the command itself.
+    takes_back = call.service.lane.capabilities.takes_back
     with await call.service.quotas.admit(call.caller, [command]):
         reply: Part | Undone = await call.carry_out(
             steps_of(command, takes_back=takes_back, allow=allow)

@@ -125,8 +125,9 @@ class ChangeCases:
         driver.retry(driver.lease("a", attempts=2, expires=100), delay=40)
         version = driver.get("a").version
         driver.edit("a", expires=70)
+        # It is due 40 ms later than planned, so 70 ms from then on are 30 ms from the due time on.
         driver.shows("a", planned=START, expires=30, due=START + 40)
         driver.edit("a", expires=100)
-        driver.shows("a", version=version)
+        driver.shows("a", version=version)  # all is as it was at first
         assert driver.wait(101).take() == []
         driver.shows("a", state="expired")

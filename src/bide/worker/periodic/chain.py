@@ -76,7 +76,7 @@ class Links(ABC):
         """Return all links that wait or are leased."""
         return await arun_steps(alive(self.queue), partial(self.store_client.patiently, Page))
 
-    async def later(self, moment: int) -> bool:
+    async def has_later(self, moment: int) -> bool:
         """Tell whether a link of a later time waits or is leased."""
         # An id that is no time is of a message that a user has put there: it is no link.
         return any((moment_of(link.id) or 0) > moment for link in await self.alive())

@@ -167,9 +167,9 @@ class ScheduleTicks(Links):
         tick = read(message)
         if tick is None:
             raise Unfit(f"this is not a tick, and {schedule.queue} is the queue of a schedule")
-        rule, since = self._rule(tick)
+        rule, rule_since = self._rule(tick)
         # A tick that has started has put the next, also if a worker that stopped has released it.
-        has_started = await self.later(tick.due)
+        has_started = await self.has_later(tick.due)
         is_first = message.attempt == 1 and not message.failures and not has_started
         tick_plan = plan(
             rule, tick, handling.claimed, schedule.missed, schedule.grace, first=is_first
@@ -178,7 +178,11 @@ class ScheduleTicks(Links):
             # A tick that replaces missed ones counts as missed, even if it starts on time.
             replaces_missed = tick_plan.missed and bool(tick_plan.why)
             body = TickBody(
-                tick_plan.following, tick_plan.previous, rule.spec, since, replaces_missed
+                tick_plan.following,
+                tick_plan.previous,
+                rule.spec,
+                rule_since,
+                replaces_missed,
             )
             await self._put(rule, body)
         if tick_plan.why:
@@ -194,7 +198,7 @@ class ScheduleTicks(Links):
         await go_on()
 
     def _rule(self, tick: TickBody) -> tuple[Recurrence, int]:
-        """Return the times of the next tick, and since when a process has had them.
+        """Return the rule for the next tick, and since when a process has had it, in Unix ms.
 
         They are those of this process, unless a newer process put this tick: while new code is
         rolled out, an old process must not put back the old times.

@@ -91,7 +91,7 @@ class Source:
     def run(self, handling: Handling) -> Any:
         """Ask for the window that the chain has opened; an async source returns an awaitable."""
         window: Window = handling.extra_argument
-        return window.ask_async(handling) if self.is_async else window.ask(handling)
+        return window.ask_async() if self.is_async else window.ask(handling)
 
 
 @dataclass(eq=False)
@@ -117,13 +117,15 @@ class Window:
             # Without patience: if the store is away, the attempt fails, and the thread is free.
             run_steps(self._put(batch), self.store_client.lane.call)
 
-    async def ask_async(self, handling: Handling) -> None:
-        """Ask an async source."""
+    async def ask_async(self) -> None:
+        """Ask an async source. If another process asks for this window, this task is cancelled."""
         messages = self._call()
         if inspect.isawaitable(messages):
             messages = await messages
+        # Without patience, as in `ask`.
+        execute = partial(self.store_client.once, Outcomes)  # expects this type of reply
         async for batch in _async_batches(messages):
-            await arun_steps(self._put(batch), partial(self.store_client.once, Outcomes))
+            await arun_steps(self._put(batch), execute)
 
     def _call(self) -> Any:
         """Call the user's function; return what it returns."""
@@ -315,7 +317,7 @@ class SourceWindows(Links):
         """
         source, clock = self._source, self.store_client.clock
         window_time = moment_of(handling.id) or 0
-        if await self.later(window_time):
+        if await self.has_later(window_time):
             raise Discard("this window has been asked for")
         failures = handling.message.failures
         # The source itself may have killed the process: it must not kill all of them in a row.

@@ -295,7 +295,8 @@ END $$;
 
 -- Ask the worker of a message, which must be locked, to stop; of several who ask, the first one is
 -- remembered. Any end but an ack counts as cancelled from now on. A successor is removed. The process that
--- has claimed the message is told by the commit; it asks `_stopping` which messages are meant.
+-- has claimed the message is told by the commit; it asks `_stopping` which messages are meant. (A notification
+-- is a time, 0 for at once, perhaps a process, and what it is about: see `notifier.py`.)
 CREATE FUNCTION bide._stop(p_message bide.message, p_by text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE message SET stopping = coalesce(p_message.stopping, p_by, ''), successor = NULL
