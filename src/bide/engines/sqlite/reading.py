@@ -119,10 +119,10 @@ class QueueReader:
         return Facts(self.now, row.keep, row.history, row.result_ttl, self._closes)
 
     def _closes(self, group: str) -> int | None:
-        """Return until when a group is closed."""
+        """Return until when a group is closed, in Unix milliseconds; `None`: it is open."""
         if group not in self._closings:
-            found = self.run(SQL.closed_until, (self.row.id, group)).fetchone()
-            self._closings[group] = None if found is None else found[0]
+            row = self.run(SQL.closed_until, (self.row.id, group)).fetchone()
+            self._closings[group] = None if row is None else int(row[0])
         return self._closings[group]
 
     def closed_groups(self, after: ClosedGroup, limit: int) -> list[ClosedGroup]:

@@ -27,7 +27,7 @@ RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
                       ELSE (MAX_PRIORITY - p_priority) * STRIPE + p_due END
 $$;
 
--- A due time in hours since 1970, rounded up: pending messages with the same one share a counter.
+-- A due time in hours of Unix time, rounded up: pending messages with the same one share a counter.
 CREATE FUNCTION bide._hour(p_due bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
   SELECT ((p_due + UP_TO_HOUR) / HOUR_MS)::integer
 $$;
