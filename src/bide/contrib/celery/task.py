@@ -213,7 +213,7 @@ class Task(tasks.Task[..., Any]):
             Discard: Celery has sent it, and it has expired.
         """
         args, kwargs = self.parameters.arguments_of(handling)
-        retries = max(0, handling.attempt - 1)
+        retries = max(0, handling.attempt - 1)  # the first attempt is no retry
         request = TaskRequest(handling.id, self.name, args, kwargs, retries, handling)
         with self._running(request):
             try:

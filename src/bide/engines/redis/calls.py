@@ -123,6 +123,7 @@ def as_library(text: str) -> Library:
     Its name has a hash of the text, so that libraries of several versions are there side by side.
     """
     name = f"bide_{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:16]}"
+    # A function begins with its name and flags, as in: define('find', {'no-writes'}
     flags = dict(re.findall(r"^define\('(\w+)', \{(.*?)\}", text, re.MULTILINE))
     return Library(
         f"#!lua name={name}\nlocal NAME = '{name}'\n{text}",

@@ -97,10 +97,11 @@ end
 -- died are found out only then, and the others enter again when they look, within seconds.
 function enter(moment)
   forget_silent()
-  local before = tonumber(call('ZSCORE', WAITERS, LANE) or FAR + now)
+  local before = tonumber(call('ZSCORE', WAITERS, LANE) or FAR + now)  -- when it was to claim until now
+  -- Returns how many other lanes claim by a time.
   local function others(by) return call('ZCOUNT', WAITERS, '-inf', int(by)) - (before <= by and 1 or 0) end
   local at = moment and ceil(moment)
-  if at and others(at) > 0 then
+  if at and others(at) > 0 then  -- it is the second one, or one of those that are told
     moment = moment + BEAT
     at = others(at + BEAT) < 2 and at + BEAT or nil
   end

@@ -30,10 +30,10 @@ end
 
 -- Returns the reply as the first try of this claim did. Messages whose lease has ended have no record.
 local function tell_again()
-  local more, claimed
-  lease_token, score, more, claimed = match(replayed, '^lease (%d+) (%d+) (%d)\n(.*)$')
+  local more, id_lines
+  lease_token, score, more, id_lines = match(replayed, '^lease (%d+) (%d+) (%d)\n(.*)$')
   until_ = tonumber(score)
-  for id in string.gmatch(claimed, '[^\n]+') do
+  for id in string.gmatch(id_lines, '[^\n]+') do
     local lease, text = read_lease(call('HGET', LEASES, id)), call('HGET', RECORDS, id)
     local is_held = lease and lease.token == lease_token and lease.until_ == until_
     local n = #ids + 1

@@ -105,6 +105,7 @@ end)
 -- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
 define('forecast', {'no-writes'}, {}, function(bucket, buckets)
   local start = bucket < HOUR_MS and now or now - now % HOUR_MS
+  -- Returns how many delayed messages are due by a time.
   local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(delayed_reach(moment))) end
   local first = by(now)
   local last, counts = first, {}

@@ -85,10 +85,10 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, r
   local function scan_all()
     local cursor, returned = mark, order
     repeat
-      local reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1)  -- of one bucket
+      local next_cursor, bucket = unpack(call('HSCAN', RECORDS, cursor, 'COUNT', 1))  -- id, record, id ...
       visits = visits + 1
-      for i = 1, #reply[2], 2 do
-        local id, text = reply[2][i], reply[2][i + 1]
+      for i = 1, #bucket, 2 do
+        local id, text = bucket[i], bucket[i + 1]
         local hash = sub(redis.sha1hex(id), 1, ORDER)
         if not find(returned, hash, 1, true) then
           if not add(id, text, '0', '0') then
@@ -98,7 +98,7 @@ define('scan', {'no-writes'}, {}, function(which, after, before, group, limit, r
           returned = returned == '' and hash or returned .. '-' .. hash
         end
       end
-      cursor, returned = reply[1], ''
+      cursor, returned = next_cursor, ''
       place = {cursor, ''}
     until cursor == '0' or visits >= VISITS
     if cursor == '0' then place = nil end
