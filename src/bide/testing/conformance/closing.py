@@ -197,6 +197,24 @@ class ClosingCases:
         assert done(driver.retry(held)) == [True]
         assert driver.counts().sizes.total == 0
 
+    def test_a_cancel_that_finds_the_end_of_a_lease_counts_once(self, driver: Driver) -> None:
+        driver.lease("a", group="g")
+        close(driver)
+        driver.wait(2_000)
+        driver.cancel_where(group="g", running=True)
+        assert driver.counts().flow.cancelled == 1
+        assert driver.state("a") is None
+
+    def test_a_revive_that_finds_the_end_of_a_lease_is_about_its_own_group(
+        self, driver: Driver
+    ) -> None:
+        driver.lease("a", group="g2", attempts=1)
+        driver.replace("a", delay=5, latest=10, group="g")
+        close(driver)
+        driver.wait(2_000)
+        assert done(driver.revive("a")) == [True]
+        assert driver.take() == ["a"]
+
     def test_a_group_opens_by_itself(self, driver: Driver) -> None:
         close(driver, keep=10)
         driver.wait(9)

@@ -366,6 +366,7 @@ local function locate(id, text)
     elseif survives then
       to_ready(r)
     end
+    if not r.deleted then r.shut = nil end  -- it is a dead letter, and what comes next is about its own group
   end
   return r
 end

@@ -334,7 +334,7 @@ define('peek', {'allow-oom'}, {'token'}, function(most)
     local first = call('ZRANGE', READY, 0, most - 1, 'WITHSCORES')
     for i = 1, #first, 2 do
       local id = sub(first[i], ORDER + 1)
-      local text = has('e') and call('HGET', RECORDS, id)
+      local text = may_be_unfit() and call('HGET', RECORDS, id)
       local r = text and parse(id, text)
       local order = tonumber(sub(first[i], 1, ORDER), 16)
       listed[#listed + 1] = {tonumber(first[i + 1]), order, r and is_unfit(r) and 1 or 0}
