@@ -110,9 +110,9 @@ def test_export_and_import_bring_everything_back(
     assert len(lines.splitlines()) == 3
     into = f"sqlite:///{tmp_path / 'other.db'}"
     first = run("import", "copy", "--url", into, stdin=lines)
-    assert (first.output, first.exit_code) == ("stored\t3\nkept\t0\n", 0)
+    assert (first.output, first.exit_code) == ("stored\t3\nkept\t0\nrefused\t0\n", 0)
     again = run("import", "copy", "--url", into, "--json", stdin=lines)
-    assert json.loads(again.output) == {"stored": 0, "kept": 3}
+    assert json.loads(again.output) == {"stored": 0, "kept": 3, "refused": 0}
     with bide.Queue("copy", into) as copy:
         a, b = copy.get("a"), copy.get("b")
         assert a is not None
@@ -126,7 +126,7 @@ def test_export_to_a_file_and_import_from_it(run: Bide, orders: bide.Queue, tmp_
     orders.put_many(range(1_500))
     path = str(tmp_path / "orders.jsonl")
     assert run("export", "orders", "-o", path).output == f"exported\t1500\nfile\t{path}\n"
-    assert run("import", "copy", path).output == "stored\t1500\nkept\t0\n"
+    assert run("import", "copy", path).output == "stored\t1500\nkept\t0\nrefused\t0\n"
 
 
 def test_a_line_that_is_none_stops_the_import(run: Bide, orders: bide.Queue) -> None:

@@ -38,7 +38,18 @@ def test_commands_in_a_pipeline(shell: Shell) -> None:
         "bide audit | grep -c 'balanced.yes'\n"
     )
     assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.split() == ["stored", "3000", "2000", "stored", "1000", "kept", "0", "2"]
+    assert done.stdout.split() == [
+        "stored",
+        "3000",
+        "2000",
+        "stored",
+        "1000",
+        "kept",
+        "0",
+        "refused",
+        "0",
+        "2",
+    ]
 
 
 def test_a_reader_who_leaves_early_is_no_error(shell: Shell, orders: bide.Queue) -> None:
@@ -128,7 +139,7 @@ def test_a_key_is_not_made_for_a_closed_output(shell: Shell) -> None:
     [
         ("put orders - --text", "1"),
         ("put orders --lines", "1"),
-        ("import orders", "2"),
+        ("import orders", "3"),
         ("ack orders -", "0"),
     ],
 )

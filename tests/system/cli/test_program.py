@@ -179,6 +179,7 @@ def test_a_store_warns_nobody_who_completes_a_word(shell: Shell, tmp_path: Path)
 
 def test_completion_of_commands_queues_and_options(url: str) -> None:
     assert complete("re", url) == [
+        "reopen-group",
         "reschedule",
         "result",
         "resume",
