@@ -72,6 +72,18 @@ def test_what_the_store_refuses_is_set_aside_and_blocks_nothing(
     assert rows(shop) == []
 
 
+def test_a_put_into_a_closed_group_is_done_with(orders: bide.Queue, url: str, shop: Any) -> None:
+    assert orders.put(1, id="a", group="order:42", within=shop).state == "pending"
+    with pytest.raises(bide.InvalidArgument, match="the store is in the same database"):
+        orders.close_group("order:42", within=shop)
+    shop.commit()
+    orders.close_group("order:42")
+    forward(orders, url)
+    assert orders.get("a") is None
+    assert rows(shop) == []
+    assert rows(shop, "bide_outbox_dead") == []
+
+
 def test_a_cancel_of_what_runs_reaches_its_worker(url: str, shop: Any, tmp_path: Path) -> None:
     server = ServerApp(Settings(store=f"sqlite:///{tmp_path}/store.db"))
     with running(server) as port, bide.Queue("orders", f"http://127.0.0.1:{port}") as orders:

@@ -36,6 +36,8 @@ MINIMAL: dict[str, Any] = {
     "bucket": 1_000,
     "buckets": 1,
     "state": "dead",
+    "group": "none",
+    "keep": 1_000,
     "id": "none",
     "ids": ["none"],
     "items": [],
