@@ -29,7 +29,8 @@ BEGIN
     PERFORM FROM queue WHERE name = p_queue FOR KEY SHARE;
   END IF;
   IF p_group IS NOT NULL THEN
-    PERFORM _keep_open(p_queue, ARRAY[p_group]);
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended(key, hashtext(p_queue || ' ' || p_group) & LAST_GROUP_LOCK))  -- see `_keep_open`
+    FROM secret;
   END IF;
   LOOP
     WITH stored AS (

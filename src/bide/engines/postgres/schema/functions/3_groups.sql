@@ -1,21 +1,17 @@
 -- Closed groups: see bide.engines.rules.closing. What a put stores in a group while that is closed is not
 -- seen by the cancel that follows. So a put holds a lock on its groups until its commit, which it shares with
 -- other puts, and a command that closes one of them waits for it.
+--
+-- All groups share GROUP_LOCKS locks, because the server has room for some thousands. Other users of the database
+-- cannot know their numbers, which are made with a secret. The number of the lock of a group is written out where
+-- it is needed: a function in SQL costs three times as much as the lock.
 
--- The locks of some groups, in order and each once. All groups share MAX_GROUP_LOCKS, because the server has
--- room for some thousands. Other users of the database cannot know the numbers, which are made with a secret.
-CREATE FUNCTION bide._group_locks(p_queue text, p_groups text[]) RETURNS SETOF bigint
-LANGUAGE sql STABLE AS $$
-  SELECT hashtextextended(key, lock) FROM secret, (
-    SELECT DISTINCT hashtext(p_queue || ' ' || name) & LAST_GROUP_LOCK AS lock
-    FROM unnest(p_groups) AS name WHERE name IS NOT NULL) AS locks
-  ORDER BY 1
-$$;
-
--- Keep groups from being closed until the commit.
+-- Keep groups from being closed until the commit. Their locks are taken in order.
 CREATE FUNCTION bide._keep_open(p_queue text, p_groups text[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock_shared(lock) FROM _group_locks(p_queue, p_groups) AS lock;
+  PERFORM pg_advisory_xact_lock_shared(lock) FROM (
+    SELECT DISTINCT hashtextextended(key, hashtext(p_queue || ' ' || name) & LAST_GROUP_LOCK) AS lock
+    FROM secret, unnest(p_groups) AS name WHERE name IS NOT NULL ORDER BY lock) AS locks;
 END $$;
 
 -- Until when a group is closed; null: it is open.
@@ -42,7 +38,8 @@ DECLARE
   q queue;
   closed_until bigint;
 BEGIN
-  PERFORM pg_advisory_xact_lock(lock) FROM _group_locks(p_queue, ARRAY[p_group]) AS lock;  -- first, as a put
+  PERFORM pg_advisory_xact_lock(hashtextextended(key, hashtext(p_queue || ' ' || p_group) & LAST_GROUP_LOCK))  -- first, as a put does
+  FROM secret;
   q := _open(p_queue, moment, true);
   UPDATE queue SET closes = true WHERE id = q.id AND NOT closes;
   INSERT INTO closed AS c VALUES (q.id, p_group, moment + p_keep)
