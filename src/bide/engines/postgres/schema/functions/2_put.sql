@@ -134,6 +134,9 @@ DECLARE
   effect text;               -- what the put does, unless the group is closed: store, replace or follow; null: nothing
 BEGIN
   IF p_group IS NOT NULL THEN
+    IF session_user <> current_user THEN
+      PERFORM _check_access(p_queue);
+    END IF;
     PERFORM _keep_open(p_queue, p_group);
   END IF;
   q := _open(p_queue, moment, true);

@@ -38,6 +38,9 @@ DECLARE
   q queue;
   closed_until bigint;
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM _check_access(p_queue);
+  END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended(key, hashtext(p_queue || ' ' || p_group) & LAST_GROUP_LOCK))  -- first, as a put does
   FROM secret;
   q := _open(p_queue, moment, true);

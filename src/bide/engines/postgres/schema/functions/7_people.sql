@@ -188,7 +188,7 @@ DECLARE
   cancelled integer := 0;
   part record;
 BEGIN
-  PERFORM _check_queue(queue), _check_name('group', "group");
+  PERFORM _check_access(queue COLLATE "C"), _check_queue(queue), _check_name('group', "group");
   IF keep <= '0' OR keep > 'MAX_YEARS years' OR "group" IS NULL OR keep IS NULL THEN
     RAISE EXCEPTION 'close_group needs a group, and keep is more than 0 and at most MAX_YEARS years'
       USING ERRCODE = 'invalid_parameter_value';
