@@ -171,13 +171,17 @@ class Crew:
         return self._stack.enter_context(worker(self._folder, SOURCE, *options))
 
 
-def run(folder: Path, seconds: float, pause: float = 0.8) -> Result:
+PATIENCE = 60.0  # seconds
+
+
+def run(folder: Path, seconds: float, *, pause: float = 0.8, least: int = 0) -> Result:
     """Put and handle messages while workers are killed, then let the rest be handled.
 
     Args:
         folder: for the store, the journal and the log.
         seconds: for how long.
         pause: seconds from kill to kill.
+        least: how many messages, for which a busy machine gets `PATIENCE` more.
     """
     url = f"sqlite:///{folder / 'bide.db'}"
     confirmed: set[str] = set()
@@ -193,7 +197,7 @@ def run(folder: Path, seconds: float, pause: float = 0.8) -> Result:
         end = time.monotonic() + seconds
         kill = time.monotonic() + pause
         numbers = itertools.count()
-        while time.monotonic() < end:
+        while (now := time.monotonic()) < end or (now < end + PATIENCE and len(confirmed) <= least):
             for queue, kind in ((loops, "a"), (threads, "p")):
                 ids = [f"{kind}{next(numbers)}" for _ in range(3)]
                 queue.put_many(
