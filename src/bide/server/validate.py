@@ -61,6 +61,11 @@ async def check(
         queue = check_queue(caller.prefix(command.queue))
         if internal is InternalQueue.WORKERS:
             check_heartbeat(command, caller)
+    if internal is not None and isinstance(command, cmd.CloseGroup):
+        # Quotas do not count what is in some of these queues.
+        raise InvalidArgument(
+            f"queue={command.queue!r} is one of bide's own: its messages are in no groups"
+        )
     await check_values(command, pause)
     _check_versions(command, caller)
     _check_combinations(command)

@@ -53,6 +53,16 @@ def test_a_closed_group_counts_as_a_message(serve: Serve, make_token: Any) -> No
     assert client.post(f"{Q}/close-group", {"group": "g2"}).status == 507
 
 
+@pytest.mark.parametrize("queue", ["bide:declared", "bide:workers", "bide:move"])
+def test_no_group_is_closed_where_quotas_do_not_count(
+    serve: Serve, make_token: Any, queue: str
+) -> None:
+    client = serve(auth="required").with_token(make_token("shop", "admin"))
+    command = {"command": "close_group", "queue": queue, "group": "g", "keep": 1_000}
+    reply = client.post("/v1/batch", {"commands": [command]})
+    assert (reply.status, "in no groups" in reply.json["detail"]) == (400, True)
+
+
 def test_who_may_only_put_closes_no_group(serve: Serve, make_token: Any) -> None:
     client = serve(auth="required").with_token(make_token("shop", "consume"))
     assert client.post(f"{Q}/close-group", {"group": "g"}).status == 403
