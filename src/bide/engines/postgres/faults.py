@@ -46,8 +46,8 @@ _DAMAGED = (
 _MEANINGS: dict[str, tuple[type[BideError], str]] = {
     "55P03": (
         StoreBusy,
-        "a message is being changed in an open transaction of another client; nothing was changed. "
-        "Try again when that has ended",
+        "a message or a group is being changed in an open transaction of another client; nothing "
+        "was changed. Try again when that has ended",
     ),
     "53100": (
         StoreFull,
