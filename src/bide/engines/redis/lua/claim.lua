@@ -14,8 +14,7 @@
 local lease_token, until_, wanted, holder, highest  -- the first one is text, or nil: this claim has none yet
 local ids, texts  -- of the messages that are leased, and their records
 local room, examined  -- bytes that are left in the reply; how many messages were looked at
-local held, ends   -- what is leased at once: of LEASES, id and lease; of LEASED, end and member
-local mark, score  -- of all leases: the fields that follow the order of putting; the end. nil: none is leased yet
+local score  -- the end of all leases, as text
 
 -- Returns the reply. `next`: in how many milliseconds to claim again, or nil; `more`: whether more slices are to come.
 local function reply(next, more)
@@ -40,19 +39,6 @@ local function tell_again()
     ids[n], texts[n] = id, is_held and text or false
   end
   return reply(nil, more == '1')
-end
-
--- Gives this claim its token, unless the slice before has one.
-local function give_token()
-  local token = tonumber(lease_token)
-  if not token then  -- each shard gives numbers of its own, above all that it has met (Lamport)
-    local _, shard = names()
-    token = (floor(max(numbers.token, highest) / SHARDS) + 1) * SHARDS + shard
-  end
-  lease_token = int(token)
-  numbers.token = max(token, numbers.token)
-  advance()
-  set('token', numbers.token)
 end
 
 -- Sets aside a message that is too late. Its place is where it was found, even if its record, by half a
@@ -81,8 +67,32 @@ local function end_unfit(r)
   end
 end
 
+-- What is leased at once.
+local begin_leases, hold, write_leases
+do
+local held, ends  -- for LEASES, id and lease; for LEASED, end and member
+local mark  -- of all these leases, the fields that follow the order of putting; nil: none is leased yet
+
+-- Gives this claim its token, unless the slice before has one.
+local function give_token()
+  local token = tonumber(lease_token)
+  if not token then  -- each shard gives numbers of its own, above all that it has met (Lamport)
+    local _, shard = names()
+    token = (floor(max(numbers.token, highest) / SHARDS) + 1) * SHARDS + shard
+  end
+  lease_token = int(token)
+  numbers.token = max(token, numbers.token)
+  advance()
+  set('token', numbers.token)
+end
+
+-- Begins with no message.
+function begin_leases()
+  held, ends, mark = {}, {}, nil
+end
+
 -- Adds a message to those that this call leases.
-local function hold(member, id, text)
+function hold(member, id, text)
   if not mark then
     give_token()
     score = int(until_)
@@ -98,7 +108,7 @@ end
 -- Writes the leases that `hold` has added. Redis keeps a small hash or sorted set as a list, in which it looks for each
 -- element from the beginning. An element of more than 64 bytes ends that: it is written first where many others
 -- follow, and goes at the end. So a claim of 100 takes 0.75 of the time, one of 64 takes 0.85, and fewer gain less.
-local function write_leases()
+function write_leases()
   if #held == 0 then return end
   local LONG = '                                                                 '  -- longer than what Redis keeps in a list
   local many = #held >= 64  -- of 32 messages: `held` has two values of each
@@ -110,57 +120,6 @@ local function write_leases()
   call('ZADD', LEASED, unpack(ends))
   if many then call('ZREM', LEASED, LONG) end
 end
-
--- Leases the first members of a set; returns whether there is room for more in the reply.
-local function lease(set, members)
-  local looked, ended, full = 0, 0, false  -- at how many members it has looked, and how many of these it has ended
-  local parses, all_ids, records = may_be_unfit(), ids_of(members), {}
-  local before, bytes = 0, 0  -- how many members come before `records`, and the bytes of all records that were read
-  held, ends, mark = {}, {}, nil
-  for i, member in ipairs(members) do
-    if i > before + #records then  -- one, then as many as fit, if they are as large as those before
-      local most = min(READ, max(1, floor(room * (i - 1) / max(1, bytes))))
-      before, records = i - 1, call('HMGET', RECORDS, unpack(all_ids, i, min(i + most - 1, #all_ids)))
-    end
-    local id, text = all_ids[i], records[i - before]
-    bytes = bytes + (text and #text or 0)
-    local r = text and parses and parse(id, text)
-    if r and is_unfit(r) then
-      end_unfit(r)
-      ended = ended + 1
-    elseif text then  -- claim.py has records repaired that cannot be read; without one: half a change
-      room = room - #text - #id
-      full = room < 0 and #ids > 0
-      if full then break end
-      hold(member, id, text)
-    end
-    looked = looked + 1
-  end
-  examined = examined + looked
-  write_leases()
-  if looked > ended then call('ZREMRANGEBYRANK', set, '0', int(looked - ended - 1)) end
-  return not full
-end
-
--- Returns the first due members of a set, `most` at most.
-local function due_of(set, most)
-  return call('ZRANGEBYSCORE', set, '-inf', set == READY and '+inf' or due_by_now(), 'LIMIT', '0', int(most))
-end
-
--- Leases due messages; returns whether others may follow: there is room for them. They come from DELAYED without a
--- detour if the order is the same there: no message has a priority, and none is in READY.
-local function take_due()
-  local limit, full, set = min(wanted, SLICE), false, DELAYED
-  if has('w') or call('EXISTS', READY) == 1 then
-    set = READY
-    promote(PROMOTE)
-  end
-  while #ids < limit and examined < PROMOTE and not full do
-    local members = due_of(set, limit - #ids)
-    if #members == 0 then return true end
-    full = not lease(set, members)
-  end
-  return not full
 end
 
 -- Of limited queues. A block, since the whole text has room for only so many local names.
@@ -203,7 +162,7 @@ end
 local function serve(most)
   local n, full = 0, false  -- how many it has leased; whether the next one has no room in the reply
   local runs, places, lines = {}, {}, {}  -- of these: entries that LINES gets, members of READY, entries that LINES loses
-  held, ends, mark = {}, {}, nil
+  begin_leases()
   local groups, bound, broken = first_heads(most)
   local all = {unpack(groups)}  -- `groups` loses those that do not compete any more
   while groups[1] and n < most and examined < PROMOTE and not full and rate_allows() do
@@ -260,7 +219,7 @@ function take_over()
   call('ZREM', LINES, unpack(idle))
 end
 
--- The same as `take_due` of a limited queue; returns true, true if nothing was leased, and the next slice goes on.
+-- The same as `take_due`, below, of a limited queue; returns true, true if nothing was leased, and the next slice goes on.
 function take_heads()
   if unsettled then begin_lines() end
   if lining and line_up_step() then return true, true end  -- what is leased counts first
@@ -276,6 +235,58 @@ function take_heads()
   end
   return goes_on
 end
+end
+
+-- Leases the first members of a set; returns whether there is room for more in the reply.
+local function lease(set, members)
+  local looked, ended, full = 0, 0, false  -- at how many members it has looked, and how many of these it has ended
+  local parses, all_ids, records = may_be_unfit(), ids_of(members), {}
+  local before, bytes = 0, 0  -- how many members come before `records`, and the bytes of all records that were read
+  begin_leases()
+  for i, member in ipairs(members) do
+    if i > before + #records then  -- one, then as many as fit, if they are as large as those before
+      local most = min(READ, max(1, floor(room * (i - 1) / max(1, bytes))))
+      before, records = i - 1, call('HMGET', RECORDS, unpack(all_ids, i, min(i + most - 1, #all_ids)))
+    end
+    local id, text = all_ids[i], records[i - before]
+    bytes = bytes + (text and #text or 0)
+    local r = text and parses and parse(id, text)
+    if r and is_unfit(r) then
+      end_unfit(r)
+      ended = ended + 1
+    elseif text then  -- claim.py has records repaired that cannot be read; without one: half a change
+      room = room - #text - #id
+      full = room < 0 and #ids > 0
+      if full then break end
+      hold(member, id, text)
+    end
+    looked = looked + 1
+  end
+  examined = examined + looked
+  write_leases()
+  if looked > ended then call('ZREMRANGEBYRANK', set, '0', int(looked - ended - 1)) end
+  return not full
+end
+
+-- Returns the first due members of a set, `most` at most.
+local function due_of(set, most)
+  return call('ZRANGEBYSCORE', set, '-inf', set == READY and '+inf' or due_by_now(), 'LIMIT', '0', int(most))
+end
+
+-- Leases due messages; returns whether others may follow: there is room for them. They come from DELAYED without a
+-- detour if the order is the same there: no message has a priority, and none is in READY.
+local function take_due()
+  local limit, full, set = min(wanted, SLICE), false, DELAYED
+  if has('w') or call('EXISTS', READY) == 1 then
+    set = READY
+    promote(PROMOTE)
+  end
+  while #ids < limit and examined < PROMOTE and not full do
+    local members = due_of(set, limit - #ids)
+    if #members == 0 then return true end
+    full = not lease(set, members)
+  end
+  return not full
 end
 
 -- Returns the reply of a claim that finds nothing before `moment`, nil: before a change. Its lane waits now.
