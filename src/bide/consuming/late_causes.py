@@ -146,7 +146,7 @@ class LateCauses:
                 )
                 for pause in explained.pauses
             ]
-        self._find()
+        self._count_by_cause()
 
     def count(self) -> None:
         """Count how late deliveries began."""
@@ -161,9 +161,10 @@ class LateCauses:
         self._tally.lateness.observe(*lateness)
         self._observe("timer", timer)
         if len(self._late) >= MOST:
-            self._find()
+            self._count_by_cause()
 
-    def _find(self) -> None:
+    def _count_by_cause(self) -> None:
+        """Count the lateness so far by its causes, with the pauses that were read last."""
         if not self._late:
             return
         blocks = blocks_of(self._pauses, self.unserved)

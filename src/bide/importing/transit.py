@@ -156,7 +156,7 @@ class Transit:
         return [message for message, removed in zip(with_rows, removals, strict=True) if removed]
 
     def carry(self, taken: Sequence[Ready]) -> list[Ready]:
-        """Do the steps 2 and 3; return the messages whose id the queue has already.
+        """Put messages, and drop their entries; return those whose id the queue has already.
 
         These are where they were in the source.
 
@@ -166,8 +166,9 @@ class Transit:
         if not taken:
             return []
         rows = (message.entry.row for message in taken)
-        # The entries of the rows before these are dropped. But a run that lost its right in between
-        # may still be about to put some of them.
+        # The store forgets which rows before this time it knows: their entries are dropped. But a
+        # run that lost its right in between may still be about to put some. Rows begin with their
+        # time, which has 13 digits, so they are in order as texts.
         before = min(taken[0].entry.row, f"{_now() - STALL}")
         puts = []
         for items in in_bytes(message.item for message in taken):

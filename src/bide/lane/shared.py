@@ -36,7 +36,7 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
             lane = _stand_ins[-1]
         else:
             lane = _open.get(key) or _open.setdefault(key, Lane(open_engine, clock))
-        lane.users.append(None)  # one for each caller
+        lane.users.append(None)  # one for each caller: a step that no finalizer can cut in two
         return lane
 
 

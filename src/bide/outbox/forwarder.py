@@ -246,7 +246,7 @@ class Forwarder:
 
         replies: list[Any] = asyncio.run(together())
         for reply in replies:
-            is_refusal = isinstance(reply, REFUSALS) or type(reply) in EXACTLY
+            is_refusal = isinstance(reply, REFUSALS) or type(reply) in REFUSALS_BUT_NO_SUBCLASSES
             if isinstance(reply, BaseException) and not is_refusal:
                 raise reply
         return replies
@@ -270,7 +270,7 @@ not to do it, because somebody has closed the group."""
 REFUSALS = (InvalidArgument, Unsupported)
 """What says that a store will not take a row."""
 
-EXACTLY = (StoreError, AccessDenied)
+REFUSALS_BUT_NO_SUBCLASSES = (StoreError, AccessDenied)
 """The same, but other subclasses of `StoreError` say that the store takes nothing now."""
 
 

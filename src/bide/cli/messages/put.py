@@ -86,11 +86,11 @@ def _put_lines(
     max_body: int,
     options: dict[str, Any],
 ) -> None:
-    shared = {name: value for name, value in options.items() if name not in SINGLE_OPTIONS}
     """Put each line of a file or stdin, and print how many messages were stored.
 
     If a batch fails, stderr says up to which line all were put.
     """
+    shared = {name: value for name, value in options.items() if name not in SINGLE_OPTIONS}
     stored, progress = 0, "no line is known to be put"
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
         try:

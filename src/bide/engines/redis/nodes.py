@@ -73,7 +73,7 @@ class Nodes:
             self._learn()
         return self.owners[slot]
 
-    def doubt(self) -> None:
+    def doubt_sentinels(self) -> None:
         """Ask the sentinels before the next command: their last answer was of no use."""
         if self._settings.sentinels is not None:
             self.doubtful = True
@@ -168,13 +168,14 @@ class Nodes:
         away = self.away.get(address)
         if away is not None:
             raise away.with_traceback(None)  # else the traceback would grow each time
-        # A node that was away and has answered the thread gets the usual time: it may be slow.
+        # A node that is there with `None` was away, and has answered the thread: it may be slow,
+        # and gets the usual time.
         is_quick = self._is_cluster and lost is not None and address not in self.away
         settings = self._settings.hurried(QUICK) if is_quick else self._settings
         try:
             connection = RedisConnection(settings, address, lost)
         except StoreError as error:
-            self.doubt()
+            self.doubt_sentinels()
             if self._is_cluster and is_away(error):
                 self.away[address] = error
                 self._watch()

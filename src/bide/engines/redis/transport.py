@@ -126,7 +126,7 @@ class Transport:
                     text = f"CLUSTERDOWN no node of the cluster has slot {request.slot}"
                     request.answer = Refusal(text)
         except StoreError as error:  # the others would ask the sentinels again
-            self.nodes.doubt()
+            self.nodes.doubt_sentinels()
             self._fail(requests, error)
             return
         # What is asked about servers is asked first: nothing else is sent while answers are due.

@@ -17,7 +17,7 @@ from bide.model.message import Item
 from bide.model.replies import Outcome
 
 Rule = Callable[[Record, Any, int, Facts], Change]
-"""What a command does to one message that it names; the number is its place in the command."""
+"""What a command does to one message that it names; `place` says which of those it names."""
 
 BY_LEASE: dict[type[cmd.Command], Rule] = {
     cmd.Ack: leases.ack,
@@ -54,7 +54,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 def decide(
-    record: Record | None, command: Any, name: str | cmd.Lease, number: int, facts: Facts
+    record: Record | None, command: Any, name: str | cmd.Lease, place: int, facts: Facts
 ) -> Decision:
     """Return what a command does to one message that it names.
 
@@ -62,7 +62,7 @@ def decide(
         record: of the message; `None`: there is none.
         command: the command.
         name: the id or the lease with which the command names the message.
-        number: the place of the name in the command.
+        place: the place of the name in the command.
         facts: of the queue.
     """
     lapses = [] if record is None else leases.lapse(record, facts)
@@ -70,10 +70,10 @@ def decide(
     if current is None:
         id = name if isinstance(name, str) else name.id
         return Decision(lapses, Outcome(id, False))
-    if not _is_named(current, command, name, number):
+    if not _is_named(current, command, name, place):
         return Decision(lapses, current.outcome(False, facts.now))
     rules = BY_ID if isinstance(name, str) else BY_LEASE
-    change = rules[type(command)](current, command, number, facts)
+    change = rules[type(command)](current, command, place, facts)
     steps = settled(change, facts)
     final_record, outcome = steps[-1].after, steps[-1].outcome
     if outcome is None:
@@ -133,18 +133,18 @@ def decide_each(
     """
     changed_records: dict[str, Record | None] = {}
     decisions = []
-    for number, name in enumerate(names, first):
+    for place, name in enumerate(names, first):
         id = name if isinstance(name, str) else name.id
         record = changed_records[id] if id in changed_records else records.get(id)
-        decision = decide(record, command, name, number, facts)
+        decision = decide(record, command, name, place, facts)
         changed_records[id] = decision.record_after(record)
         decisions.append(decision)
     return decisions
 
 
-def _is_named(record: Record, command: Any, name: str | cmd.Lease, number: int) -> bool:
+def _is_named(record: Record, command: Any, name: str | cmd.Lease, place: int) -> bool:
     """Return whether a message has the lease, or the version, that the command asks for."""
     if not isinstance(name, str):
         return name.token == record.token
-    version = version_at(command, number)
+    version = version_at(command, place)
     return version is None or record.is_still(version)

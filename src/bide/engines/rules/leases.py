@@ -23,10 +23,10 @@ from bide.model.message import LAPSED, REASON_LENGTH, Failure, remember
 from bide.model.replies import Outcome
 
 
-def ack(record: Record, command: Ack, number: int, facts: Facts) -> Change:
+def ack(record: Record, command: Ack, place: int, facts: Facts) -> Change:
     """Delete the message, or keep it for a while as one that was acknowledged."""
     delivered = replace(record, attempt=record.attempt + 1)
-    result = command.results[number] if command.results else None
+    result = command.results[place] if command.results else None
     ends = end_of(delivered, "acked", record.holder, facts, result)
     if not facts.keep:
         return Change(record, None, ("acked",), ends, outcome=Outcome(record.id, True))
@@ -34,7 +34,7 @@ def ack(record: Record, command: Ack, number: int, facts: Facts) -> Change:
     return Change(record, after, ("acked",), ends, outcome=after.outcome(True, facts.now))
 
 
-def retry(record: Record, command: RetryCommand, number: int, facts: Facts) -> Change:
+def retry(record: Record, command: RetryCommand, place: int, facts: Facts) -> Change:
     """Return the message to the queue, or make it a dead letter after its last attempt."""
     if record.stopping is not None:
         return stopped(record, facts)
@@ -58,14 +58,14 @@ def _returned(record: Record, command: RetryCommand, facts: Facts) -> Change:
     return Change(record, _postponed(released, facts.now + command.delay))
 
 
-def bury(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
+def bury(record: Record, command: BuryCommand, place: int, facts: Facts) -> Change:
     """Make the message a dead letter."""
     if record.stopping is not None:
         return stopped(record, facts)
     return failed(record, command.reason, facts.now, facts, final=True)
 
 
-def extend(record: Record, command: Extend, number: int, facts: Facts) -> Change:
+def extend(record: Record, command: Extend, place: int, facts: Facts) -> Change:
     """Let the lease end at another time, and note how far the worker has come.
 
     The outcome says whether somebody has asked the worker to stop.
@@ -76,7 +76,7 @@ def extend(record: Record, command: Extend, number: int, facts: Facts) -> Change
         until = facts.now + command.lease
         after = replace(record, rank=until, until=until, extended=record.extended + 1)
         ends_sooner = record.until is not None and until < record.until
-    progress = command.progress[number] if command.progress else None
+    progress = command.progress[place] if command.progress else None
     if progress is not None:
         after = replace(after, progress=replace(progress, moment=facts.now))
     outcome = after.outcome(True, facts.now)
@@ -103,7 +103,7 @@ def stopped(record: Record, facts: Facts) -> Change:
     return replace(change, before=record)  # the store has the record without this attempt
 
 
-def release(record: Record, command: Release, number: int, facts: Facts) -> Change:
+def release(record: Record, command: Release, place: int, facts: Facts) -> Change:
     """End the lease of any worker."""
     if record.state != "leased":
         return unchanged(record, facts.now)

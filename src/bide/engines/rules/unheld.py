@@ -24,7 +24,7 @@ from bide.model.commands import BuryCommand, Cancel, Edit, Purge, Reschedule, Re
 from bide.model.replies import Outcome
 
 
-def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change:
+def cancel(record: Record, command: Cancel, place: int, facts: Facts) -> Change:
     """Delete a message that waits. Of a leased one: stop its worker, or delete its successor."""
     if command.running and record.state == "leased" and command.if_due in (None, record.due):
         return stop(record, command.actor, facts)
@@ -40,7 +40,7 @@ def cancel(record: Record, command: Cancel, number: int, facts: Facts) -> Change
     return finished(record, "cancelled", command.actor, facts)
 
 
-def reschedule(record: Record, command: Reschedule, number: int, facts: Facts) -> Change:
+def reschedule(record: Record, command: Reschedule, place: int, facts: Facts) -> Change:
     """Change the due time of a message that waits."""
     if record.state not in WAITING or command.if_due not in (None, record.due):
         return unchanged(record, facts.now)
@@ -48,7 +48,7 @@ def reschedule(record: Record, command: Reschedule, number: int, facts: Facts) -
     return Change(record, _planned(record, due))
 
 
-def edit(record: Record, command: Edit, number: int, facts: Facts) -> Change:
+def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     """Change fields of the message; a dead letter gets no due time."""
     due = command.due(facts.now)
     if record.state == "dead" and (due is not None or record.in_transit):
@@ -71,7 +71,7 @@ def edit(record: Record, command: Edit, number: int, facts: Facts) -> Change:
     return Change(record, after)
 
 
-def revive(record: Record, command: Revive, number: int, facts: Facts) -> Change:
+def revive(record: Record, command: Revive, place: int, facts: Facts) -> Change:
     """Return a dead letter to the queue."""
     if record.state != "dead":
         return unchanged(record, facts.now)
@@ -80,7 +80,7 @@ def revive(record: Record, command: Revive, number: int, facts: Facts) -> Change
     return Change(record, replace(after, attempt=0, asked=asked_due), ("revived",))
 
 
-def set_aside(record: Record, command: BuryCommand, number: int, facts: Facts) -> Change:
+def set_aside(record: Record, command: BuryCommand, place: int, facts: Facts) -> Change:
     """Make a message that waits a dead letter, without counting an attempt."""
     if record.state not in WAITING:
         return unchanged(record, facts.now)
@@ -88,7 +88,7 @@ def set_aside(record: Record, command: BuryCommand, number: int, facts: Facts) -
     return replace(died(failed_record, command.actor, facts), before=record)
 
 
-def purge(record: Record, command: Purge, number: int, facts: Facts) -> Change:
+def purge(record: Record, command: Purge, place: int, facts: Facts) -> Change:
     """Delete a dead letter."""
     if record.state != "dead":
         return unchanged(record, facts.now)

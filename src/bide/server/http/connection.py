@@ -106,9 +106,13 @@ class Connection(ResponseOutput):
         self._closes_soon = self.table.stopping
 
     def _refuse_connection(self, refusal: Refusal) -> None:
+        """Answer with a refusal and close, after the client had time to read it if there is room.
+
+        There is none if the process stops, or if many refused clients read already.
+        """
         self._parses_no_more = True
         self._send_refusal(refusal)
-        if self.table.has_time_for(self):
+        if self.table.lets_linger(self):
             self._linger()
         else:
             self.transport.close()

@@ -126,7 +126,7 @@ class ConnectionTable:
         if not self.connections:
             self.empty.set()
 
-    def has_time_for(self, refused: Peer) -> bool:
+    def lets_linger(self, refused: Peer) -> bool:
         """Tell whether a refused client gets time to read the refusal; then count it."""
         if self.stopping or len(self.refused) >= MOST_REFUSED:
             return False

@@ -59,7 +59,7 @@ class BatchPart(NamedTuple):
 
     sent: Sequence[Sent]
     slow: bool = False
-    large: int = 0
+    large_count: int = 0
     """How many of them may have large replies."""
 
 
@@ -72,15 +72,15 @@ def parts_of(batch: Sequence[Sent]) -> list[BatchPart]:
         slow = is_slow(sent.command)
         own_count = 1 if isinstance(sent.command, _WITH_LARGE_REPLIES) else 0
         if together and (slow or large_count + own_count > MOST_LARGE_AT_ONCE):
-            parts.append(BatchPart(together, large=large_count))
+            parts.append(BatchPart(together, large_count=large_count))
             together, large_count = [], 0
         if slow:
-            parts.append(BatchPart([sent], slow=True, large=own_count))
+            parts.append(BatchPart([sent], slow=True, large_count=own_count))
         else:
             together.append(sent)
             large_count += own_count
     if together:
-        parts.append(BatchPart(together, large=large_count))
+        parts.append(BatchPart(together, large_count=large_count))
     return parts
 
 
@@ -118,7 +118,7 @@ class Batches:
         """
         parts = parts_of(batch)
         only_reads = all(sent.command.only_reads for sent in batch)
-        if any(part.large for part in parts):
+        if any(part.large_count for part in parts):
             largest = self._gate.largest
             wanted_room = sum(room_for(sent.command, largest) for sent in batch)
             await visit.hold(min(wanted_room, cmd.MAX_BYTES))
@@ -127,10 +127,10 @@ class Batches:
         for part in parts:
             if only_reads:
                 visit.check()
-            if not part.large:
+            if not part.large_count:
                 answers += await self._execute(part, visit, in_order=not only_reads)
             elif room > 0:
-                share = room // part.large
+                share = room // part.large_count
                 bounded = part._replace(sent=[_with_max_bytes(sent, share) for sent in part.sent])
                 replies = await self._execute(bounded, visit, in_order=not only_reads)
                 room -= sum(len(_encode(reply)) for reply in replies if isinstance(reply, Reply))

@@ -230,5 +230,6 @@ def seen_by(caller: Caller, stats: ServerStats) -> ServerStats:
     tallies = {
         name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None
     }
+    # What is taken in from RabbitMQ is counted by exchange, which belongs to no namespace.
     sent = stats.sent if _sees_all(caller) else msgspec.structs.replace(stats.sent, taken={})
     return msgspec.structs.replace(stats, tallies=tallies, sent=sent)

@@ -179,7 +179,7 @@ class ScanCases:
         first_page = driver.page(where=TWO_HOURS, limit=2)
         driver.reschedule("early", at=START - 2 * HOUR)
         driver.revive("late", delay=2 * HOUR)
-        second_page = driver.page(None, first_page.cursor, where=TWO_HOURS)
+        second_page = driver.page(cursor=first_page.cursor, where=TWO_HOURS)
         assert (ids_of(first_page), ids_of(second_page)) == (["a", "b"], ["c"])
 
     def test_an_extended_lease_is_no_return_nor_is_one_in_another_queue(
@@ -191,7 +191,7 @@ class ScanCases:
         first_page = driver.page(where=TWO_HOURS, limit=2)
         driver.extend(lease, lease=HOUR)
         other.reschedule("a", at=START)
-        second_page = driver.page(None, first_page.cursor, where=TWO_HOURS)
+        second_page = driver.page(cursor=first_page.cursor, where=TWO_HOURS)
         assert (ids_of(first_page), ids_of(second_page)) == (["a", "b"], ["c", "held"])
 
     def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
@@ -217,13 +217,13 @@ class ScanCases:
             assert pages < 100
         assert set(seen) == set(ids)
 
-    def test_a_message_that_returned_several_times_is_read_once_more(self, driver: Driver) -> None:
+    def test_a_message_that_returned_often_is_read_once_more_at_most(self, driver: Driver) -> None:
         driver.put(*IDS, at=START + 1_000)
         first_page = driver.page(where=TWO_HOURS, limit=5)
         moved_id = ids_of(first_page)[0]
         for _ in range(5):
             driver.reschedule(moved_id, at=START + 1_000)
-        second_page = driver.page(None, first_page.cursor, where=TWO_HOURS)
+        second_page = driver.page(cursor=first_page.cursor, where=TWO_HOURS)
         assert ids_of(second_page).count(moved_id) <= 1
 
     def test_a_scan_yields_each_message_once_while_others_come_and_go(self, driver: Driver) -> None:

@@ -271,7 +271,7 @@ def test_a_batch_asks_the_sentinels_once_at_each_attempt(
         raise StoreUnavailable("no sentinel answers") from raised.ConnectionError()
 
     monkeypatch.setattr(Sentinels, "master", none_answers)
-    redis_sender(engine).nodes.doubt()
+    redis_sender(engine).nodes.doubt_sentinels()
     with pytest.raises(StoreUnavailable, match="no sentinel answers"):
         engine.execute(puts)
     assert len(asked) < 20

@@ -66,7 +66,8 @@ END $$;
 
 -- What the counters change by when a message goes from one state to another: `p_was` is null for a
 -- new one, `p_is` for one that is gone. `p_cause` is the counter of what happened, if there is one.
--- If there are limits, they are told, too.
+-- The hour of a counter that is not by hour is -1. In a limited queue, the group of a message that was
+-- ready or leased is noted, since its line or its room has changed; claims find new messages themselves.
 CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text)
 RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -353,7 +354,8 @@ BEGIN
   END IF;
 END $$;
 
--- Store a changed message. A body that is the same is not written again.
+-- Store a changed message. A body that is the same is not written again. That it has gone to an earlier
+-- place is remembered, so that scans which are past that place read it, too.
 CREATE FUNCTION bide._store(p_was bide.message, p_is bide.message)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
