@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Engine
 from bide.model import commands as cmd
+from bide.model.ended import STOPPED_KEEP
 from bide.model.message import EXPIRED_KEEP, STATES, Message
 from bide.model.replies import Claimed, Explained, Page, Reply, Sizes
 from bide.model.times import LIMITS
@@ -160,6 +161,7 @@ def clear(engine: Engine, queue: str, now: int) -> None:
     driver = at(engine, queue, now + 2 * EXPIRED_KEEP)  # no lease of a script is that long
     driver.configure(paused=False, keep=0, history=0, result_ttl=0, **dict.fromkeys(LIMITS, 0))
     driver.claim(0)
+    driver.wait(STOPPED_KEEP)  # for so long it is told how messages ended that were to stop
     for affected in (driver.cancel_where(after=0), driver.purge("dead"), driver.purge("expired")):
         assert not affected.more
     counts = driver.counts()
