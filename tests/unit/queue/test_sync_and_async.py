@@ -311,6 +311,24 @@ CALLS: dict[str, Call] = {
         [cmd.Delete("q")],
         lambda replies: "1 delayed, 2 ready, 1 dead. Let its workers finish",
     ),
+    "close_group": Call(
+        lambda q: q.close_group("g", keep="1m"),
+        [
+            cmd.CloseGroup("q", "g", MINUTE, actor="me"),
+            cmd.Cancel("q", where=cmd.Where("g"), actor="me"),
+        ],
+        lambda replies: 1,
+    ),
+    "reopen_group": Call(
+        lambda q: q.reopen_group("g"),
+        [cmd.ReopenGroup("q", "g", actor="me")],
+        lambda replies: False,
+    ),
+    "closed_groups": Call(
+        lambda q: q.closed_groups(),
+        [cmd.ClosedGroups("q")],
+        lambda replies: replies[0].groups,
+    ),
     "purge": Call(
         lambda q: q.purge(state="delayed", before=SOON + 1),
         [cmd.Purge("q", "delayed", LATER + 1_000, actor="me")],
