@@ -138,6 +138,10 @@ class Cancelled(int):
         self.stopping = stopping
         return self
 
+    def __getnewargs__(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Let it be copied, and sent to another process."""
+        return int(self), self.stopping
+
 
 class Closing(Cancelled):
     """How many messages of a group were cancelled when it was closed, and until when it is.
@@ -157,6 +161,10 @@ class Closing(Cancelled):
         assert isinstance(self, cls)
         self.until = to_datetime(until)
         return self
+
+    def __getnewargs__(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Let it be copied, and sent to another process."""
+        return int(self), self.stopping, round(self.until.timestamp() * 1_000)
 
 
 class Imported(msgspec.Struct, frozen=True):

@@ -1,6 +1,8 @@
 """Closed groups on each kind of store, by the methods of a queue."""
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -112,3 +114,13 @@ def test_the_same_on_an_event_loop() -> None:
             assert await orders.reopen_group("g")
 
     asyncio.run(main())
+
+
+def test_what_a_close_answers_can_be_copied_and_sent_to_another_process() -> None:
+    with bide.Queue("orders", "memory://closing-pickled") as orders:
+        orders.put("a", id="a", group="g")
+        closing = orders.close_group("g")
+        for other in (pickle.loads(pickle.dumps(closing)), copy.deepcopy(closing)):
+            assert (other, other.stopping, other.until) == (1, 0, closing.until)
+    cancelled = copy.copy(bide.Cancelled(3, stopping=1))
+    assert (cancelled, cancelled.stopping) == (3, 1)
