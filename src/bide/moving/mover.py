@@ -191,14 +191,15 @@ class Mover:
             self._seen_counts = _movable(counts) if was_idle else None
 
     def _copy_closed_groups(self) -> None:
-        """Close in the target what is closed in the source, for as long as it still is."""
+        """Close in the target what is closed in the source, for as long as it still is.
+
+        What waits there in these groups is cancelled.
+        """
         now = self._source._clock.now()
         groups = self._source.closed_groups(limit=MAX_PAGE)
         while groups:
             for closed in groups:
-                keep = max(1, closed.until - now) / 1000
-                command = self._target._builder.close_group(closed.group, keep)
-                self._target._execute(command)
+                self._target.close_group(closed.group, keep=max(1, closed.until - now) / 1000)
             groups = self._source.closed_groups(after=groups[-1], limit=MAX_PAGE)
 
     def _copy_settings(self) -> None:

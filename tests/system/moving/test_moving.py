@@ -448,10 +448,11 @@ def test_closed_groups_are_closed_in_the_target_and_cancel_what_comes_there() ->
         old.put(1, id="b", delay="1h")
         closed = old.close_group("h", keep="1d")
         new.close_group("g", keep="1d")
+        new.put(1, id="c", delay="1h", group="h")
         moved = bide.move(old, new)
         assert (moved.moved, moved.left) == (2, 0)
         assert [message.id for message in new.scan()] == ["b"]
-        assert new.counts().flow.cancelled == 1
+        assert new.counts().flow.cancelled == 2
         groups = {group.group: group.until_at for group in new.closed_groups()}
         assert groups.keys() == {"g", "h"}
         assert abs((groups["h"] - closed.until).total_seconds()) < 60
