@@ -197,7 +197,7 @@ def test_half_of_what_waits_is_gone_before_more_is_claimed(
         queue_handlers=SimpleNamespace(concurrency=10),
         running=range(running),
         _limited=False,
-        _prefetch=SimpleNamespace(waiting=range(waiting), most=ahead),
+        prefetch=SimpleNamespace(waiting=range(waiting), most=ahead),
     )
     assert Claimer.room(consumer) == (room, None)
 
