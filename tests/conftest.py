@@ -137,6 +137,15 @@ def root_log() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Put signal handlers back after a test: a worker of another library leaves its own."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def proxy_before() -> Iterator[Callable[[str | int], Proxy]]:
     """Puts proxies that misbehave before servers: before a Unix socket, or a port of this machine.

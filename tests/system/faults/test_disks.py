@@ -208,7 +208,7 @@ import resource, bide
 orders = bide.Queue("orders", "sqlite:///{tmp_path}/bide.db")
 confirmed = 0
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, hard))
 try:
     while True:
         orders.put("x" * 5_000, id=f"m{{confirmed}}")

@@ -9,7 +9,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.layout import shard_of
+from bide.engines.redis.layout import EVERYBODY, shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import (
@@ -203,6 +203,7 @@ def test_what_others_publish_ends_no_waking(
 ) -> None:
     (waiter,) = waiters(1)
     client = redis_server.client(db=int(url.rpartition("=")[2]))
+    ((_, lanes),) = client.pubsub_numsub(EVERYBODY)  # perhaps also one that another test left
     for _ in range(3):
         for channel in client.pubsub_channels():
             client.publish(channel, text)
@@ -211,5 +212,5 @@ def test_what_others_publish_ends_no_waking(
     waiter.join()
     assert [id for id, _ in waiter.got] == ["a"]
     skipped = [record for record in caplog.records if "not from bide" in record.getMessage()]
-    assert len(skipped) == 1
+    assert 1 <= len(skipped) <= lanes  # each says it once
     client.close()
