@@ -6,7 +6,9 @@ signal handler, which may come anywhere. Answers of bide's functions name the ca
 """
 
 import os
-from collections.abc import Sequence
+import select
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -22,6 +24,17 @@ _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, 
 
 READ_BYTES = 64 * 1024
 """How many bytes are read at once, at most."""
+
+SOON = 200e-6
+"""Seconds for which an answer is looked for before the thread sleeps.
+
+To sleep and be woken takes a thread about as long as a server on the same machine needs for a call.
+On a quiet machine the server sleeps, too, and answers later: there a put took 137 us if answers
+were looked for during 100 us, and 117 with this time (medians).
+"""
+
+SELDOM = 8
+"""Of answers that do not come so soon, one of 2 to the power of this is looked for."""
 
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -90,6 +103,8 @@ class Wire:
             self.close()
             raise
         self.socket = self._client._sock
+        self._looks_for = _poll(self.socket)
+        self._missed = self._unlooked = 0
 
     @property
     def usable(self) -> bool:
@@ -179,6 +194,19 @@ class Wire:
             if isinstance(error, _BROKEN) and is_of_network(error):
                 raise ConnectionLost(str(error)) from error
 
+    def look(self) -> None:
+        """Wait for an answer without sleeping, for `SOON` at most; less often after late ones."""
+        if self._unlooked:
+            self._unlooked -= 1
+            return
+        end = perf_counter() + SOON
+        while not self._looks_for(0):
+            if perf_counter() > end:
+                self._missed = min(self._missed + 1, SELDOM)
+                self._unlooked = (1 << self._missed) - 1
+                return
+        self._missed = 0
+
     def _read(self) -> None:
         """Read what has come; wait until something has."""
         data = self.socket.recv(READ_BYTES)
@@ -210,9 +238,19 @@ class WireExchange:
         with wire:
             if wire._owner is not self or not wire.open:
                 raise raised.ConnectionError("the connection was closed")
+            wire.look()
             answers = [_checked(wire._next(), label) for label in self._labels]
             wire._owner = None
         return answers
+
+
+def _poll(socket: Any) -> Callable[[int], object]:
+    """Return a function that tells whether something can be read; true where no call tells it."""
+    if not hasattr(select, "poll"):
+        return lambda _: True
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return poll.poll
 
 
 def _checked(answer: Any, label: bytes) -> Any:
