@@ -225,13 +225,14 @@ class MemoryQueue:
             expired = self._upto("expired", self.now - max(keep, EXPIRED_KEEP), FORGET)
             for record in acked + expired:
                 self._remove(record)
-        for _ in range(FORGET):
-            if not self.ends or self.ends[0][1].moment > self.now - self.row.ends_kept:
+        for _ in range(min(len(self.ends), FORGET)):
+            if self.ends[0][1].moment > self.now - self.row.ends_kept:
                 break
             self.ends.popleft()
-        expired_closings = self.reopenings.irange(maximum=ClosedGroup(self.now + 1, ""))
-        for closed in list(islice(expired_closings, FORGET)):
-            self.reopen_group(closed.group)
+        if self.reopenings:
+            expired_closings = self.reopenings.irange(maximum=ClosedGroup(self.now + 1, ""))
+            for closed in list(islice(expired_closings, FORGET)):
+                self.reopen_group(closed.group)
 
     def lapsed(self, limit: int) -> Iterable[Record]:
         """Return the first records whose lease has expired."""
