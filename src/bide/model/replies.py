@@ -33,13 +33,18 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     done: bool
     """Whether the message was changed as asked."""
     state: State | Literal["stopping", "settling", "closed", "pending", "forwarded"] | None = None
-    """Its state now; `None`: there is no such message; "stopping": its worker was asked to stop
-    (`cancel(running=True)`); "closed": its group is closed (`close_group`), so that it was not
-    stored, or was cancelled instead of being changed; "settling": its worker settles it in a
-    transaction (`ack(within=)`) that is still open; "pending": the command waits in an outbox or
-    for a commit (`within=`); "forwarded": its row of an outbox was executed before (`Origin`). To
-    ask whether a command was
-    done that is pending, or a cancel that is stopping, raises `OutcomePending`."""
+    """Its state now; `None`: there is no such message.
+
+    - "stopping": its worker was asked to stop (`cancel(running=True)`).
+    - "settling": its worker settles it in a transaction (`ack(within=)`) that is still open.
+    - "closed": its group is closed (`close_group`): it was not stored, or was cancelled instead of
+      being changed.
+    - "pending": the command waits in an outbox or for a commit (`within=`).
+    - "forwarded": its row of an outbox was executed before (`Origin`).
+
+    To ask whether a command was done that is pending, or a cancel that is stopping, raises
+    `OutcomePending`.
+    """
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None

@@ -85,7 +85,9 @@ class MemoryQueue:
                 self.closings.pop(group, None)
             else:
                 self.closings[group] = until
-        self.reopenings = SortedList(ClosedGroup(*pair[::-1]) for pair in self.closings.items())
+        self.reopenings = SortedList(
+            ClosedGroup(until, group) for group, until in self.closings.items()
+        )
         self.row.closed = len(self.closings)
         self.sort()
         self.lines.restore(saved, self.row)

@@ -93,7 +93,7 @@ def decide_new(item: Item, seq: int, facts: Facts) -> Decision:
         seq: the sequence number of its record.
         facts: of the queue.
     """
-    if item.group is not None and (refusal := refused(item, facts)) is not None:
+    if (refusal := refused(item, facts)) is not None:
         return Decision([], refusal)
     change = put(item, seq, facts)
     assert change.after is not None

@@ -14,7 +14,9 @@ def refused(item: Item, facts: Facts) -> Outcome | None:
 
     A dead letter of an import is stored: it is not delivered.
     """
-    until = facts.closed_until(item.group) if item.died is None else None
+    if item.group is None or item.died is not None:
+        return None
+    until = facts.closed_until(item.group)
     return None if until is None else Outcome(item.id, False, "closed", until=until)
 
 

@@ -17,7 +17,7 @@ import pytest
 from bide.engines.registry import opener
 from bide.engines.sqlite import SqliteEngine, schema
 from bide.engines.sqlite.connection import connect
-from bide.engines.sqlite.schema import APPLICATION_ID, STEPS
+from bide.engines.sqlite.schema import APPLICATION_ID, STEPS, recorded_version
 from bide.model import commands as cmd
 from bide.model.errors import (
     InvalidArgument,
@@ -518,3 +518,23 @@ def test_what_root_makes_beside_a_store_belongs_to_its_user(shared: Path) -> Non
     }
     assert {entry.stat().st_uid for entry in path.parent.rglob("*")} == {60_001}
     assert as_user(60_001, [GROUP], lambda: put_and_wait(path, "b")) == "True True"
+
+
+def test_a_file_that_is_locked_in_between_is_not_one_of_an_unknown_layout(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    with closing(SqliteEngine(path)) as engine:
+        engine.execute([cmd.Count("q")])
+    with (
+        closing(sqlite3.connect(path)) as reader,
+        closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other,
+    ):
+        other.execute("PRAGMA journal_mode = DELETE")  # in which a writer keeps readers out
+        reader.execute("PRAGMA busy_timeout = 0")
+
+        def run(statement: str) -> sqlite3.Cursor:
+            if "schema_version" in statement and not other.in_transaction:
+                other.execute("BEGIN EXCLUSIVE")
+            return reader.execute(statement)
+
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            recorded_version(run, path)
