@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_COUNT, MAX_ROW
+from bide.model.message import MAX_RUN
 from bide.model.times import UnixMs
 
 _TOKEN = re.compile(r"([0-9]{1,16})(?:\.([ -~]{1,64}))?")
@@ -48,6 +49,15 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
                 f"token={text!r} is not a lease token; send the whole token of a claim"
             )
         return cls(id, int(match[1]), match[2])
+
+
+class NextRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The next run of a message that repeats."""
+
+    due: UnixMs
+    """When it is due, in Unix milliseconds."""
+    run: Annotated[str, Meta(max_length=MAX_RUN)]
+    """Which run it is: see `Item.run`."""
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
 
-from bide.model.command_parts import Lease, Origin, Where
+from bide.model.command_parts import Lease, NextRun, Origin, Where
 from bide.model.limits import BULK, MAX_BUCKETS, MAX_BYTES, MAX_COUNT, MAX_LEASE
 from bide.model.message import Item, State
 from bide.model.progress import Progress
@@ -53,12 +53,14 @@ __all__ = [
     "ForecastCommand",
     "History",
     "Lease",
+    "NextRun",
     "OnConflict",
     "Origin",
     "Purge",
     "Put",
     "Queues",
     "Release",
+    "Renew",
     "ReopenGroup",
     "Reschedule",
     "RetryCommand",
@@ -151,7 +153,8 @@ class Cancel(_ById, frozen=True, tag="cancel"):
     """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
 
     Answers `Outcomes` by id, `Affected` by rule. For ids: `if_due` cancels only messages that are
-    due at this time, `if_version` only messages of this version. Else it also removes successors.
+    due at this time, `if_version` only messages of this version. Else it also removes successors,
+    and a leased message that repeats does so no longer: its outcome has the state "ending".
     """
 
     ids: _Strings = []
@@ -213,6 +216,9 @@ class Edit(_ById, frozen=True, tag="edit"):
     expires: Ms | UnsetType | None = UNSET
     group: str | UnsetType | None = UNSET
     headers: dict[str, str] | UnsetType | None = UNSET
+    rule: str | UnsetType | None = UNSET
+    run: str | UnsetType | None = UNSET
+    """Goes with `rule`: both, or neither."""
     at: UnixMs | None = None
     delay: Ms | None = None
     if_version: str | None = None
@@ -222,7 +228,7 @@ class Edit(_ById, frozen=True, tag="edit"):
     @property
     def options(self) -> dict[str, Any]:
         """The fields that it changes, except the body and the due time."""
-        values = {name: getattr(self, name) for name in EDITED}
+        values = {name: getattr(self, name) for name in (*EDITED, "rule", "run")}
         return {name: value for name, value in values.items() if value is not UNSET}
 
     def due(self, now: int) -> int | None:
@@ -233,7 +239,7 @@ class Edit(_ById, frozen=True, tag="edit"):
 
 
 EDITED = ("priority", "attempts", "expires", "group", "headers")
-"""The fields that an `Edit` can change, besides body and due time."""
+"""The fields that an `Edit` can change, besides body, due time and rule."""
 
 
 class Claim(_Command, frozen=True, tag="claim"):
@@ -278,11 +284,31 @@ class Extend(_Settle, frozen=True, tag="extend"):
 class Ack(_Settle, frozen=True, tag="ack"):
     """Acknowledge messages: they leave the queue. Answers `Outcomes`.
 
+    One that repeats waits for who claims it next, and plans its next run: see `Renew`.
+
     A queue with `result_ttl` remembers the results.
     """
 
     results: Annotated[list[bytes | None], Meta(max_length=MAX_COUNT)] = []
     """The result of each message in JSON, `None` for those without; empty: none has one."""
+
+    outcome_type: ClassVar[type[Outcome]] = AckOutcome
+
+
+class Renew(_Settle, frozen=True, tag="renew"):
+    """End the runs of messages that repeat: the next run of each takes its place.
+
+    One that repeats no longer (it was cancelled, or has a successor, or its group is closed) ends.
+    Answers `Outcomes`.
+    """
+
+    next: Annotated[list[NextRun | None], Meta(max_length=MAX_COUNT)]
+    """The next run of each message; `None`: it was the last one, and the message ends."""
+    how: Literal["acked", "dead", "expired", "ended"] = "acked"
+    """How the runs end. "dead": a dead letter of each was put before, unless it is the last run.
+    "expired": they were not delivered. "ended": they have ended before."""
+    results: Annotated[list[bytes | None], Meta(max_length=MAX_COUNT)] = []
+    """As for `Ack`."""
 
     outcome_type: ClassVar[type[Outcome]] = AckOutcome
 
@@ -537,6 +563,7 @@ Command = (
     | Claim
     | Extend
     | Ack
+    | Renew
     | RetryCommand
     | BuryCommand
     | Release

@@ -28,6 +28,7 @@ class Transition(NamedTuple):
 
 STOPPED = "its worker was asked to stop, or its group is closed"
 CLOSED = "its group is closed"
+NO_LONGER = "it was cancelled meanwhile"
 
 
 def _by_due(
@@ -85,6 +86,16 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("extend", "leased", "leased"),
     Transition("ack", "leased", None, "the queue keeps nothing", ("acked",)),
     Transition("ack", "leased", "acked", "the queue keeps what was acked", ("acked",)),
+    Transition("ack", "leased", "delayed", "it repeats; its next run is to come", ("acked", "put")),
+    Transition("ack", "leased", "ready", "it repeats", ("acked", "put")),
+    *_by_due("renew dead", "leased", due="its next run"),
+    Transition("renew dead", "leased", "dead", "it was the last run", ("died",)),
+    Transition("renew dead", "leased", None, NO_LONGER, ("cancelled",)),
+    *_by_due("renew expired", "leased", ("expired", "put"), "its next run"),
+    Transition("renew expired", "leased", "expired", "it was the last run", ("expired",)),
+    Transition("renew expired", "leased", None, NO_LONGER, ("cancelled",)),
+    *_by_due("renew ended", "leased", due="its next run"),
+    Transition("renew ended", "leased", None, f"no run is left, or {NO_LONGER}", ("cancelled",)),
     Transition("retry", "leased", "delayed", "with a delay", ("retried",)),
     Transition("retry", "leased", "ready", "without a delay", ("retried",)),
     Transition("retry", "leased", "dead", "its attempts are used up", ("died",)),
@@ -96,6 +107,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("end lease", "leased", "dead", "its attempts are used up", ("died",)),
     Transition("end lease", "leased", None, STOPPED, ("cancelled",)),
     Transition("bury", "leased", "dead", "", ("died",)),
+    Transition("bury", "leased", "ready", "it repeats", ("retried",)),
     Transition("bury", "leased", None, STOPPED, ("cancelled",)),
     Transition("bury", "delayed", "dead", "a move to another store takes it", ("died",)),
     Transition("bury", "ready", "dead", "a move to another store takes it", ("died",)),

@@ -52,6 +52,15 @@ EXPIRED_KEEP = 86_400_000
 FORGET = 1_000
 """The maximum number of messages that one command forgets."""
 
+MAX_RULE = 512
+"""The maximum length of `Item.rule` in characters, all of which are ASCII."""
+
+MAX_RUN = 128
+"""The maximum length of `Item.run` in characters, all of which are ASCII."""
+
+RUN_ENDED = "ended "
+"""With this begins `run` of a message whose run has ended while nobody planned the next one."""
+
 
 Name = Annotated[str, Meta(min_length=1, description="1 to 512 bytes, no control characters.")]
 
@@ -169,6 +178,10 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     latest: Ms | None = None
     """If it replaces a message: the latest due time, in milliseconds after the first put of the id.
     While a worker holds that message, the item is stored as its successor."""
+    rule: Annotated[str, Meta(max_length=MAX_RULE)] | None = None
+    """If it repeats, by which rule: see `bide.model.repeat`. A store does not read it."""
+    run: Annotated[str, Meta(max_length=MAX_RUN)] | None = None
+    """If it repeats, which run it is. A store does not read it."""
 
     @property
     def has_past(self) -> bool:
@@ -220,6 +233,8 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             group=self.group,
             headers=self.headers,
             created=first,
+            rule=self.rule,
+            run=self.run,
         )
 
 
@@ -270,6 +285,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     who gave no name; `None`: nobody."""
     progress: Progress | None = None
     """The last report of its worker, while it is leased."""
+    rule: str | None = None
+    """If it repeats, by which rule, as text: `repeat` reads it."""
+    run: str | None = None
+    """If it repeats, which run it is, as text."""
 
     @property
     def body(self) -> Any:
@@ -320,6 +339,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             failures=failures,
             died=died,
             created=self.created or 0,
+            rule=self.rule,
+            run=self.run,
         )
 
     @property
@@ -337,7 +358,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """A text of 16 hexadecimal digits that changes whenever the message is edited.
 
         A put, a replacement, an edit and a reschedule change it, and nothing else: no claim, failed
-        attempt, retry, lost lease, death or revival. Equal messages have equal versions.
+        attempt, retry, lost lease, death or revival. Equal messages have equal versions. The due
+        time of a message that repeats is no part of it: its rule is.
         """
         plain = self.as_edited()
         return version_of(plain, plain.due)
@@ -377,7 +399,8 @@ _WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
 def version_of(message: Item | Message, due: int) -> str:
     """Return the version of a message that is due at `due` (Unix milliseconds).
 
-    All that an edit can change is a part of it. Redis computes the same in Lua.
+    All that an edit can change is a part of it. Of a message that repeats, the rule stands for the
+    due time. Redis computes the same in Lua.
 
     Example:
         >>> version_of(Item("order-42", b"1"), 1_700_000_000_000)
@@ -386,9 +409,10 @@ def version_of(message: Item | Message, due: int) -> str:
     group = (message.group or "").encode()
     headers = b"" if message.headers is None else msgspec.json.encode(message.headers)
     expires = "-" if message.expires is None else message.expires
+    planned_by = due if message.rule is None else message.rule
     # The lengths in the line say where group and headers end in the text behind it.
     line = (
-        f"{due} {message.priority} {message.attempts} {expires} "
+        f"{planned_by} {message.priority} {message.attempts} {expires} "
         f"{'j' if message.json else 'b'} {len(group)} {len(headers)}\n"
     )
     text = b"".join((line.encode(), group, headers, message.data))

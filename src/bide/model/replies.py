@@ -32,10 +32,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     done: bool
     """Whether the message was changed as asked."""
-    state: State | Literal["stopping", "settling", "closed", "pending", "forwarded"] | None = None
+    state: (
+        State | Literal["stopping", "ending", "settling", "closed", "pending", "forwarded"] | None
+    ) = None
     """Its state now; `None`: there is no such message.
 
     - "stopping": its worker was asked to stop (`cancel(running=True)`).
+    - "ending": it repeats no more: a worker holds its last run (`cancel`).
     - "settling": its worker settles it in a transaction (`ack(within=)`) that is still open.
     - "closed": its group is closed (`close_group`): it was not stored, or was cancelled instead of
       being changed.
@@ -76,6 +79,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 return f"is held by {self.holder} {self._lease()}"
             case "stopping":
                 return f"is stopping: worker {self.holder} holds it {self._lease()}"
+            case "ending":
+                return f"ends with this run: worker {self.holder} holds it {self._lease()}"
             case "settling":
                 return f"is being settled by {self.holder}, in a transaction that is still open"
             case "closed" if self.until is not None:
@@ -129,6 +134,8 @@ class CommandOutcome(Outcome, frozen=True, gc=False):
         """Say why the message was not changed."""
         if self.state == "leased":
             return f"worker {self.holder} holds it {self._lease()}"
+        if self.state == "ending":
+            return f"worker {self.holder} holds its last run {self._lease()}"
         if self.state == "settling":
             return f"worker {self.holder} settles it in a transaction that is still open"
         if self.state == "closed" and self.until is not None:

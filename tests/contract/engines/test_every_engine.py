@@ -4,10 +4,11 @@ import gc
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -37,6 +38,7 @@ from bide.model.commands import Cancel, Claim, Delete, Find, Put
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import Item, State
 from bide.model.replies import Claimed
+from bide.model.times import LATEST
 from bide.outbox.forwarder import table_of
 from bide.targets.amqp import parse
 
@@ -202,6 +204,9 @@ LATER = 60_000
 TOKEN = 7
 GROUP = "g"
 
+HOW: tuple[Literal["acked", "dead", "expired", "ended"], ...]
+HOW = ("acked", "dead", "expired", "ended")
+
 CAUSES = {cmd.Release: "end lease"}
 """The causes that are not called as their command."""
 
@@ -215,8 +220,9 @@ class Step(NamedTuple):
 
 def records() -> Iterator[Record]:
     """Yield a message in every state, with and without what the rules look at."""
-    for attempts, successor in product((1, 2), (False, True)):
-        first = Item("a", b"1", at=NOW - 10, attempts=attempts, group=GROUP)
+    for attempts, successor, rule in product((1, 2), (False, True), (None, "hourly")):
+        item_of = partial(Item, "a", group=GROUP, rule=rule, run=rule and "1")
+        first = item_of(b"1", at=NOW - 10, attempts=attempts)
         due = Record.of(first, NOW - 10, 1, NOW)
         yield due
         yield delayed(due, NOW + LATER)
@@ -224,7 +230,7 @@ def records() -> Iterator[Record]:
         for until in (NOW - 1, NOW + LATER):
             held = leased(due, "w1", TOKEN, NOW - 5, until)
             for at in (NOW, NOW + LATER):
-                item = Item("a", b"2", at=at, latest=LATER, group=GROUP)
+                item = item_of(b"2", at=at, latest=LATER)
                 following = item.follow(None, NOW) if successor else None
                 yield replace(held, successor=following)
                 yield replace(held, successor=following, stopping="ann")
@@ -242,6 +248,8 @@ def named_commands() -> Iterator[tuple[Any, str | cmd.Lease]]:
         yield cmd.Revive("q", ["a"], delay=delay), "a"
         yield cmd.Edit("q", ["a"], delay=delay), "a"
     yield cmd.Ack("q", [lease]), lease
+    for how, following in product(HOW, (None, cmd.NextRun(NOW, "2"), cmd.NextRun(LATEST, "2"))):
+        yield cmd.Renew("q", [lease], [following], how), lease
     yield cmd.BuryCommand("q", [lease]), lease
     yield cmd.BuryCommand("q", ids=["a"]), "a"
     yield cmd.Extend("q", [lease], lease=LATER), lease
@@ -293,6 +301,8 @@ def all_steps() -> Iterator[Step]:
             cause = CAUSES.get(type(command), command.__struct_config__.tag)
             if isinstance(command, cmd.RetryCommand) and command.release:
                 cause = "release"
+            if isinstance(command, cmd.Renew):
+                cause = "ack" if command.how == "acked" else f"renew {command.how}"
             yield from steps_of(decide(record, command, name, 0, facts), cause)
         for command, item in puts():
             yield from steps_of(decide_put(record, command, item, facts), "replace")
@@ -346,6 +356,7 @@ def test_an_old_token_changes_nothing() -> None:
     old = cmd.Lease("a", TOKEN - 1)
     commands: list[Any] = [
         cmd.Ack("q", [old]),
+        cmd.Renew("q", [old], [None]),
         cmd.RetryCommand("q", [old]),
         cmd.BuryCommand("q", [old]),
         cmd.Extend("q", [old], lease=LATER),

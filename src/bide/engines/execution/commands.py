@@ -32,6 +32,7 @@ VERBS: dict[type[cmd.Command], Verb] = {
     cmd.Claim: claim,
     cmd.Extend: _by_name,
     cmd.Ack: lambda store, command: store.ack(command),
+    cmd.Renew: _by_name,
     cmd.RetryCommand: _by_name,
     cmd.BuryCommand: changing.bury,
     cmd.Release: _by_name,

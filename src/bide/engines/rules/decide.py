@@ -21,6 +21,7 @@ Rule = Callable[[Record, Any, int, Facts], Change]
 
 BY_LEASE: dict[type[cmd.Command], Rule] = {
     cmd.Ack: leases.ack,
+    cmd.Renew: leases.renew,
     cmd.RetryCommand: leases.retry,
     cmd.BuryCommand: leases.bury,
     cmd.Extend: leases.extend,

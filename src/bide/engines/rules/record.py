@@ -30,6 +30,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     created: int | None
     planned: int | None = None
     asked: int | None = None
+    rule: str | None = None
+    run: str | None = None
     state: State | None = None
     """As the record is stored: a message that is due stays "delayed" until a claim sees it."""
     rank: int = 0
@@ -47,6 +49,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     progress: Progress | None = None
     ended: int | None = None
     successor: Item | None = None
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it repeats, and its run has no attempt left: who claims it plans the next run."""
+        return self.rule is not None and self.attempt >= self.attempts
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int, created: int | None) -> "Record":
@@ -75,6 +82,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             headers=item.headers,
             failures=item.failures,
             created=created,
+            rule=item.rule,
+            run=item.run,
             rank=rank,
             state="delayed" if item.died is None else "dead",
             ended=item.died,
@@ -95,7 +104,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return if_version is None or self.message("", self.due).version == if_version
 
     def is_late(self, now: int) -> bool:
-        """Return whether the message is too late to be delivered."""
+        """Return whether the message is too late to be delivered.
+
+        One that repeats is claimed, and who claims it plans its next run.
+        """
+        if self.rule is not None:
+            return False
         return self.expires is not None and now > self.due + self.expires
 
     @property
@@ -127,6 +141,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             planned=self.planned,
             created=self.created,
             asked=self.asked,
+            rule=self.rule,
+            run=self.run,
         )
 
     def message(self, queue: str, now: int) -> Message:
@@ -151,6 +167,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             planned=self.planned,
             created=self.created,
             asked=self.asked,
+            rule=self.rule,
+            run=self.run,
         )
         if state != "leased":
             return message

@@ -25,16 +25,19 @@ from bide.model.replies import Outcome
 
 
 def cancel(record: Record, command: Cancel, place: int, facts: Facts) -> Change:
-    """Delete a message that waits. Of a leased one: stop its worker, or delete its successor."""
+    """Delete a message that waits. Of a leased one: stop its worker, or what is to follow it."""
     if command.running and record.state == "leased" and command.if_due in (None, record.due):
         return stop(record, command.actor, facts)
-    if record.successor is not None:
-        # A condition is about the message itself: it says nothing of the successor.
-        has_condition = command.if_due is not None or command.if_version or command.versions
-        if not has_condition:
-            after = replace(record, successor=None)
-            outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
-            return Change(record, after, outcome=outcome)
+    # A condition is about the message itself: it says nothing of what follows it.
+    has_condition = command.if_due is not None or command.if_version or command.versions
+    if record.successor is not None and not has_condition:
+        after = replace(record, successor=None, rule=None, run=None)
+        outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
+        return Change(record, after, outcome=outcome)
+    if record.state == "leased" and record.rule is not None and not has_condition:
+        after = replace(record, rule=None, run=None)
+        outcome = replace(after.outcome(False, facts.now), state="ending")
+        return Change(record, after, outcome=outcome)
     if record.state not in WAITING or command.if_due not in (None, record.due):
         return unchanged(record, facts.now)
     return finished(record, "cancelled", command.actor, facts)

@@ -37,7 +37,7 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
         now: in Unix milliseconds.
 
     Returns:
-        `None`, with nothing done, if it is not simple: it has headers or a history, its id exists,
+        `None`, with nothing done, if it is not simple: it has headers, a history or a rule, its id exists,
         or its queue is new or remembers messages.
 
     Raises:
@@ -50,7 +50,7 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
     item = command.items[0]
     if item.headers is not None or item.died is not None or item.created is not None:
         return None
-    if item.attempt or item.failures:
+    if item.attempt or item.failures or item.rule is not None:
         return None
     due = item.due(now)
     values = (

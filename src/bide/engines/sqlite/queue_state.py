@@ -48,6 +48,8 @@ _CONTENT = (
     "failures",
     "planned",
     "asked",
+    "rule",
+    "run",
     "successor",
 )
 """What commands change of a message, beside its place. Its body has the type of JSON or bytes."""

@@ -90,8 +90,9 @@ SELECT max(counted, (SELECT coalesce(max(seq), 0) FROM bide_message)) FROM bide_
 -- What a message does not have is no NULL here: Python's driver takes long over each.
 INSERT INTO bide_message
   (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data,
-   created)
-VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)
+   created, rule, run)
+VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?,
+        nullif(?, ''), nullif(?, ''))
 ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: put_one_view
@@ -154,11 +155,11 @@ FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.valu
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id;
 
 -- name: held
--- The leases that are good of some messages, in the order of the ids, but those whose holders were asked to
--- stop. No content is read.
+-- The leases that are good of some messages, in the order of the ids, but those that repeat, or whose holders
+-- were asked to stop.
 SELECT l.seq, l.token
 FROM json_each(?) j
-CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value
+CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value AND m.rule IS NULL
 CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ? AND l.stopping IS NULL;
 
 -- name: ready_before
@@ -188,7 +189,7 @@ WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 -- A message whose row cannot be read: its old content becomes its body.
 UPDATE bide_message SET id = ?, due = ?, priority = ?, data = ?, failures = ?, attempt = 0,
   attempts = DEFAULT_ATTEMPTS, expires = NULL, "group" = NULL, headers = NULL, planned = NULL, created = 0,
-  asked = NULL
+  asked = NULL, rule = NULL, run = NULL
 WHERE seq = ?;
 
 -- name: pick

@@ -93,14 +93,17 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         created,
         planned,
         asked,
+        rule,
+        run,
         code,
         rank,
         *lease,
     ) = row
     if checked:
         id.encode()  # raises if it is no text, or not UTF-8
-        if group is not None:
-            group.encode()
+        for text in (group, rule, run):
+            if text is not None:
+                text.encode()
         if {type(due), type(priority), type(attempt), type(attempts), type(expires or 0)} != _INT:
             raise TypeError(f"a number of {id!r} is no number")
         if type(data) is not str and type(data) is not bytes:
@@ -125,6 +128,8 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         created=created or None,
         planned=planned,
         asked=asked,
+        rule=rule,
+        run=run,
         state=STATES[code],
         rank=rank,
     )
@@ -223,6 +228,8 @@ def row_of(seq: int, queue: int, item: Item | Record, due: int, created: int) ->
         json_text(item.failures) if item.failures else "",
         item.data.decode() if item.json else item.data,
         created if item.created is None else item.created,
+        item.rule or "",
+        item.run or "",
     )
 
 

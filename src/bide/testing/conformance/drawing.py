@@ -132,6 +132,7 @@ VALUES: dict[str, Draw[Any]] = {
     "latest": some([0, 2, 20]),
     "lease": some([1, 2, 3, 10, 100, 100, 100]),
     "max_bytes": some([0, cmd.MAX_BYTES, *BUDGETS]),
+    "next": some([[cmd.NextRun(START + 5, "2"), None, cmd.NextRun(START + 20, "3"), None, None]]),
     "outbox": some(["shop", "mail"]),
     "paused": some([False, False, True]),
     "paused_for": some([0, 3, HOUR]),
@@ -143,6 +144,8 @@ VALUES: dict[str, Draw[Any]] = {
     "reason": some(["", "no", f"{IN_TRANSIT}move x"]),
     "result_ttl": some([0, 2, EXPIRED_KEEP]),
     "results": some([[b"1", None, b"[2]", b"3", None]]),
+    "rule": some([None, None, None, '{"every":5}', '{"cron":"* * * * *"}']),
+    "run": some(["1", "ended 1"]),
     "secret": some([None]),
     "stored": some([False]),  # engines may count some bytes more
     **{name: some([0, 1_500, 15_000] if "rate" in name else [0, 1, 2]) for name in LIMITS},
@@ -177,14 +180,25 @@ def command(command_type: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
             values["state"] = "dead"  # only dead letters are purged by id
         if isinstance(drawn, cmd.Extend) and not drawn.progress:
             values["lease"] = drawn.lease or 100  # without a report it must extend
+        if isinstance(drawn, cmd.Edit):
+            values |= _rule_and_run(drawn)
+        if values.get("items"):
+            values["items"] = [replace(item, **_rule_and_run(item)) for item in drawn.items]
         if values.get("origin"):  # a row is always about the same message
             rows = [f"{id}.{index}.{drawn.origin.rows[0]}" for index, id in enumerate(ids)]
             values["origin"] = replace(drawn.origin, rows=rows) if rows else None
         if values.get("on_conflict", "replace") != "replace":  # only that goes with `latest`
-            values["items"] = [replace(item, latest=None) for item in drawn.items]
+            values["items"] = [replace(item, latest=None) for item in values["items"]]
         return command_type(**values)
 
     return draw
+
+
+def _rule_and_run(drawn: Item | cmd.Edit) -> dict[str, Any]:
+    """Return the rule and the run of a message, of which it has both or neither."""
+    if not isinstance(drawn.rule, str):
+        return {"rule": drawn.rule, "run": drawn.rule}
+    return {"rule": drawn.rule, "run": drawn.run if isinstance(drawn.run, str) else "1"}
 
 
 def _left_out(drawn: Any) -> set[str]:
@@ -222,6 +236,7 @@ OFTEN: dict[Any, int] = {
     cmd.Ack: 4,
     cmd.Cancel: 4,
     cmd.RetryCommand: 4,
+    cmd.Renew: 3,
     cmd.Reschedule: 3,
     cmd.Edit: 3,
     cmd.Purge: 3,

@@ -150,6 +150,12 @@ class Driver:
         """Ack messages."""
         return self.outcomes(cmd.Ack(self.queue, list(held), list(results)))
 
+    def renew(
+        self, *held: cmd.Lease, next: Sequence[cmd.NextRun | None], **fields: Any
+    ) -> list[rep.Outcome]:
+        """End the runs of messages that repeat."""
+        return self.outcomes(cmd.Renew(self.queue, list(held), list(next), **fields))
+
     def retry(self, *held: cmd.Lease, **fields: Any) -> list[rep.Outcome]:
         """Return messages for another attempt."""
         return self.outcomes(cmd.RetryCommand(self.queue, list(held), **fields))

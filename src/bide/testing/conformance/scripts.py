@@ -76,7 +76,7 @@ class Player:
             # Not by the tokens: those of one engine may be equal where another's are not.
             is_twice = len(drawn_leases) == 2 and drawn_leases[0] == drawn_leases[1]
             fields["leases"] = leases_of_step if is_twice else list(last_by_id.values())
-            for name in ("results", "progress"):  # one for each lease
+            for name in ("results", "progress", "next"):  # one for each lease
                 if values := getattr(op, name, ()):
                     fields[name] = values[: len(fields["leases"])]
         wanted = {name: getattr(op, name, None) for name in ("if_due", "if_version", "versions")}
