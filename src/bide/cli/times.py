@@ -111,7 +111,7 @@ def _as_datetime(text: str) -> datetime:
 
 
 def _zone(name: str) -> tzinfo:
-    from bide.worker.periodic.recurrence import zone_of
+    from bide.model.recurrence import zone_of
 
     try:
         return zone_of(name)

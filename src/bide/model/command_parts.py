@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_COUNT, MAX_ROW
-from bide.model.message import MAX_RUN
+from bide.model.limits import MAX_COUNT, MAX_ROW, MAX_RUN
 from bide.model.times import UnixMs
 
 _TOKEN = re.compile(r"([0-9]{1,16})(?:\.([ -~]{1,64}))?")

@@ -25,6 +25,12 @@ MAX_ACTOR = 64
 MAX_ROW = 64
 """The longest name of an outbox or of one of its rows, in characters."""
 
+MAX_RULE = 512
+"""The maximum length of the rule of a message that repeats, as text in ASCII."""
+
+MAX_RUN = 128
+"""The maximum length of which run a message stands for, as text in ASCII."""
+
 MAX_RESULT = 64 * 1024
 """The maximum size of the result of a message, in bytes of JSON."""
 

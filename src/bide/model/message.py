@@ -3,16 +3,19 @@
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
-from bide.model.limits import MAX_NAME, MAX_PUT_FAILURES
+from bide.model.limits import MAX_NAME, MAX_PUT_FAILURES, MAX_RULE, MAX_RUN
 from bide.model.progress import Progress
 from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
+
+if TYPE_CHECKING:
+    from bide.model.repeat import Repeat
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
 
@@ -51,12 +54,6 @@ EXPIRED_KEEP = 86_400_000
 
 FORGET = 1_000
 """The maximum number of messages that one command forgets."""
-
-MAX_RULE = 512
-"""The maximum length of `Item.rule` in characters, all of which are ASCII."""
-
-MAX_RUN = 128
-"""The maximum length of `Item.run` in characters, all of which are ASCII."""
 
 RUN_ENDED = "ended "
 """With this begins `run` of a message whose run has ended while nobody planned the next one."""
@@ -342,6 +339,31 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             rule=self.rule,
             run=self.run,
         )
+
+    @property
+    def repeat(self) -> "Repeat | None":
+        """The rule by which it repeats; `None`: it does not.
+
+        Raises:
+            InvalidArgument: this version does not know the rule, or its time zone.
+        """
+        from bide.model.repeat import repeat_of  # here: most messages do not repeat
+
+        return None if self.rule is None else repeat_of(self.rule)
+
+    @property
+    def run_at(self) -> datetime | None:
+        """If it repeats: the time of this run by the rule, whenever it is delivered."""
+        from bide.model.runs import Run
+
+        return None if self.run is None else to_datetime(Run.of(self.run).at)
+
+    @property
+    def held(self) -> bool:
+        """Whether it repeats and is held, so that no run is due until it is resumed."""
+        from bide.model.runs import Run
+
+        return self.run is not None and Run.of(self.run).held
 
     @property
     def due_at(self) -> datetime:

@@ -8,12 +8,12 @@ import msgspec
 import bide
 from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
+from bide.model.recurrence import recurrence
 from bide.observing.heartbeat import Busy, Report, put_report
 from bide.observing.tally import Histogram
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.worker.periodic.chain import id_of
-from bide.worker.periodic.recurrence import recurrence
 from bide.worker.periodic.schedule import TickBody
 from bide.worker.periodic.source import Asked, WindowBody, home_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import bide
 from bide.model.commands import Configure, Purge
-from bide.worker.periodic.recurrence import parse
+from bide.model.recurrence import parse
 from bide.worker.periodic.schedule import TickBody, plan
 from bide.worker.periodic.tick import Missed
 from tests.system.worker.schedule_log import Diary

@@ -14,8 +14,8 @@ from bide.consuming.store_client import StoreClient
 from bide.engines import losses
 from bide.model.commands import Configure, ForecastCommand, Purge, Put
 from bide.model.message import Item
+from bide.model.recurrence import parse
 from bide.model.replies import Outcomes
-from bide.worker.periodic.recurrence import parse
 from bide.worker.periodic.schedule import ScheduleTicks, TickBody, plan
 from bide.worker.periodic.tick import Missed
 from bide.worker.process.runner import Runner

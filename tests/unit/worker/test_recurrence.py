@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bide
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, latest, parse, recurrence
 from bide.model.times import to_datetime
 from bide.testing import ManualWorker, ScratchStore
-from bide.worker.periodic.recurrence import Cron, Every, Recurrence, latest, parse, recurrence
 from tests.effort import effort
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -126,7 +126,7 @@ def test_cron_is_what_looking_at_every_minute_gives(
     change: tuple[str, str], fields: tuple[str, str, str], offset: int
 ) -> None:
     minute, hour, weekday = fields
-    cron = Cron(f"{minute} {hour} * * {weekday}", ZoneInfo(change[0]))
+    cron = CronTimes(f"{minute} {hour} * * {weekday}", ZoneInfo(change[0]))
     start = int(datetime.fromisoformat(change[1]).replace(tzinfo=UTC).timestamp() * 1000)
     begin = start - 2 * 86_400_000 + offset
     end = start + 4 * 86_400_000
@@ -147,7 +147,7 @@ def test_cron_is_what_looking_at_every_minute_gives(
 def test_every_is_a_grid_that_no_zone_moves(
     period: int, moment: int, change: tuple[str, str]
 ) -> None:
-    every = Every(period, ZoneInfo(change[0]))
+    every = PeriodTimes(period, ZoneInfo(change[0]))
     following = every.after(moment)
     assert moment < following <= moment + period
     assert following % period == 0
@@ -273,9 +273,9 @@ def test_the_last_of_many_is_found_without_going_through_all(
     expression: str, last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
-    after = Cron.after
+    after = CronTimes.after
 
-    def counted(self: Cron, moment: int) -> int:
+    def counted(self: CronTimes, moment: int) -> int:
         nonlocal steps
         steps += 1
         return after(self, moment)
@@ -283,7 +283,7 @@ def test_the_last_of_many_is_found_without_going_through_all(
     rule = cron(expression, "UTC")
     now = int(datetime(2026, 11, 21, 9, 20, tzinfo=UTC).timestamp() * 1000)
     long_ago = int(datetime(1999, 1, 1, tzinfo=UTC).timestamp() * 1000)
-    monkeypatch.setattr(Cron, "after", counted)
+    monkeypatch.setattr(CronTimes, "after", counted)
     assert f"{told(latest(rule, now, long_ago), UTC_ZONE):%Y-%m-%dT%H:%M}" == last
     assert latest(rule, now, now - 1) == now - 1
     assert steps < 100

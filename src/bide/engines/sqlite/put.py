@@ -37,8 +37,8 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
         now: in Unix milliseconds.
 
     Returns:
-        `None`, with nothing done, if it is not simple: it has headers, a history or a rule, its id exists,
-        or its queue is new or remembers messages.
+        `None`, with nothing done, if it is not simple: it has headers, a history or a rule, its id
+        exists, or its queue is new or remembers messages.
 
     Raises:
         sqlite3.OperationalError: another process has the store.

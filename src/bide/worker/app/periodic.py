@@ -13,9 +13,9 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import MAX_ATTEMPTS
+from bide.model.recurrence import period, recurrence
 from bide.model.times import Duration, milliseconds
 from bide.worker.app.registrations import Registrations
-from bide.worker.periodic.recurrence import period, recurrence
 from bide.worker.periodic.schedule import Schedule, ScheduleTicks
 from bide.worker.periodic.source import Source, SourceWindows, inspect_source
 from bide.worker.periodic.tick import Missed

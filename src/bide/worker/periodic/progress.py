@@ -8,9 +8,9 @@ import msgspec
 from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
 from bide.model.message import Message
+from bide.model.recurrence import Recurrence, parse
 from bide.model.replies import Counts, Page
 from bide.worker.periodic.chain import alive
-from bide.worker.periodic.recurrence import Recurrence, parse
 from bide.worker.periodic.schedule import read
 from bide.worker.periodic.source import read_window, source_of
 

@@ -13,10 +13,10 @@ from bide.logs import logger
 from bide.model.commands import Cancel
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
+from bide.model.recurrence import Recurrence, latest, parse
 from bide.model.replies import Outcomes
 from bide.model.times import to_datetime
 from bide.worker.periodic.chain import Links, moment_of
-from bide.worker.periodic.recurrence import Recurrence, latest, parse
 from bide.worker.periodic.tick import Missed, Tick
 
 

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Literal
 
 from bide.lane.shared import present_clock
+from bide.model.recurrence import recurrence
 from bide.model.times import Duration, Moment, to_datetime, unix
-from bide.worker.periodic.recurrence import recurrence
 
 Missed = Literal["once", "all", "skip"]
 """What to do with ticks that no worker ran in time."""

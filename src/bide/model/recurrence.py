@@ -7,10 +7,21 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from bide.model.errors import InvalidArgument
-from bide.model.times import Duration, format_duration, milliseconds
+from bide.model.times import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    Duration,
+    format_duration,
+    milliseconds,
+)
 
 SHORTEST = 100
 """The shortest period, in milliseconds."""
+
+UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
+"""The units of a period as text, and their lengths in milliseconds."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -23,18 +34,24 @@ ALIASES = {
 }
 
 
-class Every:
-    """A period, counted from 1970 in UTC: daylight saving does not move it.
+class PeriodTimes:
+    """The times of a period, counted from 1970 in UTC: daylight saving does not move it.
+
+    Args:
+        period: in milliseconds.
+        zone: the time zone in which users see the times.
+        anchor: one of the times, in Unix milliseconds.
 
     Example:
-        >>> quarters = Every(900_000, ZoneInfo("UTC"))
+        >>> quarters = PeriodTimes(900_000, ZoneInfo("UTC"))
         >>> quarters.after(0), quarters.after(900_000)
         (900000, 1800000)
     """
 
-    def __init__(self, period: int, zone: ZoneInfo) -> None:
+    def __init__(self, period: int, zone: ZoneInfo, anchor: int = 0) -> None:
         self.period = period
         self.zone = zone
+        self._anchor = anchor
         self.text = f"every {format_duration(period)}"
         """The period for people."""
         self.spec = f"every {period} {zone.key}"
@@ -42,11 +59,12 @@ class Every:
 
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
-        return (moment // self.period + 1) * self.period
+        past = (moment - self._anchor) // self.period
+        return self._anchor + (past + 1) * self.period
 
 
-class Cron:
-    """A cron expression of five fields, with the rules of Debian's cron.
+class CronTimes:
+    """The times of a cron expression of five fields, with the rules of Debian's cron.
 
     An expression with a star in its minutes or hours follows elapsed time, so it leaves out what
     the clocks skip and repeats what they repeat. Any other names times of a day: a skipped time
@@ -81,6 +99,9 @@ class Cron:
             raise self._refusal(
                 f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, weekday"
             )
+        self._known = 0, 0
+        """A moment and the first time after it, which is that of all moments in between, too: many
+        messages repeat by one rule."""
         self._follows_elapsed_time = fields[0].startswith("*") or fields[1].startswith("*")
         try:  # the library finds some mistakes only when it looks for a time
             next(self._simulator(self._fields, datetime(2000, 1, 1, tzinfo=UTC)))
@@ -91,6 +112,15 @@ class Cron:
 
     def after(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`."""
+        known = self._known
+        if known[0] <= moment < known[1]:
+            return known[1]
+        after = self._look_for(moment)
+        self._known = moment, after
+        return after
+
+    def _look_for(self, moment: int) -> int:
+        """Return the first of these times that is later than `moment`, by the calendar."""
         local = datetime.fromtimestamp(moment // 1000, self.zone)
         # In an hour that is repeated, the library may go back.
         later_times = (time for time in self._times(local) if time.timestamp() * 1000 > moment)
@@ -119,7 +149,7 @@ class Cron:
         )
 
 
-Recurrence = Every | Cron
+Recurrence = PeriodTimes | CronTimes
 """Recurring times, in Unix milliseconds, and the time zone in which users see them."""
 
 
@@ -156,9 +186,9 @@ def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recur
     if cron is not None and every is None:
         if not isinstance(cron, str):
             raise InvalidArgument(f"cron must be a str, not {type(cron).__name__}")
-        return Cron(cron, zone)
+        return CronTimes(cron, zone)
     if every is not None and cron is None:
-        return Every(period(every), zone)
+        return PeriodTimes(period(every), zone)
     raise InvalidArgument(
         "a schedule needs cron= or every=, and not both: cron='0 9 * * MON-FRI' or every='15m'"
     )
@@ -176,6 +206,23 @@ def period(every: Duration) -> int:
     return ms
 
 
+def period_text(every: Duration) -> str:
+    """Return a period as a text that loses nothing.
+
+    Raises:
+        InvalidArgument: as `period`.
+
+    Example:
+        >>> period_text(90), period_text("90.25s")
+        ('1m30s', '1m30s250ms')
+    """
+    remaining, parts = period(every), []
+    for unit, length in UNITS.items():
+        count, remaining = divmod(remaining, length)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts)
+
+
 def parse(spec: str) -> Recurrence:
     """Return the recurrence with this `spec`.
 
@@ -185,9 +232,9 @@ def parse(spec: str) -> Recurrence:
     keyword, _, rest = spec.partition(" ")
     value, _, zone = rest.rpartition(" ")
     if keyword == "cron":
-        return Cron(value, zone_of(zone))
+        return CronTimes(value, zone_of(zone))
     if keyword == "every" and value.isdecimal() and int(value) >= SHORTEST:
-        return Every(int(value), zone_of(zone))
+        return PeriodTimes(int(value), zone_of(zone))
     raise InvalidArgument(f"{spec!r} is not a schedule")
 
 

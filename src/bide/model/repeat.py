@@ -1,0 +1,307 @@
+"""The rule by which a message repeats: `Cron` or `Every`, as users write it and as text.
+
+The rule is data that the message carries; a store does not read it. `bide.model.runs` says which
+run comes next.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_RULE, check_whole
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, period_text, zone_of
+from bide.model.times import (
+    LATEST,
+    Duration,
+    Moment,
+    iso,
+    milliseconds,
+    to_datetime,
+    unix,
+)
+
+Missed = Literal["once", "all", "skip"]
+"""What becomes of runs whose time passes while no worker can begin them."""
+
+MISSED: tuple[Missed, ...] = ("once", "all", "skip")
+
+MAX_TIMES = 1_000_000_000
+"""The maximum of `times`."""
+
+
+class Repeat(ABC):
+    """The rule by which a message repeats."""
+
+    start: datetime | None
+    until: datetime | None
+    times: int | None
+    missed: Missed
+
+    @abstractmethod
+    def recurrence(self) -> Recurrence:
+        """Return its times, from before `start` and without an end."""
+
+    @abstractmethod
+    def _named(self) -> dict[str, Any]:
+        """Return what says when it repeats, by the names that texts have for it."""
+
+    def after(self, moment: int) -> int | None:
+        """Return the first of its times that is later than a moment; `None`: there is none.
+
+        Both are Unix milliseconds. `times` is not considered.
+
+        Example:
+            >>> Every("15m").after(0)
+            900000
+        """
+        floor = 0 if self.start is None else unix(self.start) - 1
+        return self._within_bounds(self.recurrence().after(max(moment, floor)))
+
+    def _within_bounds(self, moment: int) -> int | None:
+        """Return a time unless it is after the end."""
+        return moment if moment <= self.end else None
+
+    @property
+    def end(self) -> int:
+        """Its last possible time: `until`, or as late as a message may be due."""
+        return LATEST if self.until is None else unix(self.until)
+
+    @property
+    def text(self) -> str:
+        """The rule as JSON, with nothing in it that is not given.
+
+        Example:
+            >>> Cron("0 9 * * MON", "Europe/Berlin").text
+            '{"cron":"0 9 * * MON","timezone":"Europe/Berlin"}'
+        """
+        fields = self._named()
+        for name in ("start", "until"):
+            moment = getattr(self, name)
+            if moment is not None:
+                fields[name] = iso(unix(moment))
+        if self.times is not None:
+            fields["times"] = self.times
+        if self.missed != "once":
+            fields["missed"] = self.missed
+        return msgspec.json.encode(fields).decode()
+
+    def __str__(self) -> str:
+        texts = [self._title()]
+        if self.start is not None:
+            texts.append(f"from {iso(unix(self.start))}")
+        if self.until is not None:
+            texts.append(f"until {iso(unix(self.until))}")
+        if self.times is not None:
+            texts.append(f"{self.times} times")
+        if self.missed != "once":
+            texts.append(f"missed runs: {self.missed}")
+        return ", ".join(texts)
+
+    @abstractmethod
+    def _title(self) -> str:
+        """Return when it repeats, for people."""
+
+    def _bound(
+        self, start: Moment | None, until: Moment | None, times: int | None, missed: Missed
+    ) -> None:
+        """Check what both kinds of rule have, and keep it.
+
+        Raises:
+            InvalidArgument: an argument is not valid.
+        """
+        start_ms = None if start is None else unix(start, "start")
+        until_ms = None if until is None else unix(until, "until", rounding="down")
+        if start_ms is not None and until_ms is not None and until_ms < start_ms:
+            raise InvalidArgument(f"until={iso(until_ms)} is before start={iso(start_ms)}")
+        if times is not None:
+            check_whole(times, "times", 1, MAX_TIMES)
+        if missed not in MISSED:
+            raise InvalidArgument(f"missed={missed!r} is none of {', '.join(MISSED)}")
+        values = {
+            "start": None if start_ms is None else to_datetime(start_ms),
+            "until": None if until_ms is None else to_datetime(until_ms),
+            "times": times,
+            "missed": missed,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if len(self.text) > MAX_RULE:
+            raise InvalidArgument(f"the rule {self} is longer than {MAX_RULE} characters as text")
+
+
+@dataclass(frozen=True, init=False)
+class Cron(Repeat):
+    """A message repeats at the times of a cron expression in a time zone.
+
+    Args:
+        expression: five fields, as "0 9 * * MON-FRI": minute, hour, day of the month, month, day of
+            the week; or "@hourly", "@daily", "@weekly", "@monthly", "@yearly".
+        timezone: its time zone, such as "Europe/Berlin". Where the clocks change, a skipped time
+            happens right after the gap, and a repeated one happens once.
+        start: not before this time: an aware `datetime`, or Unix seconds.
+        until: not after this time.
+        times: how many runs there are.
+        missed: what becomes of runs whose time passes while no worker can begin them: "once": they
+            are one run; "all": each is a run, one after the other; "skip": they are left out.
+
+    Raises:
+        InvalidArgument: an argument is not valid, or the package cronsim is missing.
+
+    Example:
+        >>> print(Cron("0 9 * * MON", "Europe/Berlin", times=10))
+        0 9 * * MON in Europe/Berlin, 10 times
+    """
+
+    expression: str
+    timezone: str
+    start: datetime | None
+    until: datetime | None
+    times: int | None
+    missed: Missed
+
+    def __init__(
+        self,
+        expression: str,
+        timezone: str = "UTC",
+        *,
+        start: Moment | None = None,
+        until: Moment | None = None,
+        times: int | None = None,
+        missed: Missed = "once",
+    ) -> None:
+        if not isinstance(expression, str):
+            raise InvalidArgument(f"cron must be a str, not {type(expression).__name__}")
+        recurrence = CronTimes(expression, zone_of(timezone))
+        object.__setattr__(self, "expression", recurrence.text)
+        object.__setattr__(self, "timezone", timezone)
+        self._bound(start, until, times, missed)
+
+    def recurrence(self) -> Recurrence:
+        """Return its times, from before `start` and without an end."""
+        return _cron_times(self.expression, self.timezone)
+
+    def _named(self) -> dict[str, Any]:
+        return {"cron": self.expression, "timezone": self.timezone}
+
+    def _title(self) -> str:
+        return f"{self.expression} in {self.timezone}"
+
+
+@dataclass(frozen=True, init=False)
+class Every(Repeat):
+    """A message repeats after a period.
+
+    Args:
+        period: seconds, a `timedelta`, or a text such as "15m"; at least 100 ms.
+        start: one of the times, and not before it: an aware `datetime`, or Unix seconds. Without
+            it, times are counted from 1970 in UTC: "15m" is at the full quarters of an hour.
+        until, times, missed: as for `Cron`.
+
+    Raises:
+        InvalidArgument: an argument is not valid.
+
+    Example:
+        >>> print(Every("15m", missed="skip"))
+        every 15m, missed runs: skip
+    """
+
+    period: str
+    start: datetime | None
+    until: datetime | None
+    times: int | None
+    missed: Missed
+
+    def __init__(
+        self,
+        period: Duration,
+        *,
+        start: Moment | None = None,
+        until: Moment | None = None,
+        times: int | None = None,
+        missed: Missed = "once",
+    ) -> None:
+        object.__setattr__(self, "period", period_text(period))
+        self._bound(start, until, times, missed)
+
+    def recurrence(self) -> Recurrence:
+        """Return its times, from before `start` and without an end."""
+        anchor = 0 if self.start is None else unix(self.start)
+        return PeriodTimes(milliseconds(self.period), zone_of("UTC"), anchor)
+
+    def _named(self) -> dict[str, Any]:
+        return {"every": self.period}
+
+    def _title(self) -> str:
+        return f"every {self.period}"
+
+
+@lru_cache(maxsize=512)
+def _cron_times(expression: str, timezone: str) -> CronTimes:
+    """Return the times of a cron expression: to check one takes long."""
+    return CronTimes(expression, zone_of(timezone))
+
+
+class _RuleText(msgspec.Struct, forbid_unknown_fields=True):
+    """A rule as JSON has it."""
+
+    cron: str | None = None
+    every: float | str | None = None
+    timezone: str | None = None
+    start: datetime | float | None = None
+    until: datetime | float | None = None
+    times: int | None = None
+    missed: Missed = "once"
+
+
+_as_rule_text: Callable[[str], _RuleText] = msgspec.json.Decoder(_RuleText).decode
+
+
+@lru_cache(maxsize=512)
+def repeat_of(text: str) -> Repeat:
+    """Return the rule of a text, as `Repeat.text` has it.
+
+    Raises:
+        InvalidArgument: it is no rule that this version knows, or its time zone is not known here.
+
+    Example:
+        >>> repeat_of('{"every":"15m"}')
+        Every(period='15m', start=None, until=None, times=None, missed='once')
+    """
+    try:
+        fields = _as_rule_text(text)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(f"{text[:MAX_RULE]!r} is not a rule: {error}") from error
+    return repeat(**msgspec.structs.asdict(fields))
+
+
+def repeat(
+    cron: str | None,
+    every: Duration | None,
+    timezone: str | None,
+    start: Moment | None,
+    until: Moment | None,
+    times: int | None,
+    missed: Missed,
+) -> Repeat:
+    """Return the rule of arguments as HTTP, the command line and texts have them.
+
+    Raises:
+        InvalidArgument: an argument is not valid, or `cron` and `every` are both given, or neither.
+    """
+    bounds: dict[str, Any] = {"start": start, "until": until, "times": times, "missed": missed}
+    if cron is not None and every is None:
+        return Cron(cron, "UTC" if timezone is None else timezone, **bounds)
+    if every is None or cron is not None:
+        raise InvalidArgument(
+            "a message repeats by a cron expression or a period, not by both: "
+            '"0 9 * * MON-FRI", or "15m"'
+        )
+    if timezone is not None:
+        raise InvalidArgument("timezone goes with a cron expression: a period has none")
+    return Every(every, **bounds)

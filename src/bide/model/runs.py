@@ -1,0 +1,202 @@
+"""The runs of a message that repeats: which one comes next.
+
+A message that repeats is one record with one id: which run it stands for is a text in it (`run`).
+Who acks a run says when the next one is; who claims a message whose run is not to be delivered
+plans the next one. So no process leads, and nothing else has to be running. All here are pure
+functions of rule, run and time; times are Unix milliseconds.
+"""
+
+import re
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from bide.model.command_parts import NextRun
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_NAME
+from bide.model.message import RUN_ENDED, Item, Message
+from bide.model.recurrence import latest
+from bide.model.repeat import Repeat, repeat_of
+from bide.model.times import LATEST, iso, unix
+
+_TEXT = re.compile(r"(\S+)(?: left=([0-9]{1,10}))?( held)?")
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """A run of a message that repeats."""
+
+    at: int
+    """Its time by the rule, or when it was asked for. The due time may be another one: a reschedule
+    moves a run and leaves its time."""
+    left: int | None = None
+    """How many runs are left, this one included; `None`: the rule does not count them."""
+    held: bool = False
+    """Whether no run is due until somebody resumes the message."""
+
+    @property
+    def text(self) -> str:
+        """The run as a message has it.
+
+        Example:
+            >>> Run(1_700_000_000_000, left=3).text
+            '2023-11-14T22:13:20.000Z left=3'
+        """
+        left = "" if self.left is None else f" left={self.left}"
+        return f"{iso(self.at)}{left}{' held' * self.held}"
+
+    @classmethod
+    def of(cls, text: str) -> "Run":
+        """Return the run of a text.
+
+        Raises:
+            InvalidArgument: it is none.
+        """
+        match = _TEXT.fullmatch(text.removeprefix(RUN_ENDED))
+        try:
+            if match is None:
+                raise ValueError(text)
+            at = unix(datetime.fromisoformat(match[1]))
+        except (ValueError, InvalidArgument):
+            raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
+        return cls(at, None if match[2] is None else int(match[2]), match[3] is not None)
+
+    @property
+    def due(self) -> int:
+        """When the run is due."""
+        return LATEST if self.held else self.at
+
+    @property
+    def next_run(self) -> NextRun:
+        """The run as commands have it."""
+        return NextRun(self.due, self.text)
+
+
+class Renewal(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of a claimed message whose run is not to be delivered."""
+
+    how: Literal["dead", "expired", "ended"]
+    """As for the command `Renew`."""
+    next: NextRun | None
+    """The run that takes its place; `None`: there is none."""
+
+
+def first_run(rule: Repeat, now: int) -> Run:
+    """Return the first run of a rule from now on.
+
+    Raises:
+        InvalidArgument: the rule has none.
+    """
+    at = rule.after(now)
+    if at is None:
+        raise InvalidArgument(f"the rule {rule} has no time after {iso(now)}")
+    return Run(at, rule.times)
+
+
+def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
+    """Return the run after one that has ended; `None`: it was the last one.
+
+    Runs of a message never overlap. Those whose times have passed meanwhile are missed, and
+    `missed` of the rule decides: with "once", what was missed before the run began is this run, and
+    what was missed since then is one more, which is due at once.
+
+    Args:
+        rule: of the message.
+        run: that has ended.
+        begun: when a worker began with it.
+        now: when it has ended.
+    """
+    if run.left is not None and run.left <= 1:
+        return None
+    if rule.missed == "all":
+        at = rule.after(run.at)
+    elif rule.missed == "skip":
+        at = rule.after(max(run.at, now))
+    else:
+        at = rule.after(max(run.at, begun))
+        if at is not None and at < now:
+            at = latest(rule.recurrence(), min(now, rule.end), at)
+    if at is None:
+        return None
+    return Run(at, None if run.left is None else run.left - 1, run.held)
+
+
+def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
+    """Return the next run of a claimed message that is being acked; `None`: it was the last one.
+
+    Raises:
+        InvalidArgument: its rule or its run cannot be read here.
+    """
+    assert message.rule is not None
+    run = following(repeat_of(message.rule), Run.of(message.run or ""), begun, now)
+    return None if run is None else run.next_run
+
+
+def renewal(message: Message, now: int) -> Renewal | None:
+    """Return what becomes of a message that was just claimed instead of being delivered.
+
+    Args:
+        message: that repeats.
+        now: when it was claimed.
+
+    Returns:
+        `None`: it is to be delivered.
+
+    Raises:
+        InvalidArgument: its rule or its run cannot be read here.
+    """
+    assert message.rule is not None
+    rule, text = repeat_of(message.rule), message.run or ""
+    run = Run.of(text)
+    how: Literal["dead", "expired", "ended"]
+    if text.startswith(RUN_ENDED):
+        how = "ended"
+    elif message.attempt > message.attempts:
+        how = "dead"
+    elif message.expires is not None and now > message.due + message.expires:
+        how = "expired"
+    elif rule.missed == "skip" and _is_missed(rule, run, message, now):
+        # It was not a run, so it is none of those that are left.
+        left = None if run.left is None else run.left + 1
+        run = Run(run.at, left, run.held)
+        how = "ended"
+    else:
+        return None
+    planned = following(rule, run, now, now)
+    return Renewal(how, None if planned is None else planned.next_run)
+
+
+def _is_missed(rule: Repeat, run: Run, message: Message, now: int) -> bool:
+    """Return whether the time of the next run has come before a worker began with this one."""
+    if message.attempt > 1 or message.failures:
+        return False
+    next_time = rule.after(max(run.at, message.due))
+    return next_time is not None and next_time <= now
+
+
+def dead_letter(message: Message, now: int) -> Item:
+    """Return a run that has used up its attempts as a dead letter of its own.
+
+    Args:
+        message: as it was claimed.
+        now: when.
+    """
+    run = Run.of(message.run or "")
+    item = message.as_item(message.failures, now)
+    return msgspec.structs.replace(
+        item, id=run_id(message.id, run.at), attempt=message.attempt - 1, rule=None, run=None
+    )
+
+
+def run_id(id: str, at: int) -> str:
+    """Return the id of what is left of a run: the id of the message, and the run's time.
+
+    Example:
+        >>> run_id("ann/weekly", 1_700_000_000_000)
+        'ann/weekly@2023-11-14T22:13:20.000Z'
+    """
+    return f"{id}@{iso(at)}"
+
+
+MAX_REPEATED_ID = MAX_NAME - len(run_id("", 0))
+"""The longest id of a message that repeats, in bytes."""
