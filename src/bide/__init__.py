@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bide.importing import TakenOver, take_over
     from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
     from bide.model.backoff import Backoff
+    from bide.model.repeat import Cron, Every, Repeat
     from bide.moving import Moved, move
     from bide.observing.explanation import Explanation
     from bide.observing.workers import WorkerProcess
@@ -41,11 +42,14 @@ else:
         "Backoff": "bide.model.backoff",
         "Bury": "bide.consuming.outcomes",
         "Discard": "bide.consuming.outcomes",
+        "Cron": "bide.model.repeat",
+        "Every": "bide.model.repeat",
         "Explanation": "bide.observing.explanation",
         "Handling": "bide.consuming.handling",
         "Job": "bide.worker.app.app",
         "LoadedSet": "bide.importing.redis_sorted_set",
         "Moved": "bide.moving",
+        "Repeat": "bide.model.repeat",
         "Retry": "bide.consuming.outcomes",
         "SearchPage": "bide.queue.search",
         "TakenOver": "bide.importing",
@@ -89,9 +93,11 @@ __all__ = [
     "ClosedGroup",
     "Closing",
     "Counts",
+    "Cron",
     "Delivery",
     "Discard",
     "End",
+    "Every",
     "Explanation",
     "Failure",
     "Flow",
@@ -107,6 +113,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "Queue",
+    "Repeat",
     "Retry",
     "SearchPage",
     "Sizes",

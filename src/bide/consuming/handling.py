@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from bide.clock import Timer
+from bide.lane.shared import present_clock
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StopRequested, Unsupported
@@ -17,7 +18,7 @@ from bide.model.progress import Progress, progress
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration
 from bide.observing.tally import Result
-from bide.queue.delivery import Delivery
+from bide.queue.delivery import Delivery, ack_command
 from bide.queue.joining import JoiningQueue
 from bide.queue.results import check_held
 
@@ -269,6 +270,10 @@ class Handling(Delivery):
         """Make the message a dead letter in a transaction of yours; see `Delivery.bury`."""
         return self._joining(within, super().bury, reason)
 
+    def _elapsed(self) -> float:
+        """Return how many seconds ago its claim was answered."""
+        return present_clock().monotonic() - self.arrived
+
     def _joining(self, within: object, settle: Callable[..., Any], *arguments: Any) -> Any:
         """Settle the message within a transaction of the user's, and refuse to without one.
 
@@ -303,16 +308,22 @@ class Handling(Delivery):
         """
         if self.joined is None:
             return self.ack(result, within=within)
-        command = self._queue._builder.ack([self.lease], [result])
+        command = ack_command(self._queue._builder, [self], [result])
 
         def note_result(reply: Outcomes) -> None:
             (outcome,) = reply.outcomes
             if outcome.done:
                 self.joined = "acked"
-            elif self.joined is None or outcome.state not in _STATES[self.joined]:
+            elif self.joined is None or outcome.state not in self._states_after(self.joined):
                 check_held(outcome, "acked")
 
         return self._queue._execute(command, note_result, within=within)
+
+    def _states_after(self, joined: Result) -> tuple[State | None, ...]:
+        """Return in which states the message may be that was settled within a transaction."""
+        if self.message.rule is not None:  # whatever its end, another run follows
+            return (*_STATES[joined], "delayed", "ready")
+        return _STATES[joined]
 
 
 def _joined(verb: str, outcome: Outcome) -> Result:

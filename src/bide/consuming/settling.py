@@ -18,14 +18,14 @@ from bide.consuming.outcomes import text_of
 from bide.consuming.store_client import StoreClient
 from bide.consuming.verdict import ACK, Pairs, Verdict
 from bide.model.backoff import Backoff
-from bide.model.commands import Ack, BuryCommand, Command, RetryCommand
+from bide.model.commands import Ack, BuryCommand, Command, Renew, RetryCommand
 from bide.model.ended import encode_result
 from bide.model.limits import MAX_BYTES, MAX_RESULT
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.tally import Result
-from bide.queue.delivery import innermost
+from bide.queue.delivery import innermost, next_runs
 
 FIRST_LINE = 1_000
 """The maximum length of the first line of a reason, in characters."""
@@ -163,8 +163,12 @@ def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
         case "dead":
             return BuryCommand(queue, leases, reason)
         case _:
-            results = [handling.result for handling, _ in pairs]
-            return Ack(queue, leases, results if any(results) else [])
+            encoded = [handling.result for handling, _ in pairs]
+            results = encoded if any(encoded) else []
+            runs = next_runs([handling for handling, _ in pairs])
+            if runs is not None:
+                return Renew(queue, leases, runs, results=results)
+            return Ack(queue, leases, results)
 
 
 class Settling:

@@ -17,6 +17,7 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import LaneRequest
+from bide.lane.planning import has_runs, planned
 from bide.logs import logger, wait_while
 from bide.model import errors
 from bide.model.command_identity import Identity
@@ -112,9 +113,32 @@ class Executor:
                     request.error = _raisable(copied(error))
                 return
             self._execute(engine, batch, identities)
+            for request in batch:
+                if isinstance(request.reply, Claimed):
+                    request.reply = self._planned(engine, request.command, request.reply)
         for request in batch:
             if isinstance(request.reply, Claimed) and request.reply.died:
                 log_died(request.command, request.reply.died)
+
+    def _planned(self, engine: Engine, command: Command, reply: Claimed) -> Claimed:
+        """Return the reply of a claim without messages whose runs are over, and plan their next.
+
+        What cannot be planned now stays leased; after that another claim plans it.
+        """
+        if not has_runs(reply):
+            return reply
+        reply, commands = planned(command.queue, reply)
+        requests = [LaneRequest(command) for command in commands]
+        for request, identity in zip(requests, self._identities(engine, requests), strict=True):
+            self._execute(engine, [request], [identity])  # the next ones need those before
+            if request.error is not None:
+                _log.warning(
+                    "%s: the next runs of messages that repeat were not planned: %s",
+                    command.queue,
+                    request.error,
+                )
+                break
+        return reply
 
     def _execute(
         self,

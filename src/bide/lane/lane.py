@@ -128,6 +128,8 @@ class Lane(LaneThread):
                     return None
                 engine = self._engine or self._opened()  # closing the lane takes it away
                 reply = self._execute_alone(engine, command, identity)
+                if is_claim and isinstance(reply, Claimed):
+                    reply = self._planned(engine, command, reply)
             finally:
                 try:  # not `suppress`: an interrupt at its call would leave the lock taken
                     self._lock.release()

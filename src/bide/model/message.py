@@ -98,6 +98,7 @@ class _Put(Options, kw_only=True):
     headers: Mapping[str, str] | None = None
     latest: Duration | None = None
     spread: Duration | None = None
+    repeat: Any = None  # a `Repeat`, which most messages do not need to import
 
 
 class NewMessage(_Put):
@@ -113,7 +114,7 @@ class NewMessage(_Put):
         attempts: the maximum number of deliveries; then it becomes a dead letter.
         group: a name that several messages share.
         headers: text beside the body.
-        latest, spread: see `Queue.put`.
+        latest, spread, repeat: see `Queue.put`.
 
     Example:
         >>> NewMessage({"order": 42}, delay="30m", id="order-42").id

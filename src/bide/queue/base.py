@@ -12,7 +12,7 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.executor import refuse_to_wait
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane, replace_lanes
-from bide.model.commands import Ack, BuryCommand, Command, Put, RetryCommand
+from bide.model.commands import Ack, BuryCommand, Command, Put, Renew, RetryCommand
 from bide.model.errors import Closed, Unsupported
 from bide.model.forks import notice_fork
 from bide.model.identity import actor_of, check_name
@@ -22,7 +22,7 @@ from bide.observing import spans
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
 
-SETTLES = (Ack, RetryCommand, BuryCommand)
+SETTLES = (Ack, Renew, RetryCommand, BuryCommand)
 """The commands that settle deliveries."""
 
 open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
@@ -54,7 +54,7 @@ class BaseQueue:
         self._holder = None if holder is None else check_name(holder, "holder")
         if actor is None and self._holder is not None:
             actor = actor_of(self._holder)
-        self._builder = CommandBuilder(name, max_body, actor)
+        self._builder = CommandBuilder(name, max_body, actor, lambda: self._lane.clock.now())
         settings = self._builder.settings(
             keep=keep,
             history=history,

@@ -1,6 +1,6 @@
 """Makes commands of the arguments of a queue's methods, and checks these."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Literal
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from bide.lane.shared import present_clock
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
@@ -36,6 +37,7 @@ from bide.model.times import (
 )
 from bide.model.undoing import Bulk, bulk_of
 from bide.queue import arguments
+from bide.queue.first_runs import check_repeated_id, first_run_of, planned_first
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
@@ -54,14 +56,22 @@ class CommandBuilder:
         queue: its name.
         max_body: how many bytes an encoded body may take.
         actor: who changes messages; the host and process by default.
+        now: returns the time in Unix milliseconds, from which on messages repeat.
     """
 
-    def __init__(self, queue: str, max_body: int = MAX_BODY, actor: str | None = None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        max_body: int = MAX_BODY,
+        actor: str | None = None,
+        now: Callable[[], int] = lambda: present_clock().now(),
+    ) -> None:
         self.queue = check_queue(queue)
         self._actor = None if actor is None else check_actor(actor)
         if not isinstance(max_body, int) or max_body < 1:
             raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")
         self.max_body = max_body
+        self.now = now
 
     @property
     def actor(self) -> str:
@@ -170,6 +180,11 @@ class CommandBuilder:
             id = new_id() if message.id is None else check_name(message.id)
         if message.spread is not None:
             at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
+        rule = run = None
+        if message.repeat is not None:
+            check_repeated_id(id)
+            rule, run, at_ms = first_run_of(message, at_ms, delay_ms, self.now())
+            delay_ms = 0
         expires = message.expires
         return Item(
             id,
@@ -181,6 +196,8 @@ class CommandBuilder:
             expires=None if expires is None else arguments.lasting(expires),
             headers=None if headers is None else arguments.headers_of(headers),
             latest=latest,
+            rule=rule,
+            run=run,
         )
 
     def cancel(
@@ -280,6 +297,7 @@ class CommandBuilder:
         at: Moment | None,
         if_version: str | None,
         *,
+        repeat: Any = UNSET,
         decoded: bool = False,
         **options: Any,
     ) -> cmd.Edit:
@@ -287,16 +305,16 @@ class CommandBuilder:
 
         Args:
             ids: of the messages.
-            body, delay, at, if_version: as for `Queue.edit`.
+            body, delay, at, if_version, repeat: as for `Queue.edit`.
             decoded: the body was decoded from JSON, see `bodies.encode`.
             options: priority, expires, attempts, group, headers.
         """
         changed = {name: value for name, value in options.items() if value is not UNSET}
         changes_due = delay is not None or at is not None
-        if body is UNSET and not changed and not changes_due:
+        if body is UNSET and not changed and not changes_due and repeat is UNSET:
             raise InvalidArgument(
                 "edit needs to know what to change: body=, priority=, expires=, attempts=, group=, "
-                "headers=, delay= or at="
+                "headers=, repeat=, delay= or at="
             )
         for name, option in OPTIONS.items():
             if name in changed:
@@ -306,6 +324,15 @@ class CommandBuilder:
         if changed.get("headers") is not None:
             changed["headers"] = arguments.headers_of(changed["headers"])
         at_ms, delay_ms = when(delay, at) if changes_due else (None, None)
+        if repeat is None:
+            changed |= {"rule": None, "run": None}
+        elif repeat is not UNSET:
+            for id in ids:
+                check_repeated_id(id)
+            now = self.now()
+            due = at_ms if delay_ms is None or at_ms is not None else now + delay_ms
+            rule, run, at_ms = planned_first(repeat, due, now)
+            changed |= {"rule": rule, "run": run}
         data: bytes | UnsetType = UNSET
         is_json = True
         if body is not UNSET:
@@ -343,6 +370,16 @@ class CommandBuilder:
     def ack(self, leases: Sequence[cmd.Lease], results: Sequence[Any] | None = None) -> cmd.Ack:
         """Return the command that acks; a result that is `None` is none."""
         return cmd.Ack(self.queue, list(leases), arguments.results_of(results, len(leases)))
+
+    def renew(
+        self,
+        leases: Sequence[cmd.Lease],
+        next_runs: Sequence[cmd.NextRun | None],
+        results: Sequence[Any] | None = None,
+    ) -> cmd.Renew:
+        """Return the command that acks runs of messages that repeat; results as for `ack`."""
+        encoded_results = arguments.results_of(results, len(leases))
+        return cmd.Renew(self.queue, list(leases), list(next_runs), results=encoded_results)
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.RetryCommand:
         """Return the command that returns messages for another attempt."""

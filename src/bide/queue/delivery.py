@@ -8,11 +8,12 @@ from traceback import format_exception_only
 from typing import Any, Generic, Protocol, TypeVar
 
 from bide.lane.steps import Steps
-from bide.model.commands import Command, Lease
+from bide.model.commands import Command, Lease, NextRun
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import Duration, milliseconds
+from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import all_outcomes, check_held
 
 REPORT_EVERY = 1.0
@@ -41,7 +42,7 @@ class Held(Generic[Done]):
     Each method raises `LeaseLost` if the lease is over; nothing was changed then.
     """
 
-    __slots__ = ("_queue", "_reported", "claimed", "message", "settled", "token")
+    __slots__ = ("_began", "_queue", "_reported", "claimed", "message", "settled", "token")
 
     def __init__(self, queue: Any, message: Message, token: int, claimed: int) -> None:
         self._queue = queue
@@ -53,6 +54,10 @@ class Held(Generic[Done]):
         """When it was claimed, in Unix milliseconds of the store's clock."""
         self.settled = False
         """Whether it was acked, retried, buried or released through this object."""
+        self._began = 0.0
+        """If the message repeats: when it was claimed, by the monotonic clock."""
+        if message.rule is not None:
+            self._began = queue._lane.clock.monotonic()
         self._reported = -REPORT_EVERY
         """When the last report was stored, by the monotonic clock; at first long enough ago."""
 
@@ -95,8 +100,27 @@ class Held(Generic[Done]):
                 is in: the ack and your changes are committed together, or neither is. If you roll
                 back, the lease goes on, and ends by itself.
         """
-        command = self._queue._builder.ack([self.lease], [result])
+        command = ack_command(self._queue._builder, [self], [result])
         return self._settle(command, "acked", within=within)
+
+    def next_run(self) -> NextRun | None:
+        """Return the run that is to follow if the message is acked now; `None`: there is none.
+
+        Raises:
+            InvalidArgument: its rule cannot be read here.
+        """
+        if self.message.rule is None:
+            return None
+        from bide.model.runs import after_ack  # here: most messages do not repeat
+
+        # By the store's clock: that of this machine may be wrong.
+        now = self.claimed + round(self._elapsed() * 1000)
+        return after_ack(self.message, self.claimed, now)
+
+    def _elapsed(self) -> float:
+        """Return how many seconds ago the message was claimed."""
+        elapsed: float = self._queue._lane.clock.monotonic() - self._began
+        return elapsed
 
     def retry(self, delay: Duration = 0, reason: str = "", *, within: object = None) -> Done:
         """Return the message for another attempt; after the last one it is a dead letter.
@@ -199,6 +223,30 @@ def settled(command: Command, deliveries: Sequence[Held[Any]], reply: Outcomes) 
     return all_outcomes(command, reply)
 
 
+def ack_command(
+    builder: CommandBuilder, deliveries: Sequence[Held[Any]], results: Sequence[Any] | None = None
+) -> Command:
+    """Return the command that acks deliveries: with the next runs of those that repeat."""
+    held_leases = leases(deliveries)
+    planned_runs = next_runs(deliveries)
+    if planned_runs is None:
+        return builder.ack(held_leases, results)
+    return builder.renew(held_leases, planned_runs, results)
+
+
+def next_runs(deliveries: Sequence[Held[Any]]) -> list[NextRun | None] | None:
+    """Return the next runs of deliveries that are acked now; `None`: an ack does without them.
+
+    That is so if none repeats, or a rule cannot be read here: who claims the message plans it then.
+    """
+    if all(delivery.message.rule is None for delivery in deliveries):
+        return None
+    try:
+        return [delivery.next_run() for delivery in deliveries]
+    except InvalidArgument:
+        return None
+
+
 def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     """Return the leases of deliveries.
 
@@ -262,7 +310,7 @@ class _Take(Generic[HeldT]):
         delivery = self._delivery
         try:
             if delivery is not None and not delivery.settled:
-                command, verb = self._settling([delivery.lease], error)
+                command, verb = self._settling(delivery, error)
                 check_held((yield command).outcomes[0], verb)
                 delivery.settled = True
         except BideError as failure:
@@ -272,11 +320,11 @@ class _Take(Generic[HeldT]):
         finally:
             self._in_use.release()
 
-    def _settling(self, leases: list[Lease], error: BaseException | None) -> tuple[Command, str]:
+    def _settling(self, delivery: HeldT, error: BaseException | None) -> tuple[Command, str]:
         """Return the command that settles the message, and the verb for errors."""
-        builder = self._queue._builder
+        builder, leases = self._queue._builder, [delivery.lease]
         if error is None:
-            return builder.ack(leases), "acked"
+            return ack_command(builder, [delivery]), "acked"
         if isinstance(error, Exception):
             return builder.retry(leases, self._delay, reason_of(error)), "retried"
         return builder.release(leases), "released"  # an exit says nothing about the message

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -27,7 +27,7 @@ from bide.queue.arguments import (
     wait_seconds,
 )
 from bide.queue.base import SETTLES, BaseQueue
-from bide.queue.delivery import CURRENT, Delivery, Held, Take, leases, settled
+from bide.queue.delivery import CURRENT, Delivery, Held, Take, ack_command, leases, settled
 from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
     Audit,
@@ -55,6 +55,9 @@ from bide.queue.steps import (
     stopping_all,
     taking_back,
 )
+
+if TYPE_CHECKING:
+    from bide.model.repeat import Repeat
 
 T = TypeVar("T")
 
@@ -114,6 +117,7 @@ class Queue(BaseQueue):
         if_version: str | None = None,
         latest: Duration | None = None,
         spread: Duration | None = None,
+        repeat: "Repeat | None" = None,
         within: object = None,
     ) -> Outcome:
         """Store a message until it is due. Once this returns, the message is safe.
@@ -139,6 +143,9 @@ class Queue(BaseQueue):
             spread: how long after the due time it is due at the latest: at a time within this span
                 that is always the same for the id. Messages for one instant, such as midnight, are
                 spread evenly over it.
+            repeat: by which rule it repeats: `bide.Cron` or `bide.Every`. It is first due at the
+                first time of the rule, unless `delay` or `at` says when. Each run ends as a
+                message does, and the next one takes its place under the same id.
             within: your connection to the store's own database; the message joins its transaction.
                 If the store is elsewhere, the put waits in an outbox in that database.
 
@@ -163,6 +170,7 @@ class Queue(BaseQueue):
             headers=headers,
             latest=latest,
             spread=spread,
+            repeat=repeat,
         )
         command = self._builder.put_one(message, on_conflict, if_version)
         result_of = new_outcome if on_conflict == "raise" else only_outcome
@@ -180,13 +188,15 @@ class Queue(BaseQueue):
         group: str | None = None,
         on_conflict: OnConflict = "keep",
         spread: Duration | None = None,
+        repeat: "Repeat | None" = None,
         within: object = None,
     ) -> list[Outcome]:
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
             messages: `NewMessage` or `Job` objects, each with its own options, or plain bodies.
-            delay, at, priority, expires, attempts, group, spread: of plain bodies, as for `put`.
+            delay, at, priority, expires, attempts, group, spread, repeat: of plain bodies, as for
+                `put`.
             on_conflict: if an id exists: "keep" or "replace".
             within: as for `put`.
 
@@ -201,6 +211,7 @@ class Queue(BaseQueue):
             attempts=attempts,
             group=group,
             spread=spread,
+            repeat=repeat,
         )
         command = self._builder.put_many(messages, shared, on_conflict)
         return self._run(putting(command), within=within)
@@ -286,7 +297,7 @@ class Queue(BaseQueue):
         self, deliveries: Sequence[Held[Any]], results: Sequence[Any] | None = None
     ) -> list[Outcome]:
         """Ack many deliveries with one commit; the outcome is false where the lease was over."""
-        command = self._builder.ack(leases(deliveries), results)
+        command = ack_command(self._builder, deliveries, results)
         return self._execute(command, partial(settled, command, deliveries))
 
     def retry(
@@ -593,6 +604,7 @@ class Queue(BaseQueue):
         attempts: int | UnsetType = UNSET,
         group: str | UnsetType | None = UNSET,
         headers: Mapping[str, str] | UnsetType | None = UNSET,
+        repeat: "Repeat | UnsetType | None" = UNSET,
         delay: Duration | None = None,
         at: Moment | None = None,
         if_version: str | None = None,
@@ -606,6 +618,7 @@ class Queue(BaseQueue):
             body: any JSON value, or bytes.
             priority, attempts: as for `put`.
             expires, group, headers: as for `put`; `None` takes them away.
+            repeat: as for `put`, from now on; with `None` it repeats no longer.
             delay: how long from now until it is due; not of a dead letter, see `revive`.
             at: the due time instead.
             if_version: only the version that you saw, by its `Message.version`.
@@ -631,8 +644,61 @@ class Queue(BaseQueue):
             attempts=attempts,
             group=group,
             headers=headers,
+            repeat=repeat,
         )
         return self._execute(command, partial(only_outcome, command))
+
+    def hold(self, id: str) -> Outcome:
+        """Let no run of a message that repeats be due until `resume(id)`. It stays as it is.
+
+        Returns:
+            The outcome: true if it is held now; else it says where the message is.
+
+        Raises:
+            InvalidArgument: the message does not repeat.
+
+        Example:
+            >>> import bide
+            >>> reminders = bide.Queue("reminders", "memory://")
+            >>> outcome = reminders.put("stand up", id="ann", repeat=bide.Every("1h"))
+            >>> bool(reminders.hold("ann"))
+            True
+            >>> reminders.get("ann").held
+            True
+        """
+        from bide.queue.repeating import holding  # here: most programs put nothing that repeats
+
+        return self._run(holding(self._builder, id))
+
+    def run_now(self, id: str) -> Outcome:
+        """Let a message that repeats run now, once more than its rule says.
+
+        Returns and raises as `hold`.
+        """
+        from bide.queue.repeating import running_now
+
+        return self._run(running_now(self._builder, id))
+
+    def backfill(self, id: str, *, after: Moment, before: Moment) -> list[Outcome]:
+        """Put the runs of a message that repeats whose times are in a span, such as a past one.
+
+        Each is a message of its own, whose id is that of the message, "@" and the time: it is put
+        once. It does not repeat, and is due at its time: at once if that has passed.
+
+        Args:
+            id: of the message that repeats.
+            after: from this time on.
+            before: up to this time; a run at this time is not put. There may be 10,000 at most.
+
+        Returns:
+            One outcome for each run, in the order of their times.
+
+        Raises:
+            InvalidArgument: the message is not there, does not repeat, or there are too many runs.
+        """
+        from bide.queue.repeating import backfilling
+
+        return self._run(backfilling(self._builder, id, after, before))
 
     def undo(self, undo: str) -> Undone:
         """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
@@ -780,8 +846,26 @@ class Queue(BaseQueue):
         """
         return self._execute(self._builder.pause(until, lasting))
 
-    def resume(self) -> None:
-        """Let messages be claimed again."""
+    @overload
+    def resume(self) -> None: ...
+    @overload
+    def resume(self, id: str) -> Outcome: ...
+    def resume(self, id: str | None = None) -> Outcome | None:
+        """Let messages of the queue be claimed again; or let a message that is held repeat again.
+
+        Args:
+            id: of a message that repeats and is held: its next run is the first one from now on.
+
+        Returns:
+            With an id, the outcome, as of `hold`.
+
+        Raises:
+            InvalidArgument: the message does not repeat.
+        """
+        if id is not None:
+            from bide.queue.repeating import resuming
+
+            return self._run(resuming(self._builder, id))
         return self._execute(self._builder.configure(paused=False), lambda _: None)
 
     def delete(self) -> bool:

@@ -1,0 +1,78 @@
+"""Messages that repeat, in claims: whoever claims one whose run is over plans its next run.
+
+A run is over that was acked by somebody who could not plan, has used up its attempts, came too
+late, or was missed. The caller of the claim does not see such a message.
+"""
+
+from collections import defaultdict
+
+import msgspec
+
+from bide.logs import logger
+from bide.model.commands import Command, Lease, Put, Renew, RetryCommand
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item, Message
+from bide.model.replies import Claimed, Died
+from bide.model.runs import Renewal, dead_letter, renewal
+
+UNPLANNED_DELAY = 60_000
+"""After how many milliseconds a message is claimed again whose rule this process cannot read."""
+
+_log = logger("bide.lane")
+
+
+def has_runs(reply: Claimed) -> bool:
+    """Return whether a claim got messages that repeat."""
+    return any(message.rule is not None for message in reply.messages)
+
+
+def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
+    """Return the reply of a claim without the messages whose runs are over, and what plans those.
+
+    The commands are to be executed one after the other.
+    """
+    kept: list[Message] = []
+    renewals: dict[str, list[tuple[Lease, Renewal]]] = defaultdict(list)
+    dead_letters: list[Item] = []
+    died: list[Died] = []
+    unreadable: list[tuple[Lease, InvalidArgument]] = []
+    for message, lease in zip(reply.messages, reply.leases, strict=True):
+        if message.rule is None:
+            kept.append(message)
+            continue
+        try:
+            plan = renewal(message, reply.now)
+            if plan is None:
+                kept.append(message)
+                continue
+            if plan.how == "dead" and plan.next is not None:  # the last run is dead by itself
+                dead_letters.append(dead_letter(message, reply.now))
+        except InvalidArgument as error:
+            unreadable.append((lease, error))
+            continue
+        renewals[plan.how].append((lease, plan))
+        last_failure = message.failures[-1] if message.failures else None
+        if plan.how == "dead" and last_failure is not None and last_failure.lapsed:
+            died.append(Died(message.id, message.attempt - 1, last_failure.holder))
+    commands: list[Command] = []
+    if dead_letters:
+        commands.append(Put(queue, dead_letters))
+    for pairs in renewals.values():
+        leases = [lease for lease, _ in pairs]
+        next_runs = [plan.next for _, plan in pairs]
+        commands.append(Renew(queue, leases, next_runs, pairs[0][1].how))
+    for lease, cause in unreadable:
+        _log.error("%s of %s repeats, and is not delivered: %s", lease.id, queue, cause)
+        reason = f"not delivered: {cause}"
+        commands.append(RetryCommand(queue, [lease], UNPLANNED_DELAY, reason, release=True))
+    if not commands:
+        return reply, commands
+    return (
+        msgspec.structs.replace(
+            reply,
+            messages=kept,
+            next=None if kept else 0,
+            died=reply.died + died,
+        ),
+        commands,
+    )

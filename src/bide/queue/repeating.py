@@ -1,0 +1,120 @@
+"""What people do with a message that repeats: hold it, resume it, run it now, put past runs."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from bide.lane.steps import Steps, outcomes_of
+from bide.model.commands import Edit, Put
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item, Message
+from bide.model.parts import in_parts
+from bide.model.repeat import Repeat, repeat_of
+from bide.model.replies import Found, Outcome, Outcomes
+from bide.model.runs import Run, first_run, run_id
+from bide.model.times import Moment, iso, unix
+from bide.queue.command_builder import CommandBuilder
+
+MAX_BACKFILL = 10_000
+"""The maximum number of runs that one `backfill` puts."""
+
+
+def holding(builder: CommandBuilder, id: str) -> Steps[Outcome]:
+    """Let no run of a message be due until it is resumed."""
+    message = yield from _repeating(builder, id)
+    if message is None:
+        return Outcome(id, False)
+    run = Run.of(message.run or "")
+    return (yield from _edited(builder, message, msgspec.structs.replace(run, held=True)))
+
+
+def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
+    """Let a message that is held repeat again; its next run is the first one from now on."""
+    message = yield from _repeating(builder, id)
+    if message is None:
+        return Outcome(id, False)
+    first = first_run(repeat_of(message.rule or ""), builder.now())
+    left = Run.of(message.run or "").left
+    return (yield from _edited(builder, message, msgspec.structs.replace(first, left=left)))
+
+
+def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
+    """Let a message run now, once more than its rule says."""
+    message = yield from _repeating(builder, id)
+    if message is None:
+        return Outcome(id, False)
+    now, run = builder.now(), Run.of(message.run or "")
+    left = None if run.left is None else run.left + 1
+    extra_run = Run(now, left, run.held)
+    return (yield from _edited(builder, message, extra_run, due=now))
+
+
+def backfilling(
+    builder: CommandBuilder, id: str, after: Moment, before: Moment
+) -> Steps[list[Outcome]]:
+    """Put the runs of a message whose times are in a span, each as a message of its own."""
+    start, end = unix(after, "after"), unix(before, "before")
+    message = yield from _repeating(builder, id)
+    if message is None:
+        raise InvalidArgument(f"there is no message {id!r} in queue {builder.queue!r}")
+    items = [_run_alone(message, at) for at in _times(repeat_of(message.rule or ""), start, end)]
+    commands = [Put(builder.queue, list(part)) for part in in_parts(items)]
+    return (yield from outcomes_of(*commands)) if commands else []
+
+
+def _repeating(builder: CommandBuilder, id: str) -> Steps[Message | None]:
+    """Return a message that repeats; `None` if there is none of this id.
+
+    Raises:
+        InvalidArgument: it does not repeat.
+    """
+    reply: Found = yield builder.find(id)
+    (message,) = reply.messages
+    if message is not None and message.rule is None:
+        raise InvalidArgument(
+            f"{id!r} does not repeat; to let it, edit it: edit({id!r}, repeat=bide.Every('1h'))"
+        )
+    return message
+
+
+def _edited(
+    builder: CommandBuilder, message: Message, run: Run, due: int | None = None
+) -> Steps[Outcome]:
+    """Let a message stand for another run, unless somebody has edited it meanwhile."""
+    command = Edit(
+        builder.queue,
+        [message.id],
+        rule=message.rule,
+        run=run.text,
+        at=run.due if due is None else due,
+        if_version=message.version,
+        actor=builder.actor,
+    )
+    reply: Outcomes = yield command
+    return command.answered(reply.outcomes[0])
+
+
+def _times(rule: Repeat, start: int, end: int) -> Iterator[int]:
+    """Yield the times of a rule from a time on, and before another one.
+
+    Raises:
+        InvalidArgument: there are too many.
+    """
+    count, at = 0, rule.after(start - 1)
+    while at is not None and at < end:
+        count += 1
+        if count > MAX_BACKFILL:
+            raise InvalidArgument(
+                f"between {iso(start)} and {iso(end)} are more than {MAX_BACKFILL:,} runs; put "
+                "them in several steps"
+            )
+        yield at
+        at = rule.after(at)
+
+
+def _run_alone(message: Message, at: int) -> Item:
+    """Return one run of a message as a message of its own."""
+    item = message.as_item((), None)
+    return msgspec.structs.replace(
+        item, id=run_id(message.id, at), at=at, attempt=0, created=None, rule=None, run=None
+    )
