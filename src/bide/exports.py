@@ -41,6 +41,10 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     """`None`: it is not dead."""
     created: Time | None = None
     """0: not known. Missing: now."""
+    rule: str | None = None
+    """By which rule it repeats; see `bide.model.repeat`."""
+    run: str | None = None
+    """Which run of it this is."""
 
 
 _decode = msgspec.json.Decoder(_Line).decode
@@ -64,6 +68,8 @@ def to_line(message: Message) -> str:
             headers=successor.headers,
             failures=(),
             created=successor.created,
+            rule=successor.rule,
+            run=successor.run,
             **options_of(successor),
         )
     # A running attempt is not counted: it ends in this store.
@@ -78,6 +84,8 @@ def to_line(message: Message) -> str:
         failures=message.failures,
         died=message.ended if message.state == "dead" else None,
         created=message.created or 0,
+        rule=message.rule,
+        run=message.run,
         **options_of(message),
     )
     if message.json and bodies.is_readable(message.seen_data):
@@ -139,6 +147,10 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         if body is None:
             body = msgspec.json.decode(line.body)  # type: ignore[arg-type]
         data, is_json = bodies.encode(body, max_body, decoded=True)
+        if line.rule is not None or line.run is not None:
+            from bide.model.runs import check_rule_and_run  # here: most messages do not repeat
+
+            check_rule_and_run(line.id, line.rule, line.run)
         return Item(
             line.id,
             data,
@@ -151,6 +163,8 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
             failures=line.failures,
             died=line.died,
             created=line.created,
+            rule=line.rule,
+            run=line.run,
         )
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(

@@ -17,7 +17,6 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import LaneRequest
-from bide.lane.planning import has_runs, planned
 from bide.logs import logger, wait_while
 from bide.model import errors
 from bide.model.command_identity import Identity
@@ -125,8 +124,10 @@ class Executor:
 
         What cannot be planned now stays leased; after that another claim plans it.
         """
-        if not has_runs(reply):
+        if all(message.rule is None for message in reply.messages):
             return reply
+        from bide.lane.planning import planned  # here: most messages do not repeat
+
         reply, commands = planned(command.queue, reply)
         requests = [LaneRequest(command) for command in commands]
         for request, identity in zip(requests, self._identities(engine, requests), strict=True):

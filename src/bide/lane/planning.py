@@ -21,11 +21,6 @@ UNPLANNED_DELAY = 60_000
 _log = logger("bide.lane")
 
 
-def has_runs(reply: Claimed) -> bool:
-    """Return whether a claim got messages that repeat."""
-    return any(message.rule is not None for message in reply.messages)
-
-
 def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
     """Return the reply of a claim without the messages whose runs are over, and what plans those.
 

@@ -8,14 +8,14 @@ functions of rule, run and time; times are Unix milliseconds.
 
 import re
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from bide.model.command_parts import NextRun
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_NAME
-from bide.model.message import RUN_ENDED, Item, Message
+from bide.model.message import RUN_ENDED, Item, Message, NewMessage
 from bide.model.recurrence import latest
 from bide.model.repeat import Repeat, repeat_of
 from bide.model.times import LATEST, iso, unix
@@ -72,6 +72,15 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return NextRun(self.due, self.text)
 
 
+class FirstRun(NamedTuple):
+    """What a message that repeats has when it is put or edited."""
+
+    rule: str
+    run: str
+    due: int
+    """When it is due."""
+
+
 class Renewal(msgspec.Struct, frozen=True, gc=False):
     """What becomes of a claimed message whose run is not to be delivered."""
 
@@ -91,6 +100,42 @@ def first_run(rule: Repeat, now: int) -> Run:
     if at is None:
         raise InvalidArgument(f"the rule {rule} has no time after {iso(now)}")
     return Run(at, rule.times)
+
+
+def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> FirstRun:
+    """Return the first run of a message as a user puts it.
+
+    Args:
+        message: as the user made it.
+        at: its due time; `None`: `delay` from now.
+        delay: 0 if the user gave no due time.
+        now: the time of the put.
+
+    Raises:
+        InvalidArgument: it cannot repeat so.
+    """
+    for name in ("latest", "spread"):
+        if getattr(message, name) is not None:
+            raise InvalidArgument(
+                f"{name}= and repeat= cannot be combined: its rule says when it is due"
+            )
+    is_given = at is not None or message.delay is not None
+    return first_run_at(message.repeat, now + delay if is_given and at is None else at, now)
+
+
+def first_run_at(rule: object, due: int | None, now: int) -> FirstRun:
+    """Return the first run of a rule: at a due time that is given, or else at its next time.
+
+    Raises:
+        InvalidArgument: it is no rule, or has no time from now on.
+    """
+    if not isinstance(rule, Repeat):
+        raise InvalidArgument(
+            f"repeat={rule!r} is no rule; write bide.Cron('0 9 * * MON', 'Europe/Berlin') or "
+            "bide.Every('15m')"
+        )
+    run = first_run(rule, now) if due is None else Run(due, rule.times)
+    return FirstRun(rule.text, run.text, run.at)
 
 
 def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
@@ -200,3 +245,32 @@ def run_id(id: str, at: int) -> str:
 
 MAX_REPEATED_ID = MAX_NAME - len(run_id("", 0))
 """The longest id of a message that repeats, in bytes."""
+
+
+def check_repeated_id(id: str) -> str:
+    """Return the id of a message that repeats.
+
+    Raises:
+        InvalidArgument: it is too long: its dead letters have longer ones.
+    """
+    if len(id.encode()) > MAX_REPEATED_ID:
+        raise InvalidArgument(
+            f"the id of a message that repeats may have {MAX_REPEATED_ID} bytes, so that its runs "
+            "have ids, too; use a hash of it"
+        )
+    return id
+
+
+def check_rule_and_run(id: str, rule: str | None, run: str | None) -> None:
+    """Check the texts of a message that comes from outside.
+
+    Raises:
+        InvalidArgument: one of them cannot be read here, or is missing.
+    """
+    if rule is None and run is None:
+        return
+    if rule is None or run is None:
+        raise InvalidArgument("a message that repeats has a rule and a run, both")
+    repeat_of(rule)
+    Run.of(run)
+    check_repeated_id(id)

@@ -37,7 +37,6 @@ from bide.model.times import (
 )
 from bide.model.undoing import Bulk, bulk_of
 from bide.queue import arguments
-from bide.queue.first_runs import check_repeated_id, first_run_of, planned_first
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
@@ -182,8 +181,10 @@ class CommandBuilder:
             at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
         rule = run = None
         if message.repeat is not None:
-            check_repeated_id(id)
-            rule, run, at_ms = first_run_of(message, at_ms, delay_ms, self.now())
+            from bide.model import runs  # here: most programs put no message that repeats
+
+            runs.check_repeated_id(id)
+            rule, run, at_ms = runs.first_run_of(message, at_ms, delay_ms, self.now())
             delay_ms = 0
         expires = message.expires
         return Item(
@@ -327,11 +328,13 @@ class CommandBuilder:
         if repeat is None:
             changed |= {"rule": None, "run": None}
         elif repeat is not UNSET:
+            from bide.model import runs
+
             for id in ids:
-                check_repeated_id(id)
+                runs.check_repeated_id(id)
             now = self.now()
             due = at_ms if delay_ms is None or at_ms is not None else now + delay_ms
-            rule, run, at_ms = planned_first(repeat, due, now)
+            rule, run, at_ms = runs.first_run_at(repeat, due, now)
             changed |= {"rule": rule, "run": run}
         data: bytes | UnsetType = UNSET
         is_json = True
