@@ -12,8 +12,9 @@ from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.command_identity import Identities
 from bide.model.limits import MAX_BYTES
-from bide.model.message import Item
+from bide.model.message import Item, version_of
 from bide.model.replies import Reply
+from bide.model.times import LATEST, iso
 from bide.observing.explanation import Explanation
 from bide.queue.base import all_queues_in
 from bide.queue.delivery import Held
@@ -89,6 +90,26 @@ CLAIM = cmd.Claim("q", 9, 30_000, "me")
 TOKEN = START + 1  # of the first claim of a queue in memory
 A, B = cmd.Lease("a", TOKEN), cmd.Lease("b", TOKEN)
 DUE = bide.NewMessage({"x": 1}, id="n", at=SOON, attempts=3)
+
+HOUR = 3_600_000
+HOURS = START // HOUR * HOUR
+"""The last full hour before the start."""
+HOURLY, THRICE = '{"every":"1h"}', '{"every":"1h","times":3}'
+
+
+def run(hours: int, more: str = "") -> str:
+    """Return the run of a full hour, so many after the last one."""
+    return iso(HOURS + hours * HOUR) + more
+
+
+REPEATED = Item("r", b"5", at=HOURS + HOUR, rule=HOURLY, run=run(1))
+
+
+def edit_of_run(run: str, at: int) -> cmd.Edit:
+    """Return the command that lets the message that repeats stand for another run."""
+    version = version_of(REPEATED, HOURS + HOUR)
+    return cmd.Edit("q", ["r"], rule=HOURLY, run=run, at=at, if_version=version, actor="me")
+
 
 CALLS: dict[str, Call] = {
     "put": Call(
@@ -309,7 +330,7 @@ CALLS: dict[str, Call] = {
     "delete": Call(
         lambda q: refusal(q.delete),
         [cmd.Delete("q")],
-        lambda replies: "1 delayed, 2 ready, 1 dead. Let its workers finish",
+        lambda replies: "2 delayed, 2 ready, 1 dead. Let its workers finish",
     ),
     "close_group": Call(
         lambda q: q.close_group("g", keep="1m"),
@@ -350,13 +371,58 @@ CALLS: dict[str, Call] = {
     "revive all, counted": Call(
         lambda q: q.revive(dry_run=True), [cmd.Count("q")], lambda replies: 1
     ),
+    "put, repeated": Call(
+        lambda q: q.put("x", id="n", repeat=bide.Every("1h", times=3)),
+        [cmd.Put("q", [Item("n", b'"x"', at=HOURS + HOUR, rule=THRICE, run=run(1, " left=3"))])],
+        outcome,
+    ),
+    "edit, repeated": Call(
+        lambda q: q.edit("d", repeat=bide.Every("1h", times=3), at=SOON),
+        [cmd.Edit("q", ["d"], rule=THRICE, run=f"{iso(LATER)} left=3", at=LATER, actor="me")],
+        outcome,
+    ),
+    "edit, repeated no longer": Call(
+        lambda q: q.edit("r", repeat=None),
+        [cmd.Edit("q", ["r"], rule=None, run=None, actor="me")],
+        outcome,
+    ),
+    "hold": Call(
+        lambda q: q.hold("r"),
+        [cmd.Find("q", ["r"]), edit_of_run(run(1, " held"), LATEST)],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "resume an id": Call(
+        lambda q: q.resume("r"),
+        [cmd.Find("q", ["r"]), edit_of_run(run(1), HOURS + HOUR)],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "run_now": Call(
+        lambda q: q.run_now("r"),
+        [cmd.Find("q", ["r"]), edit_of_run(iso(START), START)],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "backfill": Call(
+        lambda q: q.backfill("r", after=HOURS / 1000, before=(HOURS + 2 * HOUR) / 1000),
+        [
+            cmd.Find("q", ["r"]),
+            cmd.Put(
+                "q", [Item(f"r@{run(number)}", b"5", at=HOURS + number * HOUR) for number in (0, 1)]
+            ),
+        ],
+        lambda replies: outcomes(replies[1:]),
+    ),
+    "backfill nothing": Call(
+        lambda q: q.backfill("r", after=SOON, before=SOON), [cmd.Find("q", ["r"])], lambda _: []
+    ),
 }
-"""Of a queue with `a` and `b` ready, `d` of the group `g` delayed by a minute, and `z` dead."""
+"""Of a queue with `a` and `b` ready, `d` of the group `g` delayed by a minute, `z` dead, and `r`,
+which repeats each hour."""
 
 
 def fill(engine: MemoryEngine) -> None:
     due = [Item("a", b"1"), Item("b", b"2"), Item("d", b"3", delay=MINUTE, group="g")]
-    engine.execute([cmd.Put("q", due), cmd.Put("q", [Item("z", b"4", died=START - 1)])], START)
+    others = [Item("z", b"4", died=START - 1), REPEATED]
+    engine.execute([cmd.Put("q", due), cmd.Put("q", others)], START)
 
 
 def plain(value: Any) -> Any:

@@ -71,7 +71,8 @@ class Job(msgspec.Struct):
         return None
 
     def options(self) -> Mapping[str, Any]:
-        """Return more options: `priority`, `expires`, `attempts`, `group`, `headers`, `spread`."""
+        """Return more options: `priority`, `expires`, `attempts`, `group`, `headers`, `spread`,
+        `repeat`."""
         return {}
 
     def still_wanted(self, *_: Any, **__: Any) -> Any:

@@ -10,6 +10,7 @@ from bide.consuming.parameters import TaskParameters
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message, NewMessage
+from bide.model.repeat import Repeat
 from bide.model.replies import Outcome
 from bide.model.times import Duration, Moment
 from bide.observing.explanation import Explanation
@@ -120,6 +121,7 @@ class Task(Generic[P, R]):
         if_version: str | None = None,
         latest: Duration | None = None,
         spread: Duration | None = None,
+        repeat: Repeat | None = None,
         within: object = None,
     ) -> "Later[P]":
         """Say when and how the function is to be called; `put` on what it returns says with what.
@@ -130,7 +132,7 @@ class Task(Generic[P, R]):
             id: your own name for the call, to cancel or move it by; random by default.
             attempts: how often it is tried at most; by default as the task's `retry` says.
             priority, expires, group, headers: as for `Queue.put`.
-            on_conflict, if_version, latest, spread, within: as for `Queue.put`.
+            on_conflict, if_version, latest, spread, repeat, within: as for `Queue.put`.
 
         Example:
             >>> import bide
@@ -151,6 +153,7 @@ class Task(Generic[P, R]):
             "headers": headers,
             "latest": latest,
             "spread": spread,
+            "repeat": repeat,
         }
         put_options = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
         return Later(self, options, put_options)
