@@ -4,19 +4,23 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bide.lane.steps import Steps, outcomes_of
-from bide.model.commands import Edit, Put
+from bide.lane.steps import Steps, following, outcomes_of
+from bide.model.commands import Edit, ForecastCommand, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item, Message
 from bide.model.parts import in_parts
 from bide.model.repeat import Repeat, repeat_of
-from bide.model.replies import Found, Outcome, Outcomes
+from bide.model.replies import Forecasted, Found, Outcome, Outcomes, Page
 from bide.model.runs import Run, first_run, run_id
 from bide.model.times import Moment, iso, unix
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.results import Forecast
 
 MAX_BACKFILL = 10_000
 """The maximum number of runs that one `backfill` puts."""
+
+SCANNED = 500
+"""How many messages are read at a time for a forecast with all runs."""
 
 
 def holding(builder: CommandBuilder, id: str) -> Steps[Outcome]:
@@ -60,6 +64,37 @@ def backfilling(
     items = [_run_alone(message, at) for at in _times(repeat_of(message.rule or ""), start, end)]
     commands = [Put(builder.queue, list(part)) for part in in_parts(items)]
     return (yield from outcomes_of(*commands)) if commands else []
+
+
+def forecasting(command: ForecastCommand) -> Steps[Forecast]:
+    """Count when messages are due, with all runs of those that repeat."""
+    reply: Forecasted = yield command
+    counts = list(reply.buckets)
+    end = reply.start + command.bucket * command.buckets
+    scan: Scan | None = Scan(command.queue, "next", limit=SCANNED)
+    while scan is not None:
+        page: Page = yield scan
+        for message in page.messages:
+            for at in _later_runs(message, end):
+                if at > reply.start:
+                    # A bucket has its end, and not its beginning, as the store counts.
+                    counts[(at - reply.start - 1) // command.bucket] += 1
+        scan = following(scan, page)
+    counted = msgspec.structs.replace(reply, buckets=counts)
+    return Forecast.of(counted, command.bucket)
+
+
+def _later_runs(message: Message, end: int) -> Iterator[int]:
+    """Yield when the runs of a message after its next one are due, up to a time."""
+    if message.rule is None or message.held:
+        return
+    rule, run = repeat_of(message.rule), Run.of(message.run or "")
+    left = run.left
+    at = rule.after(max(run.at, message.due))
+    while at is not None and at <= end and (left is None or left > 1):
+        yield at
+        left = None if left is None else left - 1
+        at = rule.after(at)
 
 
 def _repeating(builder: CommandBuilder, id: str) -> Steps[Message | None]:

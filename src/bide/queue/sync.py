@@ -887,14 +887,22 @@ class Queue(BaseQueue):
         """Check, on the live store, that every message is accounted for. Reads all of them."""
         return self._execute(Count(self.name, recount=True), partial(Audit.of, self.name))
 
-    def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
+    def forecast(
+        self, bucket: Duration = "1m", horizon: Duration = "1h", *, repeats: bool = False
+    ) -> Forecast:
         """Count how many messages fall due when, without reading them.
 
         Args:
             bucket: the length of a span.
             horizon: how far to look ahead; later messages are counted together.
+            repeats: of messages that repeat count all runs up to the horizon, not the next one
+                only. That reads the messages that wait.
         """
         command = self._builder.forecast(bucket, horizon)
+        if repeats:
+            from bide.queue.repeating import forecasting
+
+            return self._run(forecasting(command))
         return self._execute(command, partial(Forecast.of, bucket_ms=command.bucket))
 
     def explain(self, id: str) -> Explanation:

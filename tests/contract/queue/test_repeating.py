@@ -1,0 +1,355 @@
+"""Messages that repeat on each kind of store, by the methods of a queue."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model.times import LATEST, iso
+from bide.testing import FakeClock, ManualWorker, ScratchStore
+from tests.start import START
+from tests.stores_of_each_kind import STORES, url_of
+
+HOURLY = bide.Every("1h")
+DAILY = bide.Cron("0 9 * * *", "Europe/Berlin")
+
+
+@pytest.fixture(params=STORES)
+def reminders(request: pytest.FixtureRequest) -> Iterator[bide.Queue]:
+    with url_of(request.param, request) as url, bide.Queue("reminders", url) as reminders:
+        yield reminders
+
+
+def some_hours_ago(hours: float) -> datetime:
+    return datetime.now(UTC) - timedelta(hours=hours)
+
+
+def test_one_message_runs_again_and_again(reminders: bide.Queue) -> None:
+    outcome = reminders.put("stand up", id="ann", repeat=HOURLY, at=some_hours_ago(2), group="g")
+    assert outcome.state == "ready"
+    for number in range(3):
+        (delivery,) = reminders.claim()
+        assert (delivery.body, delivery.attempt) == ("stand up", 1)
+        assert delivery.message.repeat == HOURLY
+        if number:
+            delivery.ack()
+        else:
+            assert reminders.ack([delivery])[0].state == "delayed"
+        message = reminders.get("ann")
+        assert message is not None
+        assert (message.state, message.group) == ("delayed", "g")
+        assert message.due % 3_600_000 == 0
+        assert message.due_at == message.run_at
+        assert datetime.now(UTC) < message.due_at <= datetime.now(UTC) + timedelta(hours=1)
+        assert reminders.reschedule("ann", at=some_hours_ago(0.5))
+    assert reminders.counts().flow.put == 4
+    assert reminders.audit()
+
+
+def test_a_block_acks_a_run(reminders: bide.Queue) -> None:
+    reminders.put(1, id="ann", repeat=bide.Every("1h", times=2), at=some_hours_ago(0.5))
+    with reminders.take(wait=5) as delivery:
+        assert delivery.message.run is not None
+        assert delivery.message.run.endswith(" left=2")
+    message = reminders.get("ann")
+    assert message is not None
+    assert message.state == "delayed"
+    reminders.run_now("ann")
+    for _ in range(2):
+        with reminders.take(wait=5) as delivery:
+            pass
+        reminders.reschedule("ann", at=some_hours_ago(0))
+    assert reminders.get("ann") is None
+    assert reminders.audit()
+
+
+def test_a_run_without_attempts_is_a_dead_letter_and_the_next_one_comes(
+    reminders: bide.Queue,
+) -> None:
+    began = some_hours_ago(0.5)
+    reminders.configure(history="1h")
+    reminders.put("x", id="ann", repeat=HOURLY, at=began, attempts=2, headers={"a": "b"})
+    for attempt in (1, 2):
+        (delivery,) = reminders.claim()
+        assert delivery.attempt == attempt
+        delivery.retry(reason=f"no {attempt}")
+    assert reminders.claim() == []
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.state, message.attempt, message.failures) == ("delayed", 0, ())
+    (letter,) = reminders.dead()
+    assert letter.id == f"ann@{iso(round(began.timestamp() * 1000))}"
+    assert [failure.reason for failure in letter.failures] == ["no 1", "no 2"]
+    assert (letter.body, letter.headers, letter.rule, letter.attempt) == ("x", {"a": "b"}, None, 2)
+    assert [end.how for end in reminders.history("ann")] == ["dead"]
+    assert reminders.audit()
+
+
+def test_a_run_that_is_buried_is_a_dead_letter(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+    (delivery,) = reminders.claim()
+    delivery.bury("no")
+    assert reminders.claim() == []
+    assert [letter.error for letter in reminders.dead()] == ["no"]
+    message = reminders.get("ann")
+    assert message is not None
+    assert message.state == "delayed"
+
+
+def test_the_last_run_is_a_dead_letter_of_its_own_name(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=bide.Every("1h", times=1), at=some_hours_ago(0.5))
+    (delivery,) = reminders.claim()
+    delivery.bury("no")
+    assert reminders.claim() == []
+    assert [letter.id for letter in reminders.dead()] == ["ann"]
+    assert reminders.audit()
+
+
+def test_runs_that_come_too_late_are_not_delivered(reminders: bide.Queue) -> None:
+    reminders.put("x", id="late", repeat=HOURLY, at=some_hours_ago(0.5), expires="1m")
+    skip = bide.Every("1h", missed="skip")
+    reminders.put("x", id="missed", repeat=skip, at=some_hours_ago(5))
+    reminders.put("x", id="once", repeat=HOURLY, at=some_hours_ago(5))
+    assert [delivery.id for delivery in reminders.claim(5)] == ["once"]
+    for id in ("late", "missed"):
+        message = reminders.get(id)
+        assert message is not None
+        assert (message.state, message.attempt) == ("delayed", 0)
+    flow = reminders.counts().flow
+    assert (flow.put, flow.expired) == (4, 1)
+    assert reminders.audit()
+
+
+def test_each_missed_run_may_be_made_up_for(reminders: bide.Queue) -> None:
+    every = bide.Every("1h", missed="all")
+    reminders.put("x", id="ann", repeat=every, at=some_hours_ago(3))
+    runs = []
+    while deliveries := reminders.claim():
+        runs.append(deliveries[0].message.run_at)
+        deliveries[0].ack()
+    assert len(runs) == 4
+    assert runs == sorted(set(runs), key=str)
+
+
+def test_a_cancel_of_a_run_under_way_ends_the_message_after_it(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+    (delivery,) = reminders.claim()
+    outcome = reminders.cancel("ann")
+    assert (bool(outcome), outcome.state) == (False, "ending")
+    assert str(outcome).startswith("ann was not cancelled: worker ")
+    assert " holds its last run until " in str(outcome)
+    delivery.ack()
+    assert reminders.get("ann") is None
+    reminders.put("x", id="ann", repeat=HOURLY)
+    assert reminders.cancel("ann")
+    assert reminders.get("ann") is None
+    assert reminders.audit()
+
+
+def test_who_runs_may_be_stopped_for_good(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+    (delivery,) = reminders.claim()
+    assert reminders.cancel("ann", running=True).state == "stopping"
+    delivery.release()
+    assert reminders.get("ann") is None
+    assert reminders.counts().flow.cancelled == 1
+
+
+def test_a_message_is_held_and_resumed(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY)
+    assert reminders.hold("ann")
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.held, message.due, message.state) == (True, LATEST, "delayed")
+    assert reminders.run_now("ann")
+    (delivery,) = reminders.claim()
+    delivery.ack()
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.held, message.due) == (True, LATEST)
+    assert reminders.resume("ann")
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.held, message.due_at) == (False, message.run_at)
+    assert not reminders.hold("nobody")
+    reminders.put("x", id="plain", delay=60)
+    with pytest.raises(bide.InvalidArgument, match="'plain' does not repeat; to let it, edit it"):
+        reminders.hold("plain")
+
+
+def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=bide.Every("1h", times=3))
+    before = reminders.get("ann")
+    assert reminders.run_now("ann").state == "ready"
+    (delivery,) = reminders.claim()
+    outcome = reminders.run_now("ann")
+    assert (bool(outcome), outcome.state) == (False, "leased")
+    delivery.ack()
+    after = reminders.get("ann")
+    assert before is not None
+    assert after is not None
+    # Unless an hour began meanwhile, it is as it was before.
+    assert (after.run, after.due, after.version) == (before.run, before.due, before.version)
+
+
+def test_past_runs_are_put_once(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=DAILY, priority=3)
+    after, before = datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 3, 31, tzinfo=UTC)
+    ids = [
+        f"ann@2026-03-{time}:00:00.000Z"
+        for time in ("28T08", "29T07", "30T07")  # summer time begins
+    ]
+    outcomes = reminders.backfill("ann", after=after, before=before)
+    assert [(outcome.id, outcome.done) for outcome in outcomes] == [(id, True) for id in ids]
+    again = reminders.backfill("ann", after=after, before=before)
+    assert not any(again)
+    deliveries = reminders.claim(9)
+    assert [delivery.id for delivery in deliveries] == ids
+    assert {delivery.message.priority for delivery in deliveries} == {3}
+    reminders.ack(deliveries)
+    with pytest.raises(bide.InvalidArgument, match="there is no message 'bob'"):
+        reminders.backfill("bob", after=after, before=before)
+    with pytest.raises(bide.InvalidArgument, match="more than 10,000 runs"):
+        reminders.backfill("ann", after=0, before=before)
+
+
+def test_a_rule_is_edited(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY)
+    message = reminders.get("ann")
+    assert message is not None
+    reminders.run_now("ann")
+    assert reminders.edit("ann", repeat=DAILY, body="y", if_version=message.version)
+    assert not reminders.edit("ann", repeat=HOURLY, if_version=message.version)
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.body, message.repeat, message.due_at) == ("y", DAILY, message.run_at)
+    assert reminders.edit("ann", repeat=None, delay=0)
+    (delivery,) = reminders.claim()
+    delivery.ack()
+    assert reminders.get("ann") is None
+
+
+def test_a_put_replaces_the_rule_also_while_a_worker_holds_a_run(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+    assert not reminders.put("y", id="ann", repeat=DAILY)
+    (delivery,) = reminders.claim()
+    assert not reminders.put("y", id="ann", repeat=DAILY, on_conflict="replace")
+    delivery.ack()
+    assert reminders.put("y", id="ann", repeat=DAILY, on_conflict="replace")
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.body, message.repeat) == ("y", DAILY)
+
+
+def test_an_export_carries_rule_and_run(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=bide.Every("1h", times=7, missed="skip"))
+    before = reminders.get("ann")
+    lines = list(reminders.export())
+    reminders.cancel("ann")
+    assert reminders.load(lines).stored == 1
+    assert reminders.get("ann") == before
+    broken = lines[0].replace('\\"every\\"', '\\"weekly\\"')
+    with pytest.raises(bide.InvalidArgument, match="line 1 is no message of an export: .* rule"):
+        reminders.load([broken])
+
+
+def test_a_move_carries_rule_and_run(reminders: bide.Queue) -> None:
+    with bide.Queue("moved", "memory://moved") as target:
+        reminders.put("x", id="ann", repeat=HOURLY)
+        before = reminders.get("ann")
+        assert bide.move(reminders, target).moved == 1
+        after = target.get("ann")
+        assert before is not None
+        assert after is not None
+        assert (after.rule, after.run, after.due) == (before.rule, before.run, before.due)
+
+
+def test_an_undo_restores_rule_and_run_unless_a_run_began(reminders: bide.Queue) -> None:
+    for id in ("ann", "bob"):
+        reminders.put("x", id=id, repeat=HOURLY, group="g")
+    before = reminders.get("ann")
+    undo = reminders.cancel(group="g", undo=True).undo
+    assert reminders.undo(undo).restored == 2
+    assert reminders.get("ann") == before
+    undo = reminders.reschedule(group="g", at=some_hours_ago(0), undo=True).undo
+    deliveries = {delivery.id: delivery for delivery in reminders.claim(5)}
+    deliveries["ann"].ack()
+    deliveries["bob"].release()
+    undone = reminders.undo(undo)
+    assert undone.restored == 1
+    assert reminders.audit()
+
+
+def test_many_repeat_by_one_rule(reminders: bide.Queue) -> None:
+    outcomes = reminders.put_many(range(50), repeat=HOURLY, at=some_hours_ago(0.1))
+    assert all(outcomes)
+    deliveries = reminders.claim(50)
+    assert [outcome.state for outcome in reminders.ack(deliveries)] == ["delayed"] * 50
+    assert reminders.counts().sizes.delayed == 50
+    reminders.put("plain", id="plain")
+    reminders.run_now(deliveries[0].id)
+    both = reminders.claim(5)
+    assert sorted(outcome.state or "" for outcome in reminders.ack(both)) == ["", "delayed"]
+
+
+def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY)
+    reminders.put("x", id="thrice", repeat=bide.Every("1h", times=3))
+    reminders.put("x", id="held", repeat=HOURLY)
+    reminders.hold("held")
+    reminders.put("x", delay="30m")
+    assert sum(reminders.forecast("1h", "12h").counts) == 3
+    forecast = reminders.forecast("1h", "12h", repeats=True)
+    assert sum(forecast.counts) == 12 + 3 + 1
+    assert forecast.later == 1
+
+
+def test_an_event_loop_repeats_messages(reminders: bide.Queue) -> None:
+    async def repeat() -> Any:
+        async with bide.AsyncQueue("reminders", reminders._url) as queue:
+            await queue.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+            async with queue.take(wait=5):
+                pass
+            assert await queue.hold("ann")
+            return await queue.get("ann")
+
+    if reminders.url.startswith("memory"):
+        pytest.skip("another queue of this name has its own store")
+    message = asyncio.run(repeat())
+    assert message.held
+
+
+# Workers, at a time of the test's.
+
+
+def test_a_worker_runs_a_task_again_and_again() -> None:
+    app = bide.App("memory://")
+    runs: list[tuple[str, int]] = []
+
+    @app.task(queue="digests", retry=bide.Backoff("1m", attempts=2))
+    def send_digest(user: int, delivery: bide.Handling) -> None:
+        assert delivery.message.run_at is not None
+        runs.append((f"{delivery.message.run_at:%a %H:%M}", delivery.attempt))
+        if len(runs) in (2, 3):
+            raise OSError("mail is down")
+
+    with ScratchStore(clock=FakeClock(START)) as store:
+        send_digest.later(id="user-7", repeat=bide.Cron("0 9 * * MON", "Europe/Berlin")).put(7)
+        with ManualWorker(app, store, errors="collect") as worker:
+            worker.advance("28d")
+        queue = send_digest.queue
+        message = queue.get("user-7")
+        assert message is not None
+        assert (message.state, message.attempt) == ("delayed", 0)
+        (letter,) = queue.dead()
+        assert letter.id.startswith("user-7@")
+        assert letter.error is not None
+        assert "mail is down" in letter.error
+        assert queue.audit()
+    assert runs == [("Mon 08:00", 1), ("Mon 08:00", 1), ("Mon 08:00", 2), ("Mon 08:00", 1)] + [
+        ("Mon 08:00", 1)
+    ] * (len(runs) - 4)
+    assert len(runs) in (5, 6)

@@ -1,0 +1,349 @@
+"""Messages that repeat: rules as data, which run comes next, what of a claim is not delivered."""
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+import pytest
+from msgspec.structs import replace
+
+import bide
+from bide.model.commands import NextRun
+from bide.model.limits import MAX_NAME, MAX_RULE, MAX_RUN
+from bide.model.message import RUN_ENDED, Failure, Message, NewMessage
+from bide.model.repeat import MAX_TIMES, Repeat, repeat, repeat_of
+from bide.model.runs import (
+    MAX_REPEATED_ID,
+    Renewal,
+    Run,
+    after_ack,
+    check_rule_and_run,
+    dead_letter,
+    first_run,
+    first_run_of,
+    following,
+    renewal,
+)
+from bide.model.times import LATEST, iso, unix
+
+HOUR = 3_600_000
+NOON = unix(datetime(2026, 3, 2, 12, tzinfo=UTC))  # a Monday
+BERLIN = "Europe/Berlin"
+
+
+def hourly(**bounds: Any) -> bide.Every:
+    return bide.Every("1h", **bounds)
+
+
+def at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+# Rules.
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        bide.Every("15m"),
+        bide.Every(0.1),
+        bide.Every(timedelta(days=400, milliseconds=1), start=NOON / 1000, until=at(LATEST)),
+        bide.Cron("0 9 * * MON", BERLIN),
+        bide.Cron("@daily"),
+        bide.Cron(
+            "*/5 9-17 * * MON-FRI", "America/Argentina/Buenos_Aires", start=0, until=at(NOON)
+        ),
+        bide.Cron("0 9 1 * *", times=MAX_TIMES, missed="skip"),
+        bide.Every("1d", missed="all"),
+    ],
+    ids=str,
+)
+def test_a_rule_is_the_same_after_it_was_text(rule: Repeat) -> None:
+    assert repeat_of(rule.text) == rule
+    assert hash(repeat_of(rule.text)) == hash(rule)
+    assert eval(repr(rule), {**vars(bide), "datetime": __import__("datetime")}) == rule
+
+
+def test_a_rule_tells_people_when() -> None:
+    rule = bide.Cron(
+        "0  9 * * MON", BERLIN, start=NOON / 1000, until=at(NOON), times=3, missed="skip"
+    )
+    assert str(rule) == (
+        "0 9 * * MON in Europe/Berlin, from 2026-03-02T12:00:00.000Z, until "
+        "2026-03-02T12:00:00.000Z, 3 times, missed runs: skip"
+    )
+    assert str(bide.Every("90s")) == "every 1m30s"
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: bide.Cron("0 25 * * *"), "cron='0 25"),
+        (lambda: bide.Cron("0 9 * *"), "it has 4 fields, not 5"),
+        (
+            lambda: bide.Cron("0 9 * * *", "Europe/Berlinn"),
+            "timezone='Europe/Berlinn'",
+        ),
+        (lambda: bide.Cron(cast("Any", 9)), "cron must be a str, not int"),
+        (lambda: bide.Every("50ms"), "must be 100 ms or longer"),
+        (lambda: bide.Every("soon"), "every='soon' is not a valid duration"),
+        (lambda: bide.Every(-1), "every=-1 is negative"),
+        (lambda: hourly(times=0), "times"),
+        (lambda: hourly(times=True), "times"),
+        (
+            lambda: hourly(start=NOON / 1000, until=0),
+            "00.000Z is before start",
+        ),
+        (lambda: hourly(start=at(NOON).replace(tzinfo=None)), "has no time zone"),
+        (lambda: hourly(until=30), "until=30"),
+        (lambda: hourly(missed="never"), "missed='never' is none of once, all, skip"),
+        (
+            lambda: bide.Cron(",".join(["0"] * 250) + " 9 * * *"),
+            f"longer than {MAX_RULE} characters",
+        ),
+        (lambda: repeat("0 9 * * *", "1h", None, None, None, None, "once"), "not by both"),
+        (lambda: repeat(None, None, None, None, None, None, "once"), "not by both"),
+        (lambda: repeat(None, "1h", BERLIN, None, None, None, "once"), "a period has none"),
+        (lambda: repeat_of("{}"), "not by both"),
+        (lambda: repeat_of('{"every":"1h","weekly":1}'), "is not a rule"),
+        (lambda: repeat_of("every 1h"), "is not a rule"),
+    ],
+)
+def test_what_is_no_rule_is_refused_with_its_reason(make: Any, text: str) -> None:
+    with pytest.raises(bide.InvalidArgument) as caught:
+        make()
+    assert text in str(caught.value)
+
+
+def test_start_and_until_are_times_of_a_rule() -> None:
+    rule = hourly(start=(NOON + 5) / 1000, until=(NOON + 5 + 2 * HOUR) / 1000)
+    times, moment = [], rule.after(0)
+    while moment is not None:
+        times.append(moment - NOON)
+        moment = rule.after(moment)
+    assert times == [5, HOUR + 5, 2 * HOUR + 5]
+    cron = bide.Cron("0 * * * *", start=at(NOON), until=at(NOON))
+    assert (cron.after(0), cron.after(NOON)) == (NOON, None)
+
+
+def test_many_rules_have_the_times_of_dateutil() -> None:
+    rrule = pytest.importorskip("dateutil.rrule")
+    chance = Random(43)
+    for _ in range(300):
+        minute, hour = chance.randrange(60), chance.randrange(24)
+        days = sorted(chance.sample(range(7), chance.randint(1, 7)))  # of dateutil: Monday is 0
+        expression = f"{minute} {hour} * * {','.join(str((day + 1) % 7) for day in days)}"
+        start = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=chance.randrange(525_600))
+        rule = bide.Cron(expression, start=start)
+        expected = rrule.rrule(
+            rrule.WEEKLY,
+            byweekday=days,
+            byhour=hour,
+            byminute=minute,
+            bysecond=0,
+            dtstart=start.replace(second=0, microsecond=0),
+            count=20,
+        )
+        moment = unix(start) - 1
+        for time in expected:
+            following_time = rule.after(moment)
+            assert following_time == unix(time), expression
+            moment = following_time
+
+
+def test_a_time_of_day_stays_when_the_clocks_change() -> None:
+    rule = bide.Cron("0 9 * * *", BERLIN)
+    moment, hours = unix(datetime(2026, 3, 27, 12, tzinfo=UTC)), []
+    for _ in range(3):
+        following_time = rule.after(moment)
+        assert following_time is not None
+        hours.append(at(following_time).astimezone(ZoneInfo(BERLIN)).hour)
+        moment = following_time
+    assert hours == [9, 9, 9]
+
+
+# Runs.
+
+
+@pytest.mark.parametrize(
+    "run", [Run(NOON), Run(NOON + 1, 3), Run(0, None, True), Run(NOON, 9, True)]
+)
+def test_a_run_is_the_same_after_it_was_text(run: Run) -> None:
+    assert Run.of(run.text) == run
+    assert Run.of(RUN_ENDED + run.text) == run
+
+
+def test_the_longest_run_has_room() -> None:
+    assert len(RUN_ENDED + Run(2 * LATEST, MAX_TIMES, True).text) <= MAX_RUN
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "ended ", "2026-03-02", "2026-03-02T12:00:00Z left=x", "é"]
+)
+def test_what_is_no_run_is_refused(text: str) -> None:
+    with pytest.raises(bide.InvalidArgument, match="is not a run of a message that repeats"):
+        Run.of(text)
+
+
+def test_the_first_run_is_the_next_time_of_the_rule() -> None:
+    assert first_run(hourly(), NOON) == Run(NOON + HOUR)
+    assert first_run(hourly(times=3), NOON - 1) == Run(NOON, 3)
+    with pytest.raises(bide.InvalidArgument, match=r"every 1h, until .* has no time after"):
+        first_run(hourly(until=NOON / 1000), NOON)
+
+
+def test_the_first_run_may_be_given() -> None:
+    message = NewMessage("x", id="a", repeat=hourly(times=2))
+    assert first_run_of(message, None, 0, NOON)[1:] == (Run(NOON + HOUR, 2).text, NOON + HOUR)
+    assert first_run_of(message, NOON + 5, 0, NOON)[1:] == (Run(NOON + 5, 2).text, NOON + 5)
+    delayed = replace(message, delay="7ms")
+    assert first_run_of(delayed, None, 7, NOON)[1:] == (Run(NOON + 7, 2).text, NOON + 7)
+    at_once = replace(message, delay=0)
+    assert first_run_of(at_once, None, 0, NOON).due == NOON
+
+
+@pytest.mark.parametrize("name", ["latest", "spread"])
+def test_a_rule_says_alone_when_a_message_is_due(name: str) -> None:
+    message = replace(NewMessage("x", id="a", repeat=hourly()), **{name: "1h"})
+    with pytest.raises(bide.InvalidArgument, match=f"{name}= and repeat= cannot be combined"):
+        first_run_of(message, None, 0, NOON)
+
+
+def test_a_rule_is_no_text() -> None:
+    with pytest.raises(bide.InvalidArgument, match=r"repeat='1h' is no rule; write bide\.Cron"):
+        first_run_of(NewMessage("x", repeat="1h"), None, 0, NOON)
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "once", "all_", "skip"),
+    [
+        (0, 5, 1, 1, 1),  # it ended before the next time
+        (150, 155, 3, 1, 3),  # it began late: with "once", what was missed is this run
+        (0, 150, 2, 1, 3),  # it ran for so long that two times came: with "once", they are one
+        (0, 60, 1, 1, 2),  # the next time is now
+        (90, 130, 2, 1, 3),  # both
+    ],
+)
+def test_missed_says_which_run_follows(
+    begun: int, now: int, once: int, all_: int, skip: int
+) -> None:
+    """Minutes after the time of the run; and which full hour after it the next run is of."""
+    expected: dict[Any, int] = {"once": once, "all": all_, "skip": skip}
+    for missed, hours in expected.items():
+        times = [NOON + minutes * HOUR // 60 for minutes in (begun, now)]
+        run = following(hourly(missed=missed), Run(NOON), *times)
+        assert run == Run(NOON + hours * HOUR), missed
+
+
+def test_a_run_that_was_moved_forward_is_not_run_twice() -> None:
+    """Monday's run that was moved to Saturday is followed by the run after Monday's."""
+    weekly = bide.Cron("0 12 * * MON")
+    saturday = NOON - 48 * HOUR
+    assert following(weekly, Run(NOON), saturday, saturday + 5) == Run(NOON + 168 * HOUR)
+
+
+def test_the_last_run_has_none_after_it() -> None:
+    assert following(hourly(times=2), Run(NOON, 2), NOON, NOON) == Run(NOON + HOUR, 1)
+    assert following(hourly(times=2), Run(NOON, 1), NOON, NOON) is None
+    assert following(hourly(until=NOON / 1000), Run(NOON), NOON, NOON) is None
+
+
+def test_what_was_missed_ends_with_the_rule() -> None:
+    rule = hourly(until=(NOON + HOUR) / 1000)
+    assert following(rule, Run(NOON), NOON, NOON + 9 * HOUR) == Run(NOON + HOUR)
+
+
+def test_a_message_that_is_held_stays_so() -> None:
+    run = following(hourly(), Run(NOON, None, True), NOON, NOON)
+    assert run == Run(NOON + HOUR, None, True)
+    assert run is not None
+    assert run.next_run == NextRun(LATEST, run.text)
+
+
+# Messages.
+
+
+def claimed(rule: Repeat, run: str | None = None, **fields: Any) -> Message:
+    """Return a message that was claimed in its first attempt."""
+    message = Message(
+        "ann", "q", b"1", True, NOON, 0, 1, 2, "leased", rule=rule.text, run=run or Run(NOON).text
+    )
+    return replace(message, **fields)
+
+
+def test_an_ack_says_when_the_next_run_is() -> None:
+    assert after_ack(claimed(hourly()), NOON, NOON + 5) == NextRun(NOON + HOUR, iso(NOON + HOUR))
+    assert after_ack(claimed(hourly(times=1), Run(NOON, 1).text), NOON, NOON + 5) is None
+
+
+def test_a_run_that_can_be_delivered_is() -> None:
+    assert renewal(claimed(hourly()), NOON + 5) is None
+    assert renewal(claimed(hourly(), attempt=2), NOON + 5 * HOUR) is None
+    assert renewal(claimed(hourly(), expires=HOUR), NOON + HOUR) is None
+
+
+NEXT = NextRun(NOON + HOUR, iso(NOON + HOUR))
+LATER = NextRun(NOON + 3 * HOUR, iso(NOON + 3 * HOUR))
+
+
+@pytest.mark.parametrize(
+    ("message", "now", "expected"),
+    [
+        (claimed(hourly(), RUN_ENDED + Run(NOON).text), NOON, Renewal("ended", NEXT)),
+        (claimed(hourly(), RUN_ENDED + Run(NOON, 1).text), NOON, Renewal("ended", None)),
+        (claimed(hourly(), attempt=3), NOON, Renewal("dead", NEXT)),
+        (claimed(hourly(), Run(NOON, 1).text, attempt=3), NOON, Renewal("dead", None)),
+        (claimed(hourly(), expires=5), NOON + 6, Renewal("expired", NEXT)),
+        (claimed(hourly(missed="skip")), NOON + 2 * HOUR, Renewal("ended", LATER)),
+    ],
+)
+def test_a_run_that_is_over_makes_place(message: Message, now: int, expected: Renewal) -> None:
+    assert renewal(message, now) == expected
+
+
+def test_a_run_that_is_skipped_is_none_of_those_that_are_left() -> None:
+    plan = renewal(claimed(hourly(missed="skip"), Run(NOON, 2).text), NOON + 2 * HOUR)
+    assert plan == Renewal("ended", NextRun(NOON + 3 * HOUR, Run(NOON + 3 * HOUR, 2).text))
+
+
+def test_a_run_that_somebody_has_moved_is_not_missed() -> None:
+    message = claimed(hourly(missed="skip"), due=NOON + 5 * HOUR)
+    assert renewal(message, NOON + 5 * HOUR + 5) is None
+    assert renewal(replace(message, failures=(Failure(1, 1, "w", "no"),)), NOON + 9 * HOUR) is None
+
+
+def test_a_dead_letter_of_a_run_is_a_message_of_its_own() -> None:
+    failure = Failure(2, NOON, "w", "no")
+    message = claimed(hourly(), attempt=3, failures=(failure,), group="g", headers={"a": "b"})
+    item = dead_letter(message, NOON + 5)
+    assert item.id == "ann@2026-03-02T12:00:00.000Z"
+    assert (item.attempt, item.attempts, item.failures, item.died) == (2, 2, (failure,), NOON + 5)
+    assert (item.rule, item.run, item.group, item.headers) == (None, None, "g", {"a": "b"})
+    assert len("i" * MAX_REPEATED_ID + item.id.removeprefix("ann")) == MAX_NAME
+
+
+@pytest.mark.parametrize(
+    ("id", "rule", "run", "text"),
+    [
+        ("a", None, "1", "has a rule and a run, both"),
+        ("a", hourly().text, None, "has a rule and a run, both"),
+        ("a", "daily", Run(NOON).text, "is not a rule"),
+        ("a", hourly().text, "now", "is not a run"),
+        ("i" * 500, hourly().text, Run(NOON).text, "may have 487 bytes"),
+    ],
+)
+def test_texts_from_outside_are_checked(
+    id: str, rule: str | None, run: str | None, text: str
+) -> None:
+    check_rule_and_run("a", None, None)
+    check_rule_and_run("a", hourly().text, Run(NOON).text)
+    with pytest.raises(bide.InvalidArgument, match=text):
+        check_rule_and_run(id, rule, run)
+
+
+def test_a_message_says_how_it_repeats() -> None:
+    message = claimed(hourly(), Run(NOON, None, True).text)
+    assert (message.repeat, message.run_at, message.held) == (hourly(), at(NOON), True)
+    plain = replace(message, rule=None, run=None)
+    assert (plain.repeat, plain.run_at, plain.held) == (None, None, False)
