@@ -13,7 +13,7 @@ from bide.model.commands import Command, Lease, Put, Renew, RetryCommand
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Died
-from bide.model.runs import Renewal, dead_letter, renewal
+from bide.model.runs import Renewal, dead_letter, delivered_run, renewal
 
 UNPLANNED_DELAY = 60_000
 """After how many milliseconds a message is claimed again whose rule this process cannot read."""
@@ -38,7 +38,7 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
         try:
             plan = renewal(message, reply.now)
             if plan is None:
-                kept.append(message)
+                kept.append(delivered_run(message, reply.now))
                 continue
             if plan.how == "dead" and plan.next is not None:  # the last run is dead by itself
                 dead_letters.append(dead_letter(message, reply.now))

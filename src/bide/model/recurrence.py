@@ -206,21 +206,18 @@ def period(every: Duration) -> int:
     return ms
 
 
-def period_text(every: Duration) -> str:
-    """Return a period as a text that loses nothing.
-
-    Raises:
-        InvalidArgument: as `period`.
+def exact_text(ms: int) -> str:
+    """Return a duration in milliseconds as a text that loses nothing.
 
     Example:
-        >>> period_text(90), period_text("90.25s")
-        ('1m30s', '1m30s250ms')
+        >>> exact_text(90_000), exact_text(90_250), exact_text(0)
+        ('1m30s', '1m30s250ms', '0s')
     """
-    remaining, parts = period(every), []
+    remaining, parts = ms, []
     for unit, length in UNITS.items():
         count, remaining = divmod(remaining, length)
         parts += [f"{count}{unit}"] if count else []
-    return "".join(parts)
+    return "".join(parts) or "0s"
 
 
 def parse(spec: str) -> Recurrence:

@@ -15,7 +15,8 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RULE, check_whole
-from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, period_text, zone_of
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text, zone_of
+from bide.model.recurrence import period as as_period
 from bide.model.times import (
     LATEST,
     Duration,
@@ -42,6 +43,7 @@ class Repeat(ABC):
     until: datetime | None
     times: int | None
     missed: Missed
+    grace: str | None
 
     @abstractmethod
     def recurrence(self) -> Recurrence:
@@ -62,6 +64,12 @@ class Repeat(ABC):
         """
         floor = 0 if self.start is None else unix(self.start) - 1
         return self._within_bounds(self.recurrence().after(max(moment, floor)))
+
+    def grace_of(self, moment: int) -> int:
+        """Return how late the run of a time may begin, in milliseconds, and is not missed."""
+        following = self.recurrence().after(moment)
+        longest = following - moment - 1
+        return longest if self.grace is None else min(longest, milliseconds(self.grace))
 
     def _within_bounds(self, moment: int) -> int | None:
         """Return a time unless it is after the end."""
@@ -89,6 +97,8 @@ class Repeat(ABC):
             fields["times"] = self.times
         if self.missed != "once":
             fields["missed"] = self.missed
+        if self.grace is not None:
+            fields["grace"] = self.grace
         return msgspec.json.encode(fields).decode()
 
     def __str__(self) -> str:
@@ -101,6 +111,8 @@ class Repeat(ABC):
             texts.append(f"{self.times} times")
         if self.missed != "once":
             texts.append(f"missed runs: {self.missed}")
+        if self.grace is not None:
+            texts.append(f"grace: {self.grace}")
         return ", ".join(texts)
 
     @abstractmethod
@@ -108,7 +120,12 @@ class Repeat(ABC):
         """Return when it repeats, for people."""
 
     def _bound(
-        self, start: Moment | None, until: Moment | None, times: int | None, missed: Missed
+        self,
+        start: Moment | None,
+        until: Moment | None,
+        times: int | None,
+        missed: Missed,
+        grace: Duration | None,
     ) -> None:
         """Check what both kinds of rule have, and keep it.
 
@@ -128,6 +145,7 @@ class Repeat(ABC):
             "until": None if until_ms is None else to_datetime(until_ms),
             "times": times,
             "missed": missed,
+            "grace": None if grace is None else exact_text(milliseconds(grace, "grace")),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -149,6 +167,8 @@ class Cron(Repeat):
         times: how many runs there are.
         missed: what becomes of runs whose time passes while no worker can begin them: "once": they
             are one run; "all": each is a run, one after the other; "skip": they are left out.
+        grace: how late a run may begin and is not missed; by default, and at most, until the time
+            of the next one.
 
     Raises:
         InvalidArgument: an argument is not valid, or the package cronsim is missing.
@@ -164,6 +184,7 @@ class Cron(Repeat):
     until: datetime | None
     times: int | None
     missed: Missed
+    grace: str | None
 
     def __init__(
         self,
@@ -174,13 +195,14 @@ class Cron(Repeat):
         until: Moment | None = None,
         times: int | None = None,
         missed: Missed = "once",
+        grace: Duration | None = None,
     ) -> None:
         if not isinstance(expression, str):
             raise InvalidArgument(f"cron must be a str, not {type(expression).__name__}")
         recurrence = CronTimes(expression, zone_of(timezone))
         object.__setattr__(self, "expression", recurrence.text)
         object.__setattr__(self, "timezone", timezone)
-        self._bound(start, until, times, missed)
+        self._bound(start, until, times, missed, grace)
 
     def recurrence(self) -> Recurrence:
         """Return its times, from before `start` and without an end."""
@@ -201,7 +223,7 @@ class Every(Repeat):
         period: seconds, a `timedelta`, or a text such as "15m"; at least 100 ms.
         start: one of the times, and not before it: an aware `datetime`, or Unix seconds. Without
             it, times are counted from 1970 in UTC: "15m" is at the full quarters of an hour.
-        until, times, missed: as for `Cron`.
+        until, times, missed, grace: as for `Cron`.
 
     Raises:
         InvalidArgument: an argument is not valid.
@@ -216,6 +238,7 @@ class Every(Repeat):
     until: datetime | None
     times: int | None
     missed: Missed
+    grace: str | None
 
     def __init__(
         self,
@@ -225,9 +248,10 @@ class Every(Repeat):
         until: Moment | None = None,
         times: int | None = None,
         missed: Missed = "once",
+        grace: Duration | None = None,
     ) -> None:
-        object.__setattr__(self, "period", period_text(period))
-        self._bound(start, until, times, missed)
+        object.__setattr__(self, "period", exact_text(as_period(period)))
+        self._bound(start, until, times, missed, grace)
 
     def recurrence(self) -> Recurrence:
         """Return its times, from before `start` and without an end."""
@@ -257,6 +281,7 @@ class _RuleText(msgspec.Struct, forbid_unknown_fields=True):
     until: datetime | float | None = None
     times: int | None = None
     missed: Missed = "once"
+    grace: float | str | None = None
 
 
 _as_rule_text: Callable[[str], _RuleText] = msgspec.json.Decoder(_RuleText).decode
@@ -271,7 +296,7 @@ def repeat_of(text: str) -> Repeat:
 
     Example:
         >>> repeat_of('{"every":"15m"}')
-        Every(period='15m', start=None, until=None, times=None, missed='once')
+        Every(period='15m', start=None, until=None, times=None, missed='once', grace=None)
     """
     try:
         fields = _as_rule_text(text)
@@ -288,13 +313,20 @@ def repeat(
     until: Moment | None,
     times: int | None,
     missed: Missed,
+    grace: Duration | None = None,
 ) -> Repeat:
     """Return the rule of arguments as HTTP, the command line and texts have them.
 
     Raises:
         InvalidArgument: an argument is not valid, or `cron` and `every` are both given, or neither.
     """
-    bounds: dict[str, Any] = {"start": start, "until": until, "times": times, "missed": missed}
+    bounds: dict[str, Any] = {
+        "start": start,
+        "until": until,
+        "times": times,
+        "missed": missed,
+        "grace": grace,
+    }
     if cron is not None and every is None:
         return Cron(cron, "UTC" if timezone is None else timezone, **bounds)
     if every is None or cron is not None:

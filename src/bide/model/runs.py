@@ -20,7 +20,7 @@ from bide.model.recurrence import latest
 from bide.model.repeat import Repeat, repeat_of
 from bide.model.times import LATEST, iso, unix
 
-_TEXT = re.compile(r"(\S+)(?: left=([0-9]{1,10}))?( held)?")
+_TEXT = re.compile(r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?( held)?")
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +33,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """How many runs are left, this one included; `None`: the rule does not count them."""
     held: bool = False
     """Whether no run is due until somebody resumes the message."""
+    previous: int | None = None
+    """The time of the last run before it that was not left out; `None`: it is the first one."""
 
     @property
     def text(self) -> str:
@@ -42,8 +44,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             >>> Run(1_700_000_000_000, left=3).text
             '2023-11-14T22:13:20.000Z left=3'
         """
+        previous = "" if self.previous is None else f" after={iso(self.previous)}"
         left = "" if self.left is None else f" left={self.left}"
-        return f"{iso(self.at)}{left}{' held' * self.held}"
+        return f"{iso(self.at)}{previous}{left}{' held' * self.held}"
 
     @classmethod
     def of(cls, text: str) -> "Run":
@@ -57,9 +60,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             if match is None:
                 raise ValueError(text)
             at = unix(datetime.fromisoformat(match[1]))
+            previous = None if match[2] is None else unix(datetime.fromisoformat(match[2]))
         except (ValueError, InvalidArgument):
             raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
-        return cls(at, None if match[2] is None else int(match[2]), match[3] is not None)
+        left = None if match[3] is None else int(match[3])
+        return cls(at, left, match[4] is not None, previous)
 
     @property
     def due(self) -> int:
@@ -163,7 +168,7 @@ def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
             at = latest(rule.recurrence(), min(now, rule.end), at)
     if at is None:
         return None
-    return Run(at, None if run.left is None else run.left - 1, run.held)
+    return Run(at, None if run.left is None else run.left - 1, run.held, run.at)
 
 
 def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
@@ -177,6 +182,23 @@ def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
     return None if run is None else run.next_run
 
 
+def delivered_run(message: Message, now: int) -> Message:
+    """Return a message that was just claimed, with the run that a handler is to see.
+
+    If the times of runs have passed before a worker could begin, and the rule lets them be one, it
+    is the last of them.
+
+    Raises:
+        InvalidArgument: its rule or its run cannot be read here.
+    """
+    assert message.rule is not None
+    rule, run = repeat_of(message.rule), Run.of(message.run or "")
+    if rule.missed != "once" or not _is_missed(rule, run, message, now):
+        return message
+    at = latest(rule.recurrence(), min(now, rule.end), max(run.at, message.due))
+    return msgspec.structs.replace(message, run=msgspec.structs.replace(run, at=at).text)
+
+
 def renewal(message: Message, now: int) -> Renewal | None:
     """Return what becomes of a message that was just claimed instead of being delivered.
 
@@ -185,7 +207,7 @@ def renewal(message: Message, now: int) -> Renewal | None:
         now: when it was claimed.
 
     Returns:
-        `None`: it is to be delivered.
+        `None`: it is to be delivered; see `delivered_run`.
 
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
@@ -201,22 +223,31 @@ def renewal(message: Message, now: int) -> Renewal | None:
     elif message.expires is not None and now > message.due + message.expires:
         how = "expired"
     elif rule.missed == "skip" and _is_missed(rule, run, message, now):
-        # It was not a run, so it is none of those that are left.
-        left = None if run.left is None else run.left + 1
-        run = Run(run.at, left, run.held)
-        how = "ended"
+        return Renewal("ended", _left_out(rule, run, now))
     else:
         return None
     planned = following(rule, run, now, now)
     return Renewal(how, None if planned is None else planned.next_run)
 
 
+def _left_out(rule: Repeat, run: Run, now: int) -> NextRun | None:
+    """Return the run in place of one that was missed: the first one that is not missed by now.
+
+    It is the same as to how many are left, and which one was before it.
+    """
+    at = rule.after(run.at)
+    while at is not None and at + rule.grace_of(at) < now:
+        last = latest(rule.recurrence(), now, at)
+        at = last if last > at and last + rule.grace_of(last) >= now else rule.after(last)
+    return None if at is None else msgspec.structs.replace(run, at=at).next_run
+
+
 def _is_missed(rule: Repeat, run: Run, message: Message, now: int) -> bool:
-    """Return whether the time of the next run has come before a worker began with this one."""
+    """Return whether so much time passed before a worker began with the run that it is missed."""
     if message.attempt > 1 or message.failures:
         return False
-    next_time = rule.after(max(run.at, message.due))
-    return next_time is not None and next_time <= now
+    due = max(run.at, message.due)
+    return now > due + rule.grace_of(due)
 
 
 def dead_letter(message: Message, now: int) -> Item:

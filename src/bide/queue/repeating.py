@@ -38,8 +38,8 @@ def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     if message is None:
         return Outcome(id, False)
     first = first_run(repeat_of(message.rule or ""), builder.now())
-    left = Run.of(message.run or "").left
-    return (yield from _edited(builder, message, msgspec.structs.replace(first, left=left)))
+    run = msgspec.structs.replace(Run.of(message.run or ""), at=first.at, held=False)
+    return (yield from _edited(builder, message, run))
 
 
 def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
@@ -49,7 +49,7 @@ def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
         return Outcome(id, False)
     now, run = builder.now(), Run.of(message.run or "")
     left = None if run.left is None else run.left + 1
-    extra_run = Run(now, left, run.held)
+    extra_run = Run(now, left, run.held, run.previous)
     return (yield from _edited(builder, message, extra_run, due=now))
 
 

@@ -110,7 +110,7 @@ def test_the_last_run_is_a_dead_letter_of_its_own_name(reminders: bide.Queue) ->
 
 def test_runs_that_come_too_late_are_not_delivered(reminders: bide.Queue) -> None:
     reminders.put("x", id="late", repeat=HOURLY, at=some_hours_ago(0.5), expires="1m")
-    skip = bide.Every("1h", missed="skip")
+    skip = bide.Every("1h", missed="skip", grace=0)
     reminders.put("x", id="missed", repeat=skip, at=some_hours_ago(5))
     reminders.put("x", id="once", repeat=HOURLY, at=some_hours_ago(5))
     assert [delivery.id for delivery in reminders.claim(5)] == ["once"]
@@ -192,7 +192,9 @@ def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
     assert before is not None
     assert after is not None
     # Unless an hour began meanwhile, it is as it was before.
-    assert (after.run, after.due, after.version) == (before.run, before.due, before.version)
+    assert (after.run_at, after.due, after.version) == (before.run_at, before.due, before.version)
+    assert after.run is not None
+    assert after.run.endswith(" left=3")
 
 
 def test_past_runs_are_put_once(reminders: bide.Queue) -> None:

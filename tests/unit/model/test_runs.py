@@ -20,12 +20,13 @@ from bide.model.runs import (
     after_ack,
     check_rule_and_run,
     dead_letter,
+    delivered_run,
     first_run,
     first_run_of,
     following,
     renewal,
 )
-from bide.model.times import LATEST, iso, unix
+from bide.model.times import LATEST, unix
 
 HOUR = 3_600_000
 NOON = unix(datetime(2026, 3, 2, 12, tzinfo=UTC))  # a Monday
@@ -38,6 +39,11 @@ def hourly(**bounds: Any) -> bide.Every:
 
 def at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def then(hours: float, left: int | None = None, *, held: bool = False) -> Run:
+    """Return the run that comes so many hours after that of noon."""
+    return Run(NOON + round(hours * HOUR), left, held, NOON)
 
 
 # Rules.
@@ -55,7 +61,7 @@ def at(ms: int) -> datetime:
             "*/5 9-17 * * MON-FRI", "America/Argentina/Buenos_Aires", start=0, until=at(NOON)
         ),
         bide.Cron("0 9 1 * *", times=MAX_TIMES, missed="skip"),
-        bide.Every("1d", missed="all"),
+        bide.Every("1d", missed="all", grace="90s"),
     ],
     ids=str,
 )
@@ -175,7 +181,7 @@ def test_a_run_is_the_same_after_it_was_text(run: Run) -> None:
 
 
 def test_the_longest_run_has_room() -> None:
-    assert len(RUN_ENDED + Run(2 * LATEST, MAX_TIMES, True).text) <= MAX_RUN
+    assert len(RUN_ENDED + Run(2 * LATEST, MAX_TIMES, True, 2 * LATEST).text) <= MAX_RUN
 
 
 @pytest.mark.parametrize(
@@ -233,30 +239,30 @@ def test_missed_says_which_run_follows(
     for missed, hours in expected.items():
         times = [NOON + minutes * HOUR // 60 for minutes in (begun, now)]
         run = following(hourly(missed=missed), Run(NOON), *times)
-        assert run == Run(NOON + hours * HOUR), missed
+        assert run == then(hours), missed
 
 
 def test_a_run_that_was_moved_forward_is_not_run_twice() -> None:
     """Monday's run that was moved to Saturday is followed by the run after Monday's."""
     weekly = bide.Cron("0 12 * * MON")
     saturday = NOON - 48 * HOUR
-    assert following(weekly, Run(NOON), saturday, saturday + 5) == Run(NOON + 168 * HOUR)
+    assert following(weekly, Run(NOON), saturday, saturday + 5) == then(168)
 
 
 def test_the_last_run_has_none_after_it() -> None:
-    assert following(hourly(times=2), Run(NOON, 2), NOON, NOON) == Run(NOON + HOUR, 1)
+    assert following(hourly(times=2), Run(NOON, 2), NOON, NOON) == then(1, 1)
     assert following(hourly(times=2), Run(NOON, 1), NOON, NOON) is None
     assert following(hourly(until=NOON / 1000), Run(NOON), NOON, NOON) is None
 
 
 def test_what_was_missed_ends_with_the_rule() -> None:
     rule = hourly(until=(NOON + HOUR) / 1000)
-    assert following(rule, Run(NOON), NOON, NOON + 9 * HOUR) == Run(NOON + HOUR)
+    assert following(rule, Run(NOON), NOON, NOON + 9 * HOUR) == then(1)
 
 
 def test_a_message_that_is_held_stays_so() -> None:
     run = following(hourly(), Run(NOON, None, True), NOON, NOON)
-    assert run == Run(NOON + HOUR, None, True)
+    assert run == then(1, held=True)
     assert run is not None
     assert run.next_run == NextRun(LATEST, run.text)
 
@@ -273,7 +279,7 @@ def claimed(rule: Repeat, run: str | None = None, **fields: Any) -> Message:
 
 
 def test_an_ack_says_when_the_next_run_is() -> None:
-    assert after_ack(claimed(hourly()), NOON, NOON + 5) == NextRun(NOON + HOUR, iso(NOON + HOUR))
+    assert after_ack(claimed(hourly()), NOON, NOON + 5) == then(1).next_run
     assert after_ack(claimed(hourly(times=1), Run(NOON, 1).text), NOON, NOON + 5) is None
 
 
@@ -283,8 +289,8 @@ def test_a_run_that_can_be_delivered_is() -> None:
     assert renewal(claimed(hourly(), expires=HOUR), NOON + HOUR) is None
 
 
-NEXT = NextRun(NOON + HOUR, iso(NOON + HOUR))
-LATER = NextRun(NOON + 3 * HOUR, iso(NOON + 3 * HOUR))
+NEXT = then(1).next_run
+LATER = Run(NOON + 2 * HOUR).next_run
 
 
 @pytest.mark.parametrize(
@@ -304,7 +310,33 @@ def test_a_run_that_is_over_makes_place(message: Message, now: int, expected: Re
 
 def test_a_run_that_is_skipped_is_none_of_those_that_are_left() -> None:
     plan = renewal(claimed(hourly(missed="skip"), Run(NOON, 2).text), NOON + 2 * HOUR)
-    assert plan == Renewal("ended", NextRun(NOON + 3 * HOUR, Run(NOON + 3 * HOUR, 2).text))
+    assert plan == Renewal("ended", Run(NOON + 2 * HOUR, 2).next_run)
+
+
+def test_a_run_within_its_grace_is_not_missed() -> None:
+    rule = hourly(missed="skip", grace="1m")
+    assert renewal(claimed(rule), NOON + 60_000) is None
+    assert renewal(claimed(rule), NOON + 60_001) == Renewal("ended", Run(NOON + HOUR).next_run)
+    late = NOON + 2 * HOUR + 60_001
+    assert renewal(claimed(rule), late) == Renewal("ended", Run(NOON + 3 * HOUR).next_run)
+    assert renewal(claimed(rule), late - 1) == Renewal("ended", LATER)
+    period = hourly(missed="skip", grace="1d")  # no longer than the period
+    assert renewal(claimed(period), NOON + HOUR) == Renewal("ended", Run(NOON + HOUR).next_run)
+
+
+def test_a_handler_sees_the_last_of_the_runs_that_were_missed() -> None:
+    late = NOON + 150 * 60_000
+    message = claimed(hourly(), Run(NOON, 9, previous=NOON - HOUR).text)
+    seen = delivered_run(message, late)
+    assert Run.of(seen.run or "") == Run(NOON + 2 * HOUR, 9, previous=NOON - HOUR)
+    assert delivered_run(message, NOON + 5) is message
+    for missed in ("all", "skip"):
+        other = claimed(hourly(missed=missed))
+        assert delivered_run(other, late) is other
+    ending = claimed(hourly(until=(NOON + HOUR) / 1000))
+    assert Run.of(delivered_run(ending, late).run or "") == Run(NOON + HOUR)
+    moved = replace(message, due=late)
+    assert delivered_run(moved, late + 5) is moved
 
 
 def test_a_run_that_somebody_has_moved_is_not_missed() -> None:
