@@ -215,31 +215,53 @@ def renewal(message: Message, now: int) -> Renewal | None:
     assert message.rule is not None
     rule, text = repeat_of(message.rule), message.run or ""
     run = Run.of(text)
-    how: Literal["dead", "expired", "ended"]
-    if text.startswith(RUN_ENDED):
-        how = "ended"
-    elif message.attempt > message.attempts:
-        how = "dead"
-    elif message.expires is not None and now > message.due + message.expires:
-        how = "expired"
-    elif rule.missed == "skip" and _is_missed(rule, run, message, now):
-        return Renewal("ended", _left_out(rule, run, now))
-    else:
-        return None
-    planned = following(rule, run, now, now)
-    return Renewal(how, None if planned is None else planned.next_run)
+    if text.startswith(RUN_ENDED):  # since then it is due
+        return _renewal("ended", following(rule, run, message.due, now))
+    if message.attempt > message.attempts:
+        return _renewal("dead", following(rule, run, _last_begun(message, now), now))
+    if message.expires is not None and now > message.due + message.expires:
+        following_run = _next_in_time(rule, run, now, message.as_edited().expires)
+        if following_run is not None and run.left is not None:
+            following_run = msgspec.structs.replace(following_run, left=run.left - 1)
+        is_last = run.left is not None and run.left <= 1
+        return _renewal("expired", None if is_last else following_run)
+    if rule.missed == "skip" and _is_missed(rule, run, message, now):
+        return _renewal("ended", _next_in_time(rule, run, now, None))
+    return None
 
 
-def _left_out(rule: Repeat, run: Run, now: int) -> NextRun | None:
-    """Return the run in place of one that was missed: the first one that is not missed by now.
+def _renewal(how: Literal["dead", "expired", "ended"], run: Run | None) -> Renewal:
+    """Return the renewal that lets a run take the place of one that is over."""
+    return Renewal(how, None if run is None else run.next_run)
+
+
+def _last_begun(message: Message, now: int) -> int:
+    """Return when the last attempt of a message began, as far as that is known."""
+    if not message.failures:
+        return now
+    last = message.failures[-1]
+    return last.moment if last.started is None else last.started
+
+
+def _next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Run | None:
+    """Return the first run after one that was not delivered which is not too late by now.
 
     It is the same as to how many are left, and which one was before it.
+
+    Args:
+        rule: of the message.
+        run: that was not delivered.
+        now: the time.
+        most_late: how late a run may be; `None`: as the rule says.
     """
-    at = rule.after(run.at)
-    while at is not None and at + rule.grace_of(at) < now:
-        last = latest(rule.recurrence(), now, at)
-        at = last if last > at and last + rule.grace_of(last) >= now else rule.after(last)
-    return None if at is None else msgspec.structs.replace(run, at=at).next_run
+    if most_late is not None:
+        at = rule.after(max(run.at, now - most_late - 1))
+    else:
+        # No run is in time longer than until the next one, so only the last one may be.
+        last = latest(rule.recurrence(), min(now, rule.end), run.at)
+        is_in_time = last > run.at and last + rule.grace_of(last) >= now
+        at = last if is_in_time else rule.after(last)
+    return None if at is None else msgspec.structs.replace(run, at=at)
 
 
 def _is_missed(rule: Repeat, run: Run, message: Message, now: int) -> bool:

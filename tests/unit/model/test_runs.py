@@ -291,6 +291,8 @@ def test_a_run_that_can_be_delivered_is() -> None:
 
 NEXT = then(1).next_run
 LATER = Run(NOON + 2 * HOUR).next_run
+FIRST = Run(NOON + HOUR).next_run
+LAST = Run(NOON + HOUR, 1).next_run
 
 
 @pytest.mark.parametrize(
@@ -300,12 +302,27 @@ LATER = Run(NOON + 2 * HOUR).next_run
         (claimed(hourly(), RUN_ENDED + Run(NOON, 1).text), NOON, Renewal("ended", None)),
         (claimed(hourly(), attempt=3), NOON, Renewal("dead", NEXT)),
         (claimed(hourly(), Run(NOON, 1).text, attempt=3), NOON, Renewal("dead", None)),
-        (claimed(hourly(), expires=5), NOON + 6, Renewal("expired", NEXT)),
+        (claimed(hourly(), expires=5), NOON + 6, Renewal("expired", Run(NOON + HOUR).next_run)),
+        (claimed(hourly(), expires=5), NOON + 2 * HOUR + 5, Renewal("expired", LATER)),
+        (claimed(hourly(), expires=9 * HOUR), NOON + 10 * HOUR, Renewal("expired", FIRST)),
+        (claimed(hourly(), Run(NOON, 2).text, expires=5), NOON + 6, Renewal("expired", LAST)),
+        (claimed(hourly(), Run(NOON, 1).text, expires=5), NOON + 6, Renewal("expired", None)),
         (claimed(hourly(missed="skip")), NOON + 2 * HOUR, Renewal("ended", LATER)),
     ],
 )
 def test_a_run_that_is_over_makes_place(message: Message, now: int, expected: Renewal) -> None:
     assert renewal(message, now) == expected
+
+
+@pytest.mark.parametrize("what", ["acked without a plan", "without attempts"])
+def test_what_was_missed_since_a_run_was_over_is_one_run(what: str) -> None:
+    message = claimed(hourly(), RUN_ENDED + Run(NOON).text, due=NOON + HOUR)
+    if what == "without attempts":
+        failure = Failure(2, NOON + 2 * HOUR, "w", "no", NOON + HOUR)
+        message = claimed(hourly(), attempt=3, failures=(failure,))
+    plan = renewal(message, NOON + 5 * HOUR + 9)
+    assert plan is not None
+    assert plan.next == then(5).next_run
 
 
 def test_a_run_that_is_skipped_is_none_of_those_that_are_left() -> None:
