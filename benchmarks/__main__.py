@@ -21,6 +21,7 @@ SETS = {
     "worker": "handlers in one worker process, on SQLite",
     "transactions": "an ack within a transaction, on SQLite and PostgreSQL",
     "tasks": "puts of tasks, and a worker with tasks, beside those without",
+    "repeating": "puts and acks of messages that repeat, beside those that do not",
     "server": "the service over HTTP, with a load program beside it",
     "push": "subscriptions, from bide serve to a local receiver",
     "rabbitmq": "messages to RabbitMQ and from it, on SQLite",

@@ -1,0 +1,85 @@
+"""Messages that repeat: a put and an ack beside those of messages that do not."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import bide
+from benchmarks.compare.stores import open_store
+from benchmarks.figure import Figure
+
+__all__ = ["run"]
+
+CALLS = 200
+PAIRS = 9
+RULE = bide.Cron("0 9 * * MON", "Europe/Berlin")
+
+
+def run(only: str) -> Iterator[Figure]:
+    """Yield the figures of all stores whose name has a word."""
+    for kind in ("memory", "sqlite", "postgres", "redis", "http"):
+        if only in kind:
+            with open_store(kind, Path.cwd()) as url, bide.Queue("reminders", url) as queue:
+                yield from _puts(kind, queue)
+                yield from _acks(kind, queue)
+
+
+def _puts(kind: str, queue: bide.Queue) -> Iterator[Figure]:
+    """Put messages that repeat, in turn with messages that do not."""
+    names = (f"put-{number}" for number in count())
+
+    def once() -> float:
+        return _seconds(lambda id: queue.put("x", id=id, delay=3_600), _next(names))
+
+    def repeated() -> float:
+        return _seconds(lambda id: queue.put("x", id=id, repeat=RULE), _next(names))
+
+    yield _figure(f"put with a rule on {kind}, against one without", once, repeated, 1.3)
+
+
+def _acks(kind: str, queue: bide.Queue) -> Iterator[Figure]:
+    """Ack runs, in turn with an ack and the put of the next message."""
+    names = (f"ack-{number}" for number in count())
+    due = datetime.now(UTC) - timedelta(hours=1)
+
+    def once() -> float:
+        def settle(delivery: bide.Delivery) -> None:
+            delivery.ack()
+            queue.put("x", id=delivery.id, delay=3_600)
+
+        queue.put_many([bide.NewMessage("x", id=id, at=due) for id in _next(names)])
+        return _seconds(settle, queue.claim(CALLS))
+
+    def repeated() -> float:
+        messages = [bide.NewMessage("x", id=id, at=due, repeat=RULE) for id in _next(names)]
+        queue.put_many(messages)
+        return _seconds(bide.Delivery.ack, queue.claim(CALLS))
+
+    yield _figure(f"ack of a run on {kind}, against an ack and a put", once, repeated, 1.5)
+
+
+def _next(names: Iterator[str]) -> list[str]:
+    """Return the ids of the next calls."""
+    return [next(names) for _ in range(CALLS)]
+
+
+def _figure(
+    name: str, once: Callable[[], float], repeated: Callable[[], float], goal: float
+) -> Figure:
+    """Measure two ways in turn; return how the second one compares."""
+    pairs = [(once(), repeated()) for _ in range(PAIRS)]
+    base, mine = (statistics.median(column) * 1e6 for column in zip(*pairs, strict=True))
+    ratio = statistics.median(second / first for first, second in pairs)
+    return Figure(name, mine, "us", base, ratio, f"<= {goal:.0%}", ratio <= goal)
+
+
+def _seconds(call: Callable[[Any], Any], arguments: list[Any]) -> float:
+    """Return how many seconds a call takes, of one with each argument."""
+    begin = time.perf_counter()
+    for argument in arguments:
+        call(argument)
+    return (time.perf_counter() - begin) / len(arguments)
