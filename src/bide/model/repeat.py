@@ -39,6 +39,9 @@ MAX_TIMES = 1_000_000_000
 class Repeat(ABC):
     """The rule by which a message repeats."""
 
+    text: str
+    """The rule as JSON, which the message carries."""
+
     start: datetime | None
     until: datetime | None
     times: int | None
@@ -80,27 +83,6 @@ class Repeat(ABC):
         """Its last possible time: `until`, or as late as a message may be due."""
         return LATEST if self.until is None else unix(self.until)
 
-    @property
-    def text(self) -> str:
-        """The rule as JSON, with nothing in it that is not given.
-
-        Example:
-            >>> Cron("0 9 * * MON", "Europe/Berlin").text
-            '{"cron":"0 9 * * MON","timezone":"Europe/Berlin"}'
-        """
-        fields = self._named()
-        for name in ("start", "until"):
-            moment = getattr(self, name)
-            if moment is not None:
-                fields[name] = iso(unix(moment))
-        if self.times is not None:
-            fields["times"] = self.times
-        if self.missed != "once":
-            fields["missed"] = self.missed
-        if self.grace is not None:
-            fields["grace"] = self.grace
-        return msgspec.json.encode(fields).decode()
-
     def __str__(self) -> str:
         texts = [self._title()]
         if self.start is not None:
@@ -114,6 +96,21 @@ class Repeat(ABC):
         if self.grace is not None:
             texts.append(f"grace: {self.grace}")
         return ", ".join(texts)
+
+    def _as_text(self) -> str:
+        """Return the rule as JSON, with nothing in it that is not given."""
+        fields = self._named()
+        for name in ("start", "until"):
+            moment = getattr(self, name)
+            if moment is not None:
+                fields[name] = iso(unix(moment))
+        if self.times is not None:
+            fields["times"] = self.times
+        if self.missed != "once":
+            fields["missed"] = self.missed
+        if self.grace is not None:
+            fields["grace"] = self.grace
+        return msgspec.json.encode(fields).decode()
 
     @abstractmethod
     def _title(self) -> str:
@@ -149,6 +146,7 @@ class Repeat(ABC):
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "text", self._as_text())
         if len(self.text) > MAX_RULE:
             raise InvalidArgument(f"the rule {self} is longer than {MAX_RULE} characters as text")
 

@@ -8,6 +8,7 @@ functions of rule, run and time; times are Unix milliseconds.
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -44,9 +45,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             >>> Run(1_700_000_000_000, left=3).text
             '2023-11-14T22:13:20.000Z left=3'
         """
-        previous = "" if self.previous is None else f" after={iso(self.previous)}"
-        left = "" if self.left is None else f" left={self.left}"
-        return f"{iso(self.at)}{previous}{left}{' held' * self.held}"
+        return _text_of(self.at, self.left, self.held, self.previous)
 
     @classmethod
     def of(cls, text: str) -> "Run":
@@ -55,16 +54,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         Raises:
             InvalidArgument: it is none.
         """
-        match = _TEXT.fullmatch(text.removeprefix(RUN_ENDED))
-        try:
-            if match is None:
-                raise ValueError(text)
-            at = unix(datetime.fromisoformat(match[1]))
-            previous = None if match[2] is None else unix(datetime.fromisoformat(match[2]))
-        except (ValueError, InvalidArgument):
-            raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
-        left = None if match[3] is None else int(match[3])
-        return cls(at, left, match[4] is not None, previous)
+        return _run_of(text)
 
     @property
     def due(self) -> int:
@@ -75,6 +65,32 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     def next_run(self) -> NextRun:
         """The run as commands have it."""
         return NextRun(self.due, self.text)
+
+
+# Many messages that repeat by one rule have the same run.
+
+
+@lru_cache(maxsize=512)
+def _text_of(at: int, left: int | None, held: bool, previous: int | None) -> str:
+    """Return the text of a run."""
+    previous_text = "" if previous is None else f" after={iso(previous)}"
+    left_text = "" if left is None else f" left={left}"
+    return f"{iso(at)}{previous_text}{left_text}{' held' * held}"
+
+
+@lru_cache(maxsize=512)
+def _run_of(text: str) -> Run:
+    """Return the run of a text; see `Run.of`."""
+    match = _TEXT.fullmatch(text.removeprefix(RUN_ENDED))
+    try:
+        if match is None:
+            raise ValueError(text)
+        at = unix(datetime.fromisoformat(match[1]))
+        previous = None if match[2] is None else unix(datetime.fromisoformat(match[2]))
+    except (ValueError, InvalidArgument):
+        raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
+    left = None if match[3] is None else int(match[3])
+    return Run(at, left, match[4] is not None, previous)
 
 
 class FirstRun(NamedTuple):
