@@ -58,8 +58,8 @@ SHARED = {
 """By the names that they have in Lua and SQL, which no word of SQL has, in capitals or not."""
 
 
-def with_constants(text: str, constants: Mapping[str, int]) -> str:
-    """Return Lua or SQL with the numbers in place of their names, which are in capitals.
+def with_constants(text: str, constants: Mapping[str, int | str]) -> str:
+    """Return Lua or SQL with the values in place of their names, which are in capitals.
 
     Also in quoted text, so that a message can say a limit.
 

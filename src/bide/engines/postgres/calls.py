@@ -10,6 +10,7 @@ from msgspec import UNSET
 from bide.engines.origins import executed_once
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import PostgresBatch
+from bide.engines.postgres.connection import Argument
 from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.putting import only_puts, outcome, puts, some
 from bide.engines.postgres.reading import (
@@ -125,7 +126,7 @@ def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
 
 # Changing.
 
-_CHANGED = OUTCOME_STATES.index("stopping"), OUTCOME_STATES.index("closed")
+_CHANGED = [OUTCOME_STATES.index(state) for state in ("stopping", "closed", "ending")]
 """States of outcomes that are not done, though something was changed."""
 
 
@@ -167,14 +168,25 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
         actor=command.actor,
         notes=_notes(batch, command),
         edit=None if edit is None else batch.json(edit),
+        **_next_runs(command),
         **batch.identity,
     )
     has_changed = any(row.done or row.state in _CHANGED for row in rows)
-    if verb != "ack" and has_changed:  # if an ack is lost, its message is delivered again
+    # If an ack is lost, its message is delivered again.
+    if verb not in ("ack", "renew") and has_changed:
         batch.positions[command.queue] = int.from_bytes(rows[-1].lsn)
     if verb == "ack" and not rows:  # as the function answers if all is done
         return Outcomes([Outcome(id, True) for id in ids])
     return change_outcomes(ids, rows)
+
+
+def _next_runs(command: Any) -> dict[str, Argument]:
+    """Return the next runs of messages that repeat, as arguments that only a renew has."""
+    if not isinstance(command, cmd.Renew):
+        return {}
+    dues = [None if following is None else following.due for following in command.next]
+    runs = [None if following is None else following.run for following in command.next]
+    return {"next": integers(dues), "runs": texts(runs), "how": command.how}
 
 
 def _notes(batch: PostgresBatch, command: Any) -> bytes | None:
@@ -183,7 +195,7 @@ def _notes(batch: PostgresBatch, command: Any) -> bytes | None:
     They are an array of JSON; `None` if nothing is said of any message.
     """
     match command:
-        case cmd.Ack(results=results):
+        case cmd.Ack(results=results) | cmd.Renew(results=results):
             notes = [None if result is None else result.decode() for result in results]
         case cmd.Extend(progress=reports):  # the store adds the time
             notes = [
@@ -385,6 +397,7 @@ _REMEMBERING = (
     cmd.Claim,
     cmd.Extend,
     cmd.Ack,
+    cmd.Renew,
     cmd.RetryCommand,
     cmd.Release,
     cmd.Revive,
@@ -398,6 +411,7 @@ _EXECUTORS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Claim: claim,
     cmd.Extend: _by("extend"),
     cmd.Ack: _by("ack"),
+    cmd.Renew: _by("renew"),
     cmd.RetryCommand: _by("retry"),
     cmd.BuryCommand: _bury,
     cmd.Release: _by("release"),

@@ -1,9 +1,9 @@
-"""Numbers that the functions on the server share with Python, where each is declared."""
+"""Numbers and texts that the functions on the server share with Python, where each is declared."""
 
 from bide.engines.constants import SHARED
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
-from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, STATES
+from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, RUN_ENDED, STATES
 from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
 
 LOOK_AGAIN = 5_000
@@ -59,7 +59,7 @@ The short ones of bide itself end sooner."""
 GROUP_LOCKS = 256
 """How many locks the groups of all queues share: see `3_groups.sql`. A power of two."""
 
-OUTCOME_STATES = (*STATES, "settling", "stopping", "closed")
+OUTCOME_STATES = (*STATES, "settling", "stopping", "closed", "ending")
 """The states that outcomes have, by their numbers in SQL."""
 
 FLOOR = (
@@ -72,7 +72,7 @@ FLOOR = (
 )
 """The numbers in a floor, which says where a claim begins to look; see `_claim` in 3_claim.sql."""
 
-CONSTANTS = {
+CONSTANTS: dict[str, int | str] = {
     **SHARED,
     **{f"{state.upper()}_STATE": number for number, state in enumerate(OUTCOME_STATES)},
     **{name: number for number, name in enumerate(FLOOR, 1)},  # arrays of SQL begin with 1
@@ -101,6 +101,7 @@ CONSTANTS = {
     "OLDER_FAILURES": KEPT_FAILURES - 1,
     "QUEUE_REST": MAX_QUEUE - 1,
     "RANDOM_IDS": RANDOM_IDS,
+    "RUN_ENDED": RUN_ENDED,
     "SECOND_US": SECOND_MS * MICROSECONDS,
     "SETTLING_WAIT": SETTLING_WAIT,
     "SHOWN_NAME": SHOWN_NAME,

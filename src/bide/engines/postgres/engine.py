@@ -28,7 +28,15 @@ from bide.engines.postgres.transactions import ReplyOrError, transact
 from bide.engines.repetition import replies_of
 from bide.logs import logger
 from bide.model.command_identity import Identities
-from bide.model.commands import Ack, BuryCommand, Command, History, Release, RetryCommand
+from bide.model.commands import (
+    Ack,
+    BuryCommand,
+    Command,
+    History,
+    Release,
+    Renew,
+    RetryCommand,
+)
 from bide.model.ended import end_of
 from bide.model.errors import BideError, Closed, StoreBusy, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, QueueSettings, Reply
@@ -62,7 +70,7 @@ PATIENCE = 1.0
 """Seconds that the commands of a batch may wait for locks one after the other: all callers of this
 process wait meanwhile."""
 
-ENDS_LEASES = (Ack, RetryCommand, BuryCommand, Release)
+ENDS_LEASES = (Ack, Renew, RetryCommand, BuryCommand, Release)
 """Commands after which a limited queue allows as many messages as leases have ended: no more
 processes need to look."""
 

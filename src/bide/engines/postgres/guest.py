@@ -85,6 +85,9 @@ _PUT_TYPES = (
 _SETTLE_TYPES = ("text", "bigint", "text", "text", "text", "bigint", "bigint", "text", "text")
 """The types of what `_within_settle` takes."""
 
+_RENEW_TYPES = (*_SETTLE_TYPES, "bigint", "text", "text")
+"""The same of a renew."""
+
 
 class PostgresGuest(RemoteGuest):
     """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
@@ -121,7 +124,7 @@ class PostgresGuest(RemoteGuest):
     ) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that carries out commands, and its parameters.
 
-        A lone put, ack, retry or bury, as most calls are, has a function of its own. Other commands
+        A lone put, ack, renew, retry or bury, as most calls are, has a function of its own. Other commands
         are one parameter, as JSON.
 
         Args:
@@ -133,7 +136,13 @@ class PostgresGuest(RemoteGuest):
             case [cmd.Ack() | cmd.RetryCommand() | cmd.BuryCommand() as command]:
                 values = (self._database, now, *_settling(command))
                 return _call(self._function("_within_settle"), _SETTLE_TYPES, mark), values
-            case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])]:
+            case [cmd.Renew(next=[following], how=how) as command]:
+                run = (None, None) if following is None else (following.due, following.run)
+                values = (self._database, now, *_settling(command), *run, how)
+                return _call(self._function("_within_settle"), _RENEW_TYPES, mark), values
+            case [cmd.Put(on_conflict="keep", if_version=None, queue=queue, items=[item])] if (
+                item.rule is None
+            ):
                 headers = None if item.headers is None else _text(item.headers)
                 values = (
                     self._database,
@@ -229,13 +238,15 @@ def _call(function: str, types: tuple[str, ...], mark: str) -> str:
     return f"SELECT {name}({', '.join(arguments)})::text"
 
 
-def _settling(command: cmd.Ack | cmd.RetryCommand | cmd.BuryCommand) -> tuple[Any, ...]:
-    """Return the arguments of `_within_settle`, from the verb on, for a command with one lease."""
+def _settling(
+    command: cmd.Ack | cmd.Renew | cmd.RetryCommand | cmd.BuryCommand,
+) -> tuple[Any, ...]:
+    """Return arguments of `_within_settle`, for a command with one lease: from verb to result."""
     (lease,) = command.leases
     delay, reason, result = 0, "", None
     match command:
-        case cmd.Ack(results=results):
-            verb = "ack"
+        case cmd.Ack(results=results) | cmd.Renew(results=results):
+            verb = "ack" if isinstance(command, cmd.Ack) else "renew"
             result = results[0] if results else None
         case cmd.RetryCommand():
             verb, delay, reason = "retry", command.delay, command.reason
@@ -327,6 +338,7 @@ def _columns(items: Sequence[Item]) -> dict[str, Any]:
     latest = [item.latest for item in items]
     if latest.count(None) < len(latest):
         columns["latest"] = latest
+    columns |= {"rules": [item.rule for item in items], "runs": [item.run for item in items]}
     always = ("is_json", "latest")  # a `latest` of 0 says something
     return {name: values for name, values in columns.items() if name in always or any(values)}
 
@@ -342,7 +354,7 @@ def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
     if isinstance(command, (cmd.CloseGroup, cmd.ReopenGroup)):
         until = rows[0].until
         return GroupsClosed([] if until is None else [ClosedGroup(until, command.group)])
-    if isinstance(command, (cmd.Ack, cmd.RetryCommand, cmd.BuryCommand)):
+    if isinstance(command, (cmd.Ack, cmd.Renew, cmd.RetryCommand, cmd.BuryCommand)):
         ids = [lease.id for lease in command.leases]
         if isinstance(command, cmd.Ack) and not rows:  # as the function answers if all is done
             return Outcomes([Outcome(id, True) for id in ids])

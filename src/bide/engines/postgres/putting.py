@@ -38,6 +38,8 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None  # it has a past: an import or a move puts it
+    if item.rule is not None:
+        return None
     ((moment, lsn),) = batch.call(
         "_put_one",
         command.queue,
@@ -124,9 +126,15 @@ def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -
 def _columns(batch: PostgresBatch, items: Sequence[Item]) -> dict[str, bytes | None]:
     """Return items as the arguments of `_put`: an array for each field.
 
-    `None` for a field of which all items have the default; one delay if all have the same.
+    `None` for a field of which all items have the default; one delay if all have the same. Rules
+    and runs are left out if no item repeats.
     """
     delays = [item.delay for item in items]
+
+    rules = [item.rule for item in items]
+    of_rules: dict[str, bytes | None] = {}
+    if rules.count(None) < len(rules):
+        of_rules = {"rule": texts(rules), "run": texts([item.run for item in items])}
 
     def objects(values: Sequence[Any]) -> bytes:
         return texts([None if value is None else batch.json(value) for value in values])
@@ -147,6 +155,7 @@ def _columns(batch: PostgresBatch, items: Sequence[Item]) -> dict[str, bytes | N
         "failures": some([item.failures or None for item in items], None, objects),
         "died": some([item.died for item in items], None, integers),
         "created": some([item.created for item in items], None, integers),
+        **of_rules,
     }
 
 

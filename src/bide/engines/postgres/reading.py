@@ -45,6 +45,8 @@ _SHOWN_COLUMNS = (
     "group",
     "headers",
     "failures",
+    "rule",
+    "run",
 )
 """What a dead letter shows of a row that cannot be read."""
 
@@ -154,7 +156,7 @@ def _of_row(
 
     Args:
         queue: its queue.
-        row: with columns from `id` to `created`.
+        row: with columns from `id` to `created`, and `rule` and `run`.
         state: its state.
         attempt: the number of the attempt under way, or of the last one.
         holder: who has leased it.
@@ -179,6 +181,8 @@ def _of_row(
         planned=row.planned,
         created=row.created or None,
         asked=row.asked,
+        rule=row.rule,
+        run=row.run,
     )
 
 
@@ -195,6 +199,8 @@ class _Successor(msgspec.Struct, kw_only=True):
     expires: int | None = None
     group: str | None = None
     headers: str | None = None
+    rule: str | None = None
+    run: str | None = None
 
 
 _as_successor = msgspec.json.Decoder(_Successor).decode
@@ -214,6 +220,8 @@ def _successor(id: str, text: str) -> Item:
         group=successor.group,
         headers=_headers(successor.headers) if successor.headers else None,
         created=successor.created,
+        rule=successor.rule,
+        run=successor.run,
     )
 
 
@@ -258,7 +266,7 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
         holder=command.holder,
         max_bytes=command.max_bytes,
         floor=floor,
-        process=batch.waiter,
+        waiter=batch.waiter,
         **batch.identity,
     )
     if floor is None:
@@ -335,6 +343,7 @@ def _bury(batch: PostgresBatch, command: cmd.Claim, ids: list[str], token: int) 
         ids=texts(ids),
         tokens=integers([token] * len(ids)),
         reason=reason,
+        how="dead",
     )
 
 

@@ -266,12 +266,13 @@ BEGIN
          CASE WHEN q.result_ttl > 0 THEN p_result END;
 END $$;
 
--- A message, which must be locked, after a failed attempt: ready again, or dead.
+-- A message, which must be locked, after a failed attempt: dead if `p_dies`, else ready again; with `p_final` it
+-- has no attempt left then. One that repeats does not die: who claims it without an attempt left makes a dead
+-- letter of its run, and plans the next one.
 CREATE FUNCTION bide._fail(p_message bide.message, p_moment bigint, p_now bigint, p_reason text,
-                           p_final boolean DEFAULT false)
+                           p_dies boolean, p_final boolean DEFAULT false)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  dead CONSTANT boolean := p_final OR p_message.attempt + 1 >= p_message.attempts;
   held_by CONSTANT text := p_message.holder;
 BEGIN
   p_message.attempt := p_message.attempt + 1;
@@ -279,14 +280,17 @@ BEGIN
                                 p_message.since);
   p_message.holder := NULL;
   p_message.since := NULL;
-  p_message.state := CASE WHEN dead THEN DEAD_STATE ELSE READY_STATE END;
-  IF dead THEN
+  p_message.state := CASE WHEN p_dies THEN DEAD_STATE ELSE READY_STATE END;
+  IF p_final AND NOT p_dies THEN
+    p_message.attempt := greatest(p_message.attempt, p_message.attempts);
+  END IF;
+  IF p_dies THEN
     p_message.rank := p_now;
     PERFORM _remember_end(q, p_message, DEAD_END, p_now, held_by)
     FROM queue AS q WHERE id = p_message.queue AND greatest(history, result_ttl) > 0;
   END IF;
   IF p_message.successor IS NOT NULL THEN
-    IF dead THEN
+    IF p_dies THEN
       INSERT INTO tally VALUES (p_message.queue, 'died', -1, 1), (p_message.queue, 'revived', -1, 1);
     END IF;
     RETURN _follow(p_message, p_now);
@@ -295,12 +299,13 @@ BEGIN
 END $$;
 
 -- Ask the worker of a message, which must be locked, to stop; of several who ask, the first one is
--- remembered. Any end but an ack counts as cancelled from now on. A successor is removed. The process that
--- has claimed the message is told by the commit; it asks `_stopping` which messages are meant. (A notification
--- is a time, 0 for at once, perhaps a process, and what it is about: see `notifier.py`.)
+-- remembered. Any end but an ack counts as cancelled from now on. A successor is removed, and the message
+-- repeats no longer. The process that has claimed it is told by the commit; it asks `_stopping` which messages
+-- are meant. (A notification is a time, 0 for at once, perhaps a process, and what it is about: see
+-- `notifier.py`.)
 CREATE FUNCTION bide._stop(p_message bide.message, p_by text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  UPDATE message SET stopping = coalesce(p_message.stopping, p_by, ''), successor = NULL
+  UPDATE message SET stopping = coalesce(p_message.stopping, p_by, ''), successor = NULL, rule = NULL, run = NULL
   WHERE queue = p_message.queue AND id = p_message.id;
   PERFORM pg_notify(_channel(), '0/' || p_message.process || ' stop ' || p_message.queue)
   WHERE p_message.process IS NOT NULL;
@@ -323,10 +328,76 @@ BEGIN
   RETURN _follow(p_message, p_now);
 END $$;
 
+-- The next run of a message that repeats, as if it had just been put; a retry had shortened how late it may be.
+CREATE FUNCTION bide._next_run(p_message bide.message, p_due bigint, p_run text)
+RETURNS bide.message LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  p_message.expires := p_message.expires + p_message.due - coalesce(p_message.planned, p_message.due);
+  p_message.state := DELAYED_STATE;
+  p_message.due := p_due;
+  p_message.run := p_run;
+  p_message.attempt := 0;
+  p_message.planned := NULL;
+  p_message.asked := NULL;
+  p_message.failures := NULL;
+  RETURN p_message;
+END $$;
+
+-- The run of a message that was acked by somebody who has not planned the next one.
+CREATE FUNCTION bide._ended_run(p_run text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN starts_with(p_run, 'RUN_ENDED') THEN p_run ELSE 'RUN_ENDED' || coalesce(p_run, '') END
+$$;
+
+-- Who made the last attempt of a message that failed. Only the name is read as text: a reason may have a NUL.
+CREATE FUNCTION bide._failed_by(p_failures text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT (p_failures::json -> -1 -> 2) #>> '{}'
+$$;
+
+-- A message whose run was not acked, and has ended as `p_how` says: see `renew` of bide.engines.rules.leases.
+-- `p_goes_on`: its next run takes its place, `p_due` and `p_run`. `p_is_last`: there is none, as its rule says.
+-- Else it was cancelled meanwhile, and its successor takes its place, if it has one. A row of nulls: it is gone.
+CREATE FUNCTION bide._renewed(p_message bide.message, p_how text, p_goes_on boolean, p_is_last boolean,
+                              p_due bigint, p_run text, p_now bigint)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  is_cancelled CONSTANT boolean := NOT p_goes_on AND (p_how = 'ended' OR NOT p_is_last);
+  failed_by CONSTANT text := CASE WHEN p_how = 'dead' AND NOT is_cancelled THEN _failed_by(p_message.failures) END;
+BEGIN
+  IF p_message.stopping IS NOT NULL THEN
+    RETURN _stopped(p_message, p_now);
+  END IF;
+  p_message.holder := NULL;
+  p_message.since := NULL;
+  IF is_cancelled OR p_how <> 'ended' THEN
+    PERFORM _remember_end(q, p_message, CASE WHEN is_cancelled THEN CANCELLED_END WHEN p_how = 'dead' THEN DEAD_END
+                                             ELSE EXPIRED_END END, p_now, failed_by)
+    FROM queue AS q WHERE id = p_message.queue AND greatest(history, result_ttl) > 0;
+  END IF;
+  IF is_cancelled OR p_how = 'expired' THEN
+    INSERT INTO tally VALUES (p_message.queue, CASE WHEN is_cancelled THEN 'cancelled' ELSE 'expired' END, -1, 1);
+  END IF;
+  IF p_goes_on AND p_how = 'expired' OR is_cancelled AND p_message.successor IS NOT NULL THEN
+    INSERT INTO tally VALUES (p_message.queue, 'put', -1, 1);
+  END IF;
+  IF p_goes_on THEN
+    RETURN _next_run(p_message, p_due, p_run);
+  ELSIF is_cancelled THEN
+    RETURN CASE WHEN p_message.successor IS NOT NULL THEN _follow(p_message, p_now) END;
+  END IF;
+  UPDATE queue SET remembers = true WHERE id = p_message.queue AND NOT remembers AND p_how = 'expired';
+  p_message.state := CASE p_how WHEN 'dead' THEN DEAD_STATE ELSE EXPIRED_STATE END;
+  p_message.rank := p_now;
+  p_message.rule := NULL;
+  p_message.run := NULL;
+  RETURN p_message;
+END $$;
+
 -- The successor of a message whose lease has ended. Nothing is counted.
 CREATE FUNCTION bide._follow(p_message bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+  p_message.rule := NULL;
+  p_message.run := NULL;
   p_message := json_populate_record(p_message, p_message.successor::json);
   p_message.state := DELAYED_STATE;
   p_message.attempt := 0;
@@ -373,7 +444,7 @@ BEGIN
     progress = CASE WHEN p_is.state = LEASED_STATE THEN p_is.progress END,
     process = CASE WHEN p_is.state = LEASED_STATE THEN p_is.process END,
     is_json = p_is.is_json, headers = p_is.headers, failures = p_is.failures,
-    successor = p_is.successor, size = _size(id, p_is.data, p_is.headers),
+    successor = p_is.successor, rule = p_is.rule, run = p_is.run, size = _size(id, p_is.data, p_is.headers),
     data = CASE WHEN data = p_is.data THEN data ELSE p_is.data END
   WHERE queue = p_is.queue AND id = p_is.id RETURNING rank INTO new_rank;
   PERFORM _remember_return(p_was, p_is.state, new_rank);
@@ -392,7 +463,8 @@ BEGIN
   END IF;
   IF p_was.stopping IS NULL THEN
     new := _fail(p_was, p_was.rank, p_now,
-                 '"the lease lapsed: the holder died, hung, or needed longer than its lease"');
+                 '"the lease lapsed: the holder died, hung, or needed longer than its lease"',
+                 p_was.rule IS NULL AND p_was.attempt + 1 >= p_was.attempts);
   ELSE
     new := _stopped(p_was, p_now);
   END IF;

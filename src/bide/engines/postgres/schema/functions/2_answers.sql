@@ -105,7 +105,7 @@ END $$;
 CREATE FUNCTION bide._held(p_queue text, p_now bigint, p_token bigint, p_until bigint)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
-               failures text, planned bigint, asked bigint, created bigint)
+               failures text, planned bigint, asked bigint, created bigint, rule text, run text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -113,7 +113,7 @@ DECLARE
 BEGIN
   RETURN QUERY
     SELECT m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts, m.expires,
-           m."group", m.headers, m.failures, m.planned, m.asked, m.created
+           m."group", m.headers, m.failures, m.planned, m.asked, m.created, m.rule, m.run
     FROM message AS m
     WHERE queue = q.id AND state = LEASED_STATE AND state >= 0 AND rank = p_until AND token = p_token
       AND p_until > _moment(p_now)

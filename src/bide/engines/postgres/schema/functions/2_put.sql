@@ -67,7 +67,7 @@ CREATE FUNCTION bide._rows(
   p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_is_json boolean[], p_data bytea[],
   p_at bigint[], p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
   p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
-  p_created bigint[]
+  p_created bigint[], p_rule text[], p_run text[]
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
   SELECT p_first + i.n, coalesce(i.died, _rank(DELAYED_STATE, d.due, coalesce(i.priority, 0))), d.due,
          coalesce(i.created, p_moment), i.expires, NULL::bigint, NULL::bigint, NULL::bigint,
@@ -75,11 +75,11 @@ CREATE FUNCTION bide._rows(
          _size(i.id, i.data, i.headers), NULL::integer, NULL::integer,
          (CASE WHEN i.died IS NULL THEN DELAYED_STATE ELSE DEAD_STATE END)::smallint, coalesce(i.priority, 0)::smallint,
          coalesce(i.is_json, true), i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.headers,
-         i.failures, NULL::text, i.data, NULL::text, NULL::text, NULL::text
+         i.failures, NULL::text, i.data, NULL::text, NULL::text, NULL::text, i.rule, i.run
   FROM unnest(p_ids, p_is_json, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group,
-              p_headers, p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
+              p_headers, p_attempt, p_failures, p_died, p_created, p_rule, p_run) WITH ORDINALITY
     AS i(id, is_json, data, at, delay, priority, attempts, expires, "group", headers, attempt,
-         failures, died, created, n),
+         failures, died, created, rule, run, n),
     LATERAL (SELECT coalesce(i.at, p_moment + coalesce(i.delay, p_delay[1], 0)) AS due) AS d
 $$;
 
@@ -111,7 +111,8 @@ CREATE FUNCTION bide._put(
   p_is_json boolean[], p_data bytea[], p_at bigint[], p_delay bigint[], p_priority bigint[],
   p_attempts bigint[], p_expires bigint[], p_group text[], p_headers text[],
   p_latest bigint[] DEFAULT NULL, p_attempt bigint[] DEFAULT NULL, p_failures text[] DEFAULT NULL,
-  p_died bigint[] DEFAULT NULL, p_created bigint[] DEFAULT NULL, p_sender text DEFAULT NULL,
+  p_died bigint[] DEFAULT NULL, p_created bigint[] DEFAULT NULL, p_rule text[] DEFAULT NULL,
+  p_run text[] DEFAULT NULL, p_sender text DEFAULT NULL,
   p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text, done boolean,
                  successor bigint)
@@ -168,7 +169,8 @@ BEGIN
   ) THEN
     INSERT INTO message
     SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority,
-                        p_attempts, p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
+                        p_attempts, p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created,
+                        p_rule, p_run)
     ORDER BY id, seq;
     INSERT INTO tally
     SELECT q.id, 'new', _hour(coalesce(at, moment + coalesce(delay, p_delay[1], 0))), count(*)
@@ -176,7 +178,8 @@ BEGIN
   ELSE
     FOR new IN
       SELECT * FROM _rows(first, q.id, moment, p_ids, p_is_json, p_data, p_at, p_delay, p_priority,
-                          p_attempts, p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
+                          p_attempts, p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created,
+                          p_rule, p_run)
       ORDER BY id, seq
     LOOP
       number := new.seq - first;
@@ -224,7 +227,8 @@ BEGIN
         UPDATE message SET successor = json_build_object(
           'due', _put.successor, 'created', begun, 'priority', new.priority,
           'attempts', new.attempts, 'expires', new.expires, 'group', new."group",
-          'headers', new.headers, 'is_json', new.is_json, 'data', E'\\x' || encode(new.data, 'hex'))
+          'headers', new.headers, 'is_json', new.is_json, 'data', E'\\x' || encode(new.data, 'hex'),
+          'rule', new.rule, 'run', new.run)
         WHERE queue = q.id AND id = new.id;
         new := was;
       ELSE

@@ -1,10 +1,10 @@
 -- Claim: lease the next due messages; before that, take back expired leases, expire late messages, and cancel those
--- of closed groups.
+-- of closed groups. One that repeats does not expire: who claims it plans its next run.
 --
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
 -- its `token` the number of the claim, its `expires` how long the queue keeps results, and `exactly` the
--- server's clock. If nothing was claimed, its `until` is when `p_process` wakes as far as others know; null
+-- server's clock. If nothing was claimed, its `until` is when `p_waiter` wakes as far as others know; null
 -- if it has to store that again.
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
@@ -26,12 +26,12 @@
 -- is past says so in `lowered`; and a lease that is shorter than all before says so in `queue`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count bigint, p_lease bigint,
                             p_holder text, p_max_bytes bigint, p_floor bigint[],
-                            p_process text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL,
+                            p_waiter text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL,
                             p_place text DEFAULT NULL)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
-               failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
-               exactly double precision, floor bigint[], until bigint)
+               failures text, planned bigint, asked bigint, created bigint, rule text, run text,
+               holder text, token bigint, exactly double precision, floor bigint[], until bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -58,7 +58,7 @@ BEGIN
   exactly := clock;
   IF q.id IS NULL OR q.paused AND _is_paused(q, moment) THEN
     due := _pause_end(q);
-    until := _asleep(p_process, p_queue, moment);
+    until := _asleep(p_waiter, p_queue, moment);
     RETURN NEXT;
     RETURN;
   END IF;
@@ -68,7 +68,7 @@ BEGIN
   floors := _raised(q, CASE WHEN p_now IS NULL THEN p_floor END, moment);
   IF q.limited IS NOT NULL THEN
     RETURN QUERY SELECT * FROM _serve(
-      q, p_now, p_count, p_lease, p_holder, p_max_bytes, floors, p_process,
+      q, p_now, p_count, p_lease, p_holder, p_max_bytes, floors, p_waiter,
       CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END, p_sender, p_number, p_place);
     RETURN;
   END IF;
@@ -100,7 +100,7 @@ BEGIN
            count(*) AS n
     INTO picked FROM (
       SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
-             coalesce(moment > m.due + m.expires, false) AS too_late,
+             coalesce(moment > m.due + m.expires, false) AND m.rule IS NULL AS too_late,
              q.closes AND _closed_until(q.id, m."group", moment) IS NOT NULL AS shut
       FROM message m
       WHERE m.queue = q.id AND m.state = source AND m.state >= 0
@@ -143,11 +143,11 @@ BEGIN
       END IF;
       RETURN QUERY
         UPDATE message m SET state = LEASED_STATE, rank = leased_at + p_lease, token = claim, holder = p_holder,
-          process = p_process, since = leased_at, limited = NULL  -- limits may have come meanwhile, and do not count it yet
+          process = p_waiter, since = leased_at, limited = NULL  -- limits may have come meanwhile, and do not count it yet
         WHERE m.ctid = ANY (good_places)
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim, clock,
-                  NULL::bigint[], NULL::bigint;
+                  m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, m.rule, m.run, p_holder,
+                  claim, clock, NULL::bigint[], NULL::bigint;
       INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good_places));
     END IF;
     INSERT INTO tally
@@ -163,7 +163,7 @@ BEGIN
        AND NOT _may_collect(q.id, moment, floors[LOWEST_LEASED]) THEN
       due := moment + CLAIM_AGAIN;  -- another claim has locked what is due: look again, but do not spin
     END IF;
-    until := _asleep(p_process, p_queue, moment);
+    until := _asleep(p_waiter, p_queue, moment);
   END IF;
   exactly := clock;
   token := claim;

@@ -52,8 +52,8 @@ CREATE FUNCTION bide._serve(
   p_place text
 ) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                  attempt integer, attempts integer, expires bigint, "group" text, headers text,
-                 failures text, planned bigint, asked bigint, created bigint, holder text, token bigint,
-                 exactly double precision, floor bigint[], until bigint)
+                 failures text, planned bigint, asked bigint, created bigint, rule text, run text,
+                 holder text, token bigint, exactly double precision, floor bigint[], until bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -145,7 +145,7 @@ BEGIN
                  count(*) FILTER (WHERE NOT late) OVER in_line - (NOT late)::integer AS good_before
           FROM (
             SELECT ctid AS place, due, rank, seq, size + coalesce(octet_length(failures), 0) AS bytes,
-                   coalesce(moment > due + expires, false) OR g.shut AS late
+                   coalesce(moment > due + expires, false) AND rule IS NULL OR g.shut AS late
             FROM message
             WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = g.name
               AND rank < (weight + 1) * STRIPE
@@ -174,8 +174,8 @@ BEGIN
         FROM unnest(heads) WITH ORDINALITY AS s(place, name, tag, due, late, shut, nth)
         WHERE m.ctid = s.place AND NOT s.late
         RETURNING m.seq, m.id, m.is_json, m.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, p_holder, claim,
-                  clock, ARRAY[examined + s.nth], NULL::bigint;
+                  m.expires, m."group", m.headers, m.failures, m.planned, m.asked, m.created, m.rule, m.run, p_holder,
+                  claim, clock, ARRAY[examined + s.nth], NULL::bigint;
       INSERT INTO tally
       SELECT q.id, 'pending', _hour(h.due), -count(*) FROM unnest(heads) AS h WHERE NOT h.late GROUP BY 3;
     END IF;

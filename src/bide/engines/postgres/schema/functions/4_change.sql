@@ -23,14 +23,18 @@ END $$;
 -- | edit | delayed, ready, without a due time also dead | change what `p_edit` names |
 -- | revive, purge | dead | ready or delayed again; delete |
 -- | release | leased | end the lease, as a failed attempt |
--- | ack, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
+-- | ack, renew, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
 --
 -- `p_notes`, as JSON: of an ack the results, of an extend the reports; with no `p_delay` the leases stay.
+--
+-- Of a renew `p_next` and `p_runs` are the next runs, and `p_how` is how those end that are held: an ack is a renew
+-- of which no next run is planned. With `p_how` dead, a bury makes also those dead letters that repeat.
 CREATE FUNCTION bide._change(
   p_verb text, p_queue text, p_now bigint, p_ids text[], p_tokens bigint[] DEFAULT NULL,
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_notes text[] DEFAULT NULL, p_edit text DEFAULT NULL,
+  p_next bigint[] DEFAULT NULL, p_runs text[] DEFAULT NULL, p_how text DEFAULT 'acked',
   p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  successor bigint)
@@ -46,14 +50,18 @@ DECLARE
   moves tally[] := '{}';         -- changes of the counters
   dues bigint[] := '{}';         -- new due times of delayed messages
   acked_places bigint[] := '{}'; -- of the ids that were acked all at once
-  named record;                  -- the id of one message, with its token, its note and its place `n`
+  named record;                  -- the id of one message, with its token, its note, its next run and its place `n`
   was message;                   -- the message as it is found
   new message;                   -- as it is to be; a row of nulls: it is deleted
   cause text;                    -- the counter of what was done; null: none
   ending integer;                -- how the message ends; null: it does not, or `_fail` remembers it
   may_stop boolean;              -- whether its worker is to be asked to stop
+  gives_up boolean;              -- whether nothing is to follow its run any more
+  goes_on boolean;               -- whether its next run takes its place
+  is_last boolean;               -- whether its run is the last one, as its rule says
+  dies boolean;                  -- whether a failed attempt makes it a dead letter
   ends_lease boolean := false;   -- whether a lease of any of the messages has ended
-  patience integer := CASE WHEN p_verb <> 'ack' THEN SETTLING_WAIT END;  -- see `_locked`
+  patience integer := CASE WHEN p_verb NOT IN ('ack', 'renew') THEN SETTLING_WAIT END;  -- see `_locked`
   outcomes json[] := '{}';       -- the rows that are answered, to be remembered
   shut bigint;                   -- until when the group is closed in which the message would wait
 BEGIN
@@ -95,7 +103,7 @@ BEGIN
     END IF;
   END IF;
   FOR named IN
-    SELECT * FROM unnest(p_ids, p_tokens, p_notes) WITH ORDINALITY AS w(id, token, note, n)
+    SELECT * FROM unnest(p_ids, p_tokens, p_notes, p_next, p_runs) WITH ORDINALITY AS w(id, token, note, due, run, n)
     WHERE n <> ALL (acked_places) ORDER BY id COLLATE "C", n  -- all commands lock in this order
   LOOP
     was := _locked(q.id, named.id, moment, patience);
@@ -118,16 +126,19 @@ BEGIN
     may_stop := p_verb = 'stop' AND was.state = LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
              AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     successor := NULL;
-    IF p_verb = 'cancel' AND was.successor IS NOT NULL AND p_if_due IS NULL AND p_only_seqs IS NULL THEN
-      -- The message is leased, and stays; what was put meanwhile is cancelled.
+    gives_up := p_verb = 'cancel' AND was.state = LEASED_STATE AND (was.successor IS NOT NULL OR was.rule IS NOT NULL)
+                AND p_if_due IS NULL AND p_only_seqs IS NULL;
+    IF gives_up THEN  -- the message stays; what was put meanwhile is cancelled, and it repeats no longer
       successor := (was.successor::json ->> 'due')::bigint;
-      UPDATE message SET successor = NULL WHERE queue = q.id AND id = was.id;
+      UPDATE message SET successor = NULL, rule = NULL, run = NULL WHERE queue = q.id AND id = was.id;
     END IF;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
       IF may_stop THEN
         PERFORM _stop(was, p_actor);
         state := STOPPING_STATE;
+      ELSIF gives_up AND was.successor IS NULL THEN
+        state := ENDING_STATE;
       END IF;
       RETURN NEXT;
       IF p_sender IS NOT NULL THEN
@@ -135,8 +146,12 @@ BEGIN
       END IF;
       CONTINUE;
     END IF;
+    is_last := named.due IS NULL AND was.successor IS NULL;
+    goes_on := p_verb IN ('ack', 'renew') AND was.rule IS NOT NULL AND was.successor IS NULL
+               AND (p_verb = 'ack' OR named.due IS NOT NULL)
+               AND NOT (q.closes AND _closed_until(q.id, was."group", moment) IS NOT NULL);
     shut := NULL;
-    IF q.closes AND was.successor IS NOT NULL AND p_verb IN ('ack', 'retry', 'bury', 'release') THEN
+    IF q.closes AND was.successor IS NOT NULL AND p_verb IN ('ack', 'renew', 'retry', 'bury', 'release') THEN
       shut := _closed_until(q.id, was.successor::json ->> 'group', moment);
       IF shut IS NOT NULL THEN
         was.successor := NULL;
@@ -183,24 +198,36 @@ BEGIN
         IF named.note IS NOT NULL THEN
           new.progress := left(named.note, -1) || ',"moment":' || moment || '}';
         END IF;
-      WHEN 'ack' THEN
-        cause := 'acked';
-        ending := ACKED_END;
-        new.state := ACKED_STATE;
-        new.rank := moment;
-        new.attempt := was.attempt + 1;
-        IF was.successor IS NOT NULL THEN
-          new := _follow(was, moment);
-          moves := moves || (q.id, 'put', -1, 1)::tally;
-        ELSIF q.keep = 0 THEN
-          new := NULL;
+      WHEN 'ack', 'renew' THEN
+        IF p_how = 'acked' THEN
+          cause := 'acked';
+          ending := ACKED_END;
+          new.state := ACKED_STATE;
+          new.rank := moment;
+          new.attempt := was.attempt + 1;
+          IF goes_on THEN
+            new := _next_run(was, coalesce(named.due, moment), coalesce(named.run, _ended_run(was.run)));
+          ELSIF was.successor IS NOT NULL THEN
+            new := _follow(was, moment);
+          ELSIF q.keep = 0 THEN
+            new := NULL;
+          END IF;
+          IF goes_on OR was.successor IS NOT NULL THEN
+            moves := moves || (q.id, 'put', -1, 1)::tally;
+          END IF;
+        ELSE
+          new := _renewed(was, p_how, goes_on, is_last, named.due, named.run, moment);
+        END IF;
+        IF goes_on THEN
+          dues := dues || new.due;
         END IF;
       ELSE  -- bury, release, retry
         IF was.stopping IS NOT NULL THEN
           new := _stopped(was, moment);
         ELSIF NOT p_untouched THEN
-          new := _fail(was, moment, moment, p_reason, p_verb = 'bury');
-          cause := CASE WHEN p_verb <> 'bury' AND was.attempt + 1 < was.attempts THEN 'retried' END;
+          dies := (p_verb = 'bury' OR was.attempt + 1 >= was.attempts) AND (was.rule IS NULL OR p_how = 'dead');
+          new := _fail(was, moment, moment, p_reason, dies, p_verb = 'bury');
+          cause := CASE WHEN NOT dies THEN 'retried' END;
         ELSIF was.successor IS NOT NULL THEN
           new := _follow(was, moment);
         ELSIF p_reason <> '""' THEN
@@ -208,7 +235,8 @@ BEGIN
         END IF;
         IF p_verb = 'retry' AND was.successor IS NULL AND new.state <> DEAD_STATE THEN
           new.state := READY_STATE;
-          IF NOT p_untouched OR p_delay > 0 THEN
+          -- A run without an attempt left is not put off: who claims it plans the next one.
+          IF p_untouched AND p_delay > 0 OR NOT p_untouched AND (was.rule IS NULL OR new.attempt < new.attempts) THEN
             new.state := DELAYED_STATE;
             new.planned := coalesce(was.planned, was.due);
             new.due := new_due;
@@ -254,8 +282,11 @@ BEGIN
       due := NULL; holder := NULL;
     ELSIF new.seq IS NULL THEN
       state := NULL; until := NULL;
-      due := CASE WHEN p_verb <> 'ack' THEN was.due END;
-      holder := CASE WHEN p_verb <> 'ack' THEN was.holder END;
+      IF p_verb = 'ack' OR p_verb = 'renew' AND (p_how = 'acked' OR was.stopping IS NULL) THEN
+        due := NULL; holder := NULL;
+      ELSE
+        due := was.due; holder := was.holder;
+      END IF;
     ELSE
       SELECT * INTO state, due, until, holder FROM _stands(new, moment);
       IF p_verb = 'extend' AND was.stopping IS NOT NULL THEN
@@ -284,8 +315,8 @@ BEGIN
   END IF;
 END $$;
 
--- Delete messages that are held by these tokens, have no successor, and whose workers were not asked to
--- stop; answer the places of their ids.
+-- Delete messages that are held by these tokens, have no successor, do not repeat, and whose workers were not
+-- asked to stop; answer the places of their ids.
 CREATE FUNCTION bide._ack(p_queue integer, p_moment bigint, p_ids text[], p_tokens bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -298,14 +329,14 @@ BEGIN
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n), LATERAL (
       SELECT ctid FROM message
       WHERE queue = p_queue AND id = w.id AND token = w.token AND rank > p_moment  -- leased: the others
-        AND successor IS NULL AND stopping IS NULL                                 -- have no token
+        AND successor IS NULL AND stopping IS NULL AND rule IS NULL                -- have no token
       OFFSET 0
     ) AS m
     ORDER BY w.id COLLATE "C", w.token, w.n
   ), acked AS (
     DELETE FROM message AS m USING held
     WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > p_moment
-      AND m.successor IS NULL AND m.stopping IS NULL
+      AND m.successor IS NULL AND m.stopping IS NULL AND m.rule IS NULL
     RETURNING held.n, m.limited, m."group"
   )
   SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),

@@ -56,11 +56,12 @@ EXCEPTION WHEN lock_not_available OR insufficient_privilege OR serialization_fai
   RETURN answer;
 END $$;
 
--- Ack, retry or bury one message by its lease. Until the caller's commit it stays locked, so that no lapse,
+-- Ack, renew, retry or bury one message by its lease. Until the caller's commit it stays locked, so that no lapse,
 -- cancel or extend can come between.
 CREATE FUNCTION bide._within_settle(
   p_database text, p_now bigint, p_verb text, p_queue text, p_id text, p_token bigint, p_delay bigint,
-  p_reason text, p_result text
+  p_reason text, p_result text, p_next bigint DEFAULT NULL, p_run text DEFAULT NULL,
+  p_how text DEFAULT 'acked'
 ) RETURNS json LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
 SET lock_timeout = '250ms' AS $$
 DECLARE
@@ -76,7 +77,7 @@ BEGIN
   IF p_verb = 'ack' AND q.keep = 0 AND q.history = 0 AND q.result_ttl = 0 AND q.limited IS NULL THEN
     DELETE FROM message  -- as `_ack` does, which takes many
     WHERE queue = q.id AND id = p_id AND token = p_token AND rank > moment AND successor IS NULL
-      AND stopping IS NULL;
+      AND stopping IS NULL AND rule IS NULL;
     IF FOUND THEN
       INSERT INTO tally VALUES (q.id, 'leased', -1, -1), (q.id, 'acked', -1, 1);
       RETURN '[[]]';
@@ -85,7 +86,8 @@ BEGIN
   SELECT json_agg(c), min(c.due) FILTER (WHERE c.number = 0 OR c.state IN (DELAYED_STATE, READY_STATE)) INTO answer, wake
   FROM _change(p_verb, p_queue, p_now, ARRAY[p_id], ARRAY[p_token], p_delay => p_delay,
                p_reason => p_reason,
-               p_notes => CASE WHEN p_result IS NOT NULL THEN ARRAY[p_result] END) AS c;
+               p_notes => CASE WHEN p_result IS NOT NULL THEN ARRAY[p_result] END,
+               p_next => ARRAY[p_next], p_runs => ARRAY[p_run], p_how => p_how) AS c;
   PERFORM _wake_at_commit(p_queue, wake, p_now);
   RETURN json_build_array(coalesce(answer, '[]'));
 EXCEPTION WHEN lock_not_available OR insufficient_privilege OR serialization_failure THEN
@@ -115,7 +117,7 @@ BEGIN
       WHEN c.verb IN ('keep', 'replace') THEN
         SELECT json_agg(p) INTO rows FROM _put(
           c.queue, asked.now, c.verb, false, NULL, c.ids, c.is_json, c.data, c.at, c.delay, c.priority,
-          c.attempts, c.expires, c.groups, c.headers, c.latest) AS p;
+          c.attempts, c.expires, c.groups, c.headers, c.latest, p_rule => c.rules, p_run => c.runs) AS p;
         wake := CASE WHEN c.latest IS NULL
                      THEN least(c.new_due, _moment(asked.now) + c.new_delay) ELSE 0 END;
       WHEN c.verb IN ('cancel', 'stop', 'reschedule') THEN

@@ -159,10 +159,11 @@ END $$;
 
 -- The name of a state, by its number.
 CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT ('{delayed,ready,leased,dead,acked,expired,settling,stopping,closed}'::text[])[p_state + 1]
+  SELECT ('{delayed,ready,leased,dead,acked,expired,settling,stopping,closed,ending}'::text[])[p_state + 1]
 $$;
 
--- Cancel a message that no worker holds. Done: it will not be delivered.
+-- Cancel a message that no worker holds. Done: it will not be delivered. One that repeats, and is held, has the
+-- state ending: it repeats no longer.
 CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / SECOND_MS.0))::outcome
@@ -246,6 +247,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
          to_timestamp(nullif(f.created, 0) / SECOND_MS.0),
          to_timestamp((f.successor::json ->> 'due')::bigint / SECOND_MS.0)
   FROM _find(queue COLLATE "C", ARRAY[id], EVERYTHING, false) AS f
+$$;
+
+-- By which rule a message repeats, as JSON; null: it does not, or there is none.
+CREATE OR REPLACE FUNCTION bide.rule(queue text, id text) RETURNS text
+LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT f.rule FROM _find(queue COLLATE "C", ARRAY[id], EVERYTHING, false) AS f
 $$;
 
 -- Let a role use the store, by these functions alone: `queues` are patterns as for LIKE.
