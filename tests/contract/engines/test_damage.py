@@ -27,6 +27,8 @@ OF_ROWS_SQLITE = {
     "a group that is bytes": "\"group\" = x'ff'",
     "a group that is no UTF-8": "\"group\" = CAST(x'ff' AS TEXT)",
     "an expiry that is no number": "expires = 'late'",
+    "a rule that is bytes": "rule = x'ff'",
+    "a run that is no UTF-8": "run = CAST(x'ff' AS TEXT)",
 }
 """What is set in the row of a message."""
 

@@ -9,8 +9,13 @@ import psycopg
 import pytest
 
 import bide
+from bide.engines.registry import guest as guest_of
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.replies import Outcomes
 from bide.testing import FakeClock
 from bide.testing.hooks import url_of
+from bide.within import carry_out
 from tests.system.within.libraries import ASYNCHRONOUS, BLOCKING, Made, User, libpq
 
 
@@ -87,6 +92,49 @@ def test_a_retry_and_a_burial_are_committed_with_the_effect(shop: Shop) -> None:
     dead = orders.get("b")
     assert dead is not None
     assert (dead.state, dead.failures[0].reason) == ("dead", "no such order")
+
+
+def test_a_renewal_is_committed_with_the_effect(shop: Shop) -> None:
+    user, orders = shop
+    guest = guest_of(url_of(orders))
+    assert guest is not None
+
+    def settle(command: cmd.Command) -> None:
+        (reply,) = carry_out(user.within, guest, [command], None)
+        assert isinstance(reply, Outcomes)
+        assert all(reply.outcomes)
+
+    def place() -> tuple[str, int, str | None, str | None] | None:
+        message = orders.get("a")
+        return message and (message.state, message.attempt, message.rule, message.run)
+
+    user.begin()
+    settle(cmd.Put("orders", [Item("a", b"1", rule="hourly", run="1")]))
+    user.commit()
+    (delivery,) = orders.claim(lease=60)
+    following = cmd.NextRun(delivery.message.due, "2")
+    renew = cmd.Renew("orders", [delivery.lease], [following], results=[b'"paid"'])
+    user.begin()
+    settle(renew)
+    user.rollback()
+    assert place() == ("leased", 1, "hourly", "1")
+    user.begin()
+    settle(renew)
+    user.commit()
+    assert place() == ("ready", 0, "hourly", "2")
+    assert orders.history("a")[0].result == b'"paid"'
+    (delivery,) = orders.claim(lease=60)
+    user.begin()
+    settle(cmd.Ack("orders", [delivery.lease]))
+    user.commit()
+    assert place() == ("ready", 0, "hourly", "ended 2")
+    (delivery,) = orders.claim(lease=60)
+    user.begin()
+    settle(cmd.Renew("orders", [delivery.lease], [None], "ended"))
+    user.commit()
+    assert place() is None
+    flow = orders.counts().flow
+    assert (flow.put, flow.acked, flow.cancelled) == (3, 2, 1)
 
 
 def test_a_delivery_whose_lease_is_over_is_refused_and_the_transaction_goes_on(shop: Shop) -> None:

@@ -124,8 +124,8 @@ class PostgresGuest(RemoteGuest):
     ) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that carries out commands, and its parameters.
 
-        A lone put, ack, renew, retry or bury, as most calls are, has a function of its own. Other commands
-        are one parameter, as JSON.
+        A lone put, ack, renew, retry or bury, as most calls are, has a function of its own. Other
+        commands are one parameter, as JSON.
 
         Args:
             commands: in their order.

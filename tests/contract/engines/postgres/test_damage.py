@@ -85,6 +85,23 @@ def test_a_claim_of_one_goes_on_to_the_next(
     assert [message.id for message in claim(engine, count=1).messages] == ["m1"]
 
 
+def test_a_message_that_repeats_is_a_dead_letter_too_and_keeps_its_rule(
+    engine: PostgresEngine, alter: Callable[[str], object]
+) -> None:
+    item = Item("hourly", b"1", headers={"a": "b"}, attempts=1, rule="hourly", run="1")
+    engine.execute([cmd.Put("q", [item])], NOW)
+    alter("UPDATE bide.message SET headers = '[1]' WHERE id = 'hourly'")
+    assert sorted(message.id for message in claim(engine).messages) == IDS
+    assert claim(engine).messages == []
+    dead = get(engine, "hourly")
+    assert (dead.state, dead.error) == ("dead", UNREADABLE)
+    assert b"'rule': 'hourly', 'run': '1'" in dead.data
+    alter("UPDATE bide.message SET headers = NULL WHERE id = 'hourly'")
+    engine.execute([cmd.Revive("q", ["hourly"])], NOW)
+    (repaired,) = claim(engine).messages
+    assert (repaired.attempt, repaired.rule, repaired.run) == (1, "hourly", "1")
+
+
 def test_what_cannot_be_read_otherwise_is_an_error_with_the_cause(
     engine: PostgresEngine, alter: Callable[[str], object]
 ) -> None:

@@ -348,10 +348,18 @@ CREATE FUNCTION bide._ended_run(p_run text) RETURNS text LANGUAGE sql IMMUTABLE 
   SELECT CASE WHEN starts_with(p_run, 'RUN_ENDED') THEN p_run ELSE 'RUN_ENDED' || coalesce(p_run, '') END
 $$;
 
--- Who made the last attempt of a message that failed. Only the name is read as text: a reason may have a NUL.
-CREATE FUNCTION bide._failed_by(p_failures text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT (p_failures::json -> -1 -> 2) #>> '{}'
-$$;
+-- Who made the last attempt of a message that failed. Only the name becomes text: a reason may have a NUL.
+CREATE FUNCTION bide._failed_by(p_failures text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN (
+    SELECT part.value #>> '{}'
+    FROM (SELECT value FROM json_array_elements(p_failures::json) WITH ORDINALITY AS f(value, n)
+          ORDER BY n DESC LIMIT 1) AS last,
+         json_array_elements(last.value) WITH ORDINALITY AS part(value, n)
+    WHERE part.n = 3);
+EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
+  RETURN NULL;  -- something else has written to it
+END $$;
 
 -- A message whose run was not acked, and has ended as `p_how` says: see `renew` of bide.engines.rules.leases.
 -- `p_goes_on`: its next run takes its place, `p_due` and `p_run`. `p_is_last`: there is none, as its rule says.

@@ -146,10 +146,11 @@ BEGIN
       END IF;
       CONTINUE;
     END IF;
-    is_last := named.due IS NULL AND was.successor IS NULL;
-    goes_on := p_verb IN ('ack', 'renew') AND was.rule IS NOT NULL AND was.successor IS NULL
-               AND (p_verb = 'ack' OR named.due IS NOT NULL)
-               AND NOT (q.closes AND _closed_until(q.id, was."group", moment) IS NOT NULL);
+    IF p_verb IN ('ack', 'renew') THEN
+      is_last := named.due IS NULL AND was.successor IS NULL;
+      goes_on := was.rule IS NOT NULL AND was.successor IS NULL AND (p_verb = 'ack' OR named.due IS NOT NULL)
+                 AND NOT (q.closes AND _closed_until(q.id, was."group", moment) IS NOT NULL);
+    END IF;
     shut := NULL;
     IF q.closes AND was.successor IS NOT NULL AND p_verb IN ('ack', 'renew', 'retry', 'bury', 'release') THEN
       shut := _closed_until(q.id, was.successor::json ->> 'group', moment);
