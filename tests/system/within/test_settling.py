@@ -106,7 +106,9 @@ def test_a_renewal_is_committed_with_the_effect(shop: Shop) -> None:
 
     def place() -> tuple[str, int, str | None, str | None] | None:
         message = orders.get("a")
-        return message and (message.state, message.attempt, message.rule, message.run)
+        if message is None:
+            return None
+        return message.state, message.attempt, message.rule, message.run
 
     user.begin()
     settle(cmd.Put("orders", [Item("a", b"1", rule="hourly", run="1")]))

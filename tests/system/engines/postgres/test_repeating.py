@@ -1,4 +1,4 @@
-"""Messages that repeat, on PostgreSQL: in older stores, for people, and beside what others write."""
+"""Messages that repeat: in older stores, for people, and beside what others write."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -64,7 +64,8 @@ FROM queue AS q, (VALUES
    '"expires": null, "group": null, "headers": null, "is_json": true, "data": "\\\\x32"}')
 ) AS m(n, id, state, successor);
 INSERT INTO tally SELECT id, what, hour, by FROM queue, (VALUES
-  ('leased', -1, 2), ('pending', (:now + 3599999) / 3600000, 1), ('put', -1, 3)) AS t(what, hour, by);
+  ('leased', -1, 2), ('pending', (:now + 3599999) / 3600000, 1), ('put', -1, 3)
+) AS t(what, hour, by);
 """
 """What a version 7 has of messages: one that waits, and two leased ones, one with a successor."""
 
