@@ -210,7 +210,9 @@ def test_floors_rise_to_the_first_message_that_is_there(
         assert client.execute(following).fetchall() == [(hour,)]
 
 
-@pytest.mark.parametrize("change", ["put", "put beside others", "replace", "reschedule", "retry"])
+@pytest.mark.parametrize(
+    "change", ["put", "put beside others", "replace", "reschedule", "retry", "renew", "ack"]
+)
 def test_what_comes_to_a_time_that_is_past_is_claimed(
     open_engine: Callable[[], PostgresEngine], change: str
 ) -> None:
@@ -246,6 +248,15 @@ def test_what_comes_to_a_time_that_is_past_is_claimed(
             other.execute([cmd.RetryCommand("q", [cmd.Lease("again", claimed.token)])])
             fold(other)
             assert drain(engine) == ["again"]
+        case "renew" | "ack":
+            engine.execute([cmd.Put("q", [Item("series", b"1", rule="hourly", run="1")])])
+            (claimed,) = other.execute([cmd.Claim("q", 1, 60_000, "w")])
+            assert isinstance(claimed, Claimed)
+            past = cmd.NextRun(1_000, "2")
+            renew = cmd.Renew("q", claimed.leases, [past])
+            other.execute([renew if change == "renew" else cmd.Ack("q", claimed.leases)])
+            fold(other)
+            assert drain(engine) == ["series"]
 
 
 def test_hints_at_times_that_are_past_stay_as_long_as_a_message_needs_them(

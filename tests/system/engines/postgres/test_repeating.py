@@ -8,14 +8,17 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres.guest import from_url as guest_of
 from bide.engines.postgres.schema import MIGRATIONS
 from bide.model import commands as cmd
 from bide.model.command_identity import Identity
 from bide.model.ended import End
-from bide.model.message import Item, Message
+from bide.model.message import EXPIRED_KEEP, Item, Message
 from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes
+from bide.within import carry_out
 from tests.postgres_server import PostgresServer
 
 NOW = 1_700_000_000_000
@@ -184,3 +187,46 @@ def test_a_renewal_whose_reply_is_lost_is_executed_once(engine: PostgresEngine) 
     (counts,) = engine.execute([cmd.Count("q")], NOW)
     assert isinstance(counts, Counts)
     assert (counts.flow.put, counts.flow.acked) == (2, 1)
+
+
+def test_a_last_run_that_has_expired_is_forgotten_in_time(engine: PostgresEngine) -> None:
+    engine.execute([cmd.Put("q", [Item("a", b"1", at=NOW, expires=0, **SERIES)])], NOW)
+    held = claim(engine, NOW + 1).leases
+    assert outcomes(engine, cmd.Renew("q", held, [None], "expired"))[0].state == "expired"
+    for moment, kept in ((NOW + EXPIRED_KEEP - 1, 1), (NOW + EXPIRED_KEEP, 0)):
+        claim(engine, moment)
+        (counts,) = engine.execute([cmd.Count("q", recount=True)], moment)
+        assert isinstance(counts, Counts)
+        assert (counts.kept, counts.strays) == (kept, 0)
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_a_claim_expires_no_run(engine: PostgresEngine, limit: int) -> None:
+    items = [Item("a", b"1", at=NOW, expires=0, **SERIES), Item("b", b"1", at=NOW, expires=0)]
+    engine.execute([cmd.Configure("q", limit=limit), cmd.Put("q", items)], NOW)
+    assert [(m.id, m.run) for m in claim(engine, NOW + 1).messages] == [("a", "1")]
+    assert get(engine, "b").state == "expired"
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("command", [cmd.Ack("q", []), cmd.Renew("q", [], [NEXT])])
+def test_a_run_that_is_settled_in_a_transaction_of_a_user(
+    postgres: PostgresServer,
+    engine: PostgresEngine,
+    user: psycopg.Connection[Any],
+    command: cmd.Ack | cmd.Renew,
+    ending: str,
+) -> None:
+    engine.execute([cmd.Put("q", [Item("a", b"1", at=NOW, **SERIES)])], NOW)
+    guest = guest_of(urlsplit(f"{postgres.url}&schema={engine.schema}"))
+    settle = replace(command, leases=claim(engine).leases)
+    (reply,) = carry_out(user, guest, [settle], NOW)
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0].done
+    (cancelled,) = outcomes(engine, cmd.Cancel("q", ["a"]))
+    assert (cancelled.done, cancelled.state) == (False, "settling")
+    user.execute(ending.encode())
+    run = {"COMMIT": "2" if isinstance(command, cmd.Renew) else "ended 1", "ROLLBACK": "1"}[ending]
+    message = get(engine, "a")
+    assert (message.rule, message.run) == (SERIES["rule"], run)
+    assert message.state == ("leased" if run == "1" else "delayed" if run == "2" else "ready")

@@ -404,8 +404,6 @@ END $$;
 CREATE FUNCTION bide._follow(p_message bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  p_message.rule := NULL;
-  p_message.run := NULL;
   p_message := json_populate_record(p_message, p_message.successor::json);
   p_message.state := DELAYED_STATE;
   p_message.attempt := 0;

@@ -337,7 +337,7 @@ BEGIN
   ), acked AS (
     DELETE FROM message AS m USING held
     WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > p_moment
-      AND m.successor IS NULL AND m.stopping IS NULL AND m.rule IS NULL
+      AND m.successor IS NULL AND m.stopping IS NULL
     RETURNING held.n, m.limited, m."group"
   )
   SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
