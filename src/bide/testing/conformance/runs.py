@@ -237,6 +237,28 @@ class RunCases:
         driver.ack(held)
         assert driver.state("a") is None
 
+    @pytest.mark.parametrize("how", ["dead", "expired", "ended"])
+    def test_a_successor_takes_the_place_of_a_last_run(self, driver: Driver, how: Any) -> None:
+        held = driver.lease("a", **SERIES)
+        driver.replace("a", latest=HOUR, delay=7)
+        driver.renew(held, next=[None], how=how)
+        assert what(driver.get("a")) == ("delayed", START + 7, 0, None, None)
+        flow = driver.counts().flow
+        assert (flow.put, flow.cancelled, flow.died, flow.expired) == (2, 1, 0, 0)
+
+    @pytest.mark.parametrize("how", ["acked", "dead"])
+    def test_a_successor_in_a_closed_group_does_not_follow_a_run(
+        self, driver: Driver, how: Any
+    ) -> None:
+        held = driver.lease("a", **SERIES)
+        driver.replace("a", latest=HOUR, delay=7, group="g")
+        driver.ask(cmd.CloseGroup(driver.queue, "g", HOUR), GroupsClosed)
+        assert driver.renew(held, next=[NEXT], how=how) == [Outcome("a", True)]
+        assert driver.state("a") is None
+        flow = driver.counts().flow
+        expected = {"acked": (1, 1, 0), "dead": (1, 0, 1)}
+        assert (flow.put, flow.acked, flow.cancelled) == expected[how]
+
     def test_a_closed_group_ends_the_message_with_its_run(self, driver: Driver) -> None:
         a, b, c = (driver.lease(id, group="g", **SERIES) for id in "abc")
         driver.ask(cmd.CloseGroup(driver.queue, "g", HOUR), GroupsClosed)
