@@ -312,6 +312,21 @@ def run_id(id: str, at: int) -> str:
     return f"{id}@{iso(at)}"
 
 
+def named_run(id: str) -> tuple[str, int] | None:
+    """Return the message that repeats and the time of the run which an id names; `None`: none.
+
+    Example:
+        >>> named_run("ann/weekly@2023-11-14T22:13:20.000Z"), named_run("ann@example.com")
+        (('ann/weekly', 1700000000000), None)
+    """
+    message, _, time = id.rpartition("@")
+    try:
+        at = unix(datetime.fromisoformat(time))
+    except (ValueError, InvalidArgument):
+        return None
+    return (message, at) if run_id(message, at) == id else None
+
+
 MAX_REPEATED_ID = MAX_NAME - len(run_id("", 0))
 """The longest id of a message that repeats, in bytes."""
 

@@ -22,6 +22,7 @@ from bide.model.commands import (
     Scan,
     Where,
 )
+from bide.model.ended import End
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
 from bide.model.parts import in_parts
@@ -100,9 +101,33 @@ def after_stop(stopping: Outcome, reply: Ends) -> Outcome:
     return Outcome(stopping.id, False, state, end.due, end.moment, end.by)
 
 
+def known_ends(command: History) -> Steps[Ends]:
+    """Return what is known of a message, or of one run of a message that repeats.
+
+    A run has the id of the message, "@" and its due time (see `bide.model.runs.run_id`).
+    """
+    reply: Ends = yield command
+    if reply.state is not None or reply.ends or "@" not in command.id:
+        return reply
+    from bide.model.runs import named_run  # here: most messages do not repeat
+
+    run = named_run(command.id)
+    if run is None:
+        return reply
+    id, due = run
+    all_runs: Ends = yield History(command.queue, id)
+    return Ends(None, [end for end in all_runs.ends if end.due == due])
+
+
+def ending(command: History) -> Steps[list[End]]:
+    """Return how messages of an id have ended, the newest first."""
+    reply = yield from known_ends(command)
+    return reply.ends
+
+
 def resulting(command: History, result_type: Any) -> Steps[Any]:
     """Return the result of a message; while a worker holds it, the error says how far that is."""
-    reply: Ends = yield command
+    reply = yield from known_ends(command)
     progress = None
     if reply.state == "leased":
         lookup: Found = yield Find(command.queue, [command.id])

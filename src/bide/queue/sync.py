@@ -43,6 +43,7 @@ from bide.queue.results import (
 from bide.queue.steps import (
     changing,
     closing,
+    ending,
     explaining,
     exported,
     loading,
@@ -928,8 +929,12 @@ class Queue(BaseQueue):
         """Read how messages with an id have ended, the newest first: the last 20.
 
         A queue remembers this for as long as its setting `history` says; see `configure`.
+
+        Args:
+            id: of the message; of one that repeats, these are the ends of its runs. With "@" and
+                the time of a run, as in "ann/weekly@2026-03-09T08:00:00.000Z": of this run.
         """
-        return self._execute(self._builder.history(id), lambda reply: reply.ends)
+        return self._run(ending(self._builder.history(id)))
 
     @overload
     def result(self, id: str, *, wait: Duration | None = None) -> Any: ...

@@ -134,6 +134,23 @@ def test_each_missed_run_may_be_made_up_for(reminders: bide.Queue) -> None:
     assert runs == sorted(set(runs), key=str)
 
 
+def test_each_run_has_its_result(reminders: bide.Queue) -> None:
+    reminders.configure(result_ttl="1h", history="1h")
+    reminders.put("x", id="ann", repeat=bide.Every("1h", missed="all"), at=some_hours_ago(1.5))
+    runs = []
+    for result in ("first", "second"):
+        (delivery,) = reminders.claim()
+        runs.append(f"ann@{iso(delivery.message.due)}")
+        delivery.ack(result)
+    assert [reminders.result(run) for run in runs] == ["first", "second"]
+    assert [end.result for end in reminders.history("ann")] == [b'"second"', b'"first"']
+    assert [end.attempt for end in reminders.history(runs[0])] == [1]
+    with pytest.raises(bide.NotEnded):
+        reminders.result("ann")
+    with pytest.raises(bide.NotRemembered):
+        reminders.result("ann@2020-01-01T00:00:00.000Z")
+
+
 def test_a_cancel_of_a_run_under_way_ends_the_message_after_it(reminders: bide.Queue) -> None:
     reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
     (delivery,) = reminders.claim()
