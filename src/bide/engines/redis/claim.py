@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from bide.engines.redis.calls import Round, ScriptCall, Step
 from bide.engines.redis.constants import SLICE
-from bide.engines.redis.layout import DAMAGED, claimed_message
+from bide.engines.redis.layout import DAMAGED, claimed_message, order_of
 from bide.engines.redis.messages import in_lots
 from bide.engines.redis.queues import ShardedQueue
 from bide.logs import logger
@@ -44,11 +44,8 @@ class _Leased(NamedTuple):
 
     @property
     def place(self) -> tuple[int, bytes]:
-        """Its place in the order of delivery.
-
-        Of equal ranks, the order of putting decides: records begin with it.
-        """
-        return ready_rank(self.message.due, self.message.priority), self.record
+        """Its place in the order of delivery: of equal ranks, the order of putting decides."""
+        return ready_rank(self.message.due, self.message.priority), order_of(self.record)
 
 
 class _Claiming:

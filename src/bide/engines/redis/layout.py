@@ -1,11 +1,12 @@
 """How messages are stored in Redis: the keys, and the records.
 
 The keys of a shard share a hash tag; a few keys belong to the whole store. A record is an array in
-MessagePack: `StoredRecord`. A put sends its fields from `json` on; the script adds the others.
+MessagePack: `StoredRecord`, or `RepeatingRecord` of a message that repeats. A put sends its fields
+from `json` on; the script adds the others.
 """
 
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 from zlib import crc32
 
 import msgspec
@@ -20,7 +21,14 @@ VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
 
 LAYOUT: Final = 5
-"""The version of the layout that this engine reads and writes."""
+"""The version of the layout of a new store."""
+
+REPEATING_LAYOUT: Final = 6
+"""The version from the first message that repeats on: a bide that does not know records with a rule
+refuses the store. All else is as before."""
+
+LAYOUTS: Final = (LAYOUT, REPEATING_LAYOUT)
+"""The versions that this engine reads and writes."""
 
 QUEUES: Final = b"bide:queues"
 """A sorted set, every score is 0: the names of the queues."""
@@ -191,8 +199,8 @@ DAMAGED = (ValueError, msgspec.MsgspecError)
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message as Redis stores it. Times are Unix milliseconds."""
+class _RecordHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What all records begin with. Times are Unix milliseconds."""
 
     order: str
     """Of putting, in hexadecimal digits."""
@@ -221,6 +229,22 @@ class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     headers: str
     """In JSON."""
     failures: tuple[Failure, ...]
+
+
+class StoredRecord(_RecordHead, array_like=True, frozen=True, gc=False):
+    """A message as Redis stores it, if it does not repeat."""
+
+    rule: ClassVar[None] = None
+    run: ClassVar[None] = None
+    data: bytes
+    """The body."""
+
+
+class RepeatingRecord(_RecordHead, array_like=True, frozen=True, gc=False):
+    """A message that repeats as Redis stores it."""
+
+    rule: str
+    run: str | None
     data: bytes
     """The body."""
 
@@ -236,8 +260,14 @@ class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     since: int
     extended: int
     """How many times."""
-    successor: StoredRecord | None
-    """What takes the place of the message when its lease ends."""
+    next: msgspec.Raw
+    """What takes the place of the message when its lease ends: the record of its successor; true:
+    its own next run; nil: nothing."""
+
+    @property
+    def successor(self) -> StoredRecord | RepeatingRecord | None:
+        """What was put to take the place of the message, if something was."""
+        return _decode_successor(self.next)
 
 
 class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -253,16 +283,51 @@ class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Who has asked it to stop; empty: somebody who gave no name."""
     progress: str | None
     """Its last report, a `Progress` as JSON."""
-    successor: StoredRecord | None
+    next: msgspec.Raw
 
+    @property
+    def successor(self) -> StoredRecord | RepeatingRecord | None:
+        """What was put to take the place of the message, if something was."""
+        return _decode_successor(self.next)
+
+
+_HEAD_OF_REPEATING = b"\xdc\x00\x12"
+"""The first bytes of an array of eighteen values in MessagePack: a `RepeatingRecord` has as
+many."""
 
 _HEAD_OF_NINE = b"\x99"
 """The first byte of an array of nine values in MessagePack: a `NotedLease` has as many fields."""
 
-_decode_record = msgspec.msgpack.Decoder(StoredRecord).decode
+_decode_plain_record = msgspec.msgpack.Decoder(StoredRecord).decode
+_decode_repeating_record = msgspec.msgpack.Decoder(RepeatingRecord).decode
 _decode_lease = msgspec.msgpack.Decoder(StoredLease).decode
 _decode_noted_lease = msgspec.msgpack.Decoder(NotedLease).decode
 _decode_progress = msgspec.json.Decoder(Progress).decode
+
+
+_NO_SUCCESSOR = (b"\xc0", b"\xc3")
+"""nil and true in MessagePack."""
+
+
+def _decode_successor(next: msgspec.Raw) -> StoredRecord | RepeatingRecord | None:
+    """Return the successor in the last field of a lease.
+
+    Raises:
+        Exception: one of `DAMAGED`: it cannot be read.
+    """
+    record = bytes(next)
+    return None if record in _NO_SUCCESSOR else _decode_record(record)
+
+
+def _decode_record(record: bytes) -> StoredRecord | RepeatingRecord:
+    """Return what a record says.
+
+    Raises:
+        Exception: one of `DAMAGED`: it cannot be read.
+    """
+    if record[:3] == _HEAD_OF_REPEATING:
+        return _decode_repeating_record(record)
+    return _decode_plain_record(record)
 
 
 def decode_lease(lease: bytes) -> StoredLease | NotedLease:
@@ -322,6 +387,8 @@ def read_record(queue: str, id: str, record: bytes, now: int, *, ready: bool = F
         planned=stored.planned,
         created=stored.created or None,
         asked=stored.asked,
+        rule=stored.rule,
+        run=stored.run,
     )
 
 
@@ -333,8 +400,8 @@ def _leased(message: Message, lease: bytes) -> Message:
     """
     stored = decode_lease(lease)
     successor: Item | None = None
-    if stored.successor is not None:
-        successor = _as_successor(message.id, stored.successor)
+    if (following := stored.successor) is not None:
+        successor = _as_successor(message.id, following)
     stopping = progress = None
     if isinstance(stored, NotedLease):
         stopping = stored.stopping
@@ -377,7 +444,14 @@ def claimed_message(queue: str, id: str, record: bytes, holder: str, until: int)
         planned=stored.planned,
         created=stored.created or None,
         asked=stored.asked,
+        rule=stored.rule,
+        run=stored.run,
     )
+
+
+def order_of(record: bytes) -> bytes:
+    """Return the order of putting: each record begins with it, behind a head of four bytes."""
+    return record[4 : 4 + ORDER]
 
 
 def as_outcome(queue: str, id: str, done: bool, *fields: Any) -> Outcome | StoreCorrupt:
@@ -395,12 +469,12 @@ def as_outcome(queue: str, id: str, done: bool, *fields: Any) -> Outcome | Store
     )
 
 
-def _headers(record: StoredRecord) -> dict[str, str] | None:
+def _headers(record: StoredRecord | RepeatingRecord) -> dict[str, str] | None:
     """Return the headers of a message, `None` without any."""
     return _decode_headers(record.headers) if record.headers else None
 
 
-def _as_successor(id: str, record: StoredRecord) -> Item:
+def _as_successor(id: str, record: StoredRecord | RepeatingRecord) -> Item:
     """Return what takes the place of a message when its lease ends."""
     return Item(
         id=id,
@@ -413,4 +487,6 @@ def _as_successor(id: str, record: StoredRecord) -> Item:
         group=record.group or None,
         headers=_headers(record),
         created=record.created or None,
+        rule=record.rule,
+        run=record.run,
     )

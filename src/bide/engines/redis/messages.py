@@ -14,7 +14,7 @@ from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import Word, as_outcome, packed_values, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
-from bide.model.command_parts import Origin
+from bide.model.command_parts import NextRun, Origin
 from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH, Item, State
 from bide.model.replies import Outcome, Outcomes
@@ -66,11 +66,11 @@ def put(run: Sequence[cmd.Put], sharded: ShardedQueue) -> Step:
 
 
 def _record_of(item: Item) -> bytes:
-    """Return the fields of a `StoredRecord` of an item, from `json` on."""
+    """Return the fields of the record of an item, from `json` on."""
     state = None if item.died is None else "dead"
     ended = item.died
     planned = asked = None
-    fields = (
+    fields: tuple[Any, ...] = (
         item.json,
         item.priority,
         item.attempt,
@@ -84,6 +84,8 @@ def _record_of(item: Item) -> bytes:
         _headers_text(item.headers),
         item.failures,
     )
+    if item.rule is not None:
+        fields += item.rule, item.run
     # The body is written by hand as "bin 32", its length in four bytes: see _records.lua.
     return b"".join((packed_values(fields), b"\xc6", len(item.data).to_bytes(4), item.data))
 
@@ -95,18 +97,17 @@ def _headers_text(headers: dict[str, str] | None) -> str:
 
 def _plan_of(item: Item) -> bytes:
     """Return when an item is due, and what else puts it in its place: see put.lua."""
-    return packed_values(
-        (
-            item.delay,
-            item.at,
-            item.latest,
-            item.priority,
-            item.expires is not None,
-            item.died,
-            item.created,
-            item.group or "",
-        )
+    plan: tuple[Any, ...] = (
+        item.delay,
+        item.at,
+        item.latest,
+        item.priority,
+        item.expires is not None,
+        item.died,
+        item.created,
+        item.group or "",
     )
+    return packed_values(plan if item.rule is None else (*plan, True))
 
 
 def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
@@ -117,6 +118,8 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
     if isinstance(command, cmd.Ack):
         words_of_each = 3 if command.results else 2
         return "ack", (words_of_each,)
+    if isinstance(command, cmd.Renew):
+        return "renew", (command.how,)
     if isinstance(command, cmd.Put):
         return "put", (command.on_conflict, command.if_version)
     if isinstance(command, cmd.Extend):
@@ -139,8 +142,9 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
 def _edited_fields(command: cmd.Edit) -> dict[str, Any]:
     """Return the fields of a record that an edit changes, by their names in Lua."""
     fields = command.options
-    if fields.get("expires", 0) is None:
-        fields["expires"] = False  # a table of Lua has no nil
+    for name in ("expires", "rule", "run"):
+        if fields.get(name, 0) is None:
+            fields[name] = False  # a table of Lua has no nil
     if "group" in fields:
         fields["group"] = fields["group"] or ""
     if "headers" in fields:
@@ -156,8 +160,15 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
     """Return what a script is told of each message that a command names.
 
     Its id, and the token of its lease, the version that the caller saw, or an empty text; of an ack
-    with results also the result, of an extend with reports the report.
+    with results also the result, of an extend with reports the report; of a renewal the result, and
+    when the next run is due and which one it is.
     """
+    if isinstance(command, cmd.Renew):
+        results = command.results or [None] * len(command.leases)
+        return [
+            (lease.id, str(lease.token), result or "", _next_words(following))
+            for lease, result, following in zip(command.leases, results, command.next, strict=True)
+        ]
     if isinstance(command, cmd.Ack) and command.results:
         leases_with_results = zip(command.leases, command.results, strict=True)
         return [(lease.id, str(lease.token), result or "") for lease, result in leases_with_results]
@@ -171,6 +182,11 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
         return list(zip(command.ids, versions, strict=True))
     leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
+
+
+def _next_words(following: NextRun | None) -> str:
+    """Return the next run of a message as the script reads it; empty without one."""
+    return "" if following is None else f"{following.due} {following.run}"
 
 
 def change(run: Sequence[Any], shards: int) -> Step:

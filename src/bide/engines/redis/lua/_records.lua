@@ -68,7 +68,9 @@ end
 -- Records, and the way of a message from set to set.
 --
 -- A record is an array in MessagePack, of the fields of `StoredRecord` in layout.py, of which a put sends those
--- from `json` on. The last one is the body, in the form "bin 32", which cmsgpack does not know.
+-- from `json` on. The last one is the body, in the form "bin 32", which cmsgpack does not know. That of a message
+-- which repeats is a `RepeatingRecord`: in front of the body it has the rule and the run. Its lease has true in place
+-- of a successor while its own next run is to take its place: an ack of many reads leases, and no records.
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. After half a change, a message is in two places, or
@@ -82,10 +84,12 @@ end
 --   stands, line  its entry in LINES as it was read, and the new one, if the queue is limited
 --   shut  until when the group is closed in which it would have waited: so it is cancelled
 --   deleted  true: it is gone;  held_by  the holder of a lease that was over
---   tells, follows  of its outcome, see `outcome`
+--   tells, follows  of its outcome, see `outcome`: a word in place of its state; due time of a successor
 local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
+local REPEATING = '\220\0\18\172'  -- how that of a message begins that repeats: an array of 18
 local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
 local NONE = '\192'              -- no successor, as the last field of a lease
+local RENEWS = '\195'            -- the next run of the message itself, likewise
 local BASE = {acked = 0, expired = STRIPE, dead = 2 * STRIPE}  -- KEPT has them in this order, each since when
 
 -- The ranks of bide.model.rank. Times are Unix milliseconds.
@@ -115,16 +119,19 @@ local function head_of_body(bytes) return '\198' .. struct.pack('>I4', bytes) en
 
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
 local function read_record(id, text)
+  local head = sub(text, 1, #RECORD)
+  local repeating = head == REPEATING
   local at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned, asked, group,
-    headers, failures = cmsgpack.unpack_limit(text, 15, 3)
-  if sub(text, 1, #RECORD) ~= RECORD or state and not BASE[state] or type(failures) ~= 'table'
+    headers, failures, rule, run = cmsgpack.unpack_limit(text, repeating and 17 or 15, 3)
+  if not repeating and head ~= RECORD or state and not BASE[state] or type(failures) ~= 'table'
     or sub(text, at + 1, at + 5) ~= head_of_body(#text - at - 5) then return nil end
   return {
     id = id, order = order, member = order .. id, due = floor(due), created = floor(created), json = json,
     priority = floor(priority), attempt = floor(attempt), attempts = floor(attempts),
     expires = expires and floor(expires), state = state, was = state, ended = ended and floor(ended),
     planned = planned and floor(planned), asked = asked and floor(asked), group = group .. '',
-    headers = headers .. '', failures = failures, text = text, body_at = at + 1,
+    headers = headers .. '', failures = failures, rule = repeating and rule .. '' or nil, run = run and run .. '',
+    text = text, body_at = at + 1,
   }
 end
 
@@ -141,10 +148,12 @@ function save(r)
   local fields = pack(r.due, r.created, r.json, r.priority, r.attempt, r.attempts, r.expires, r.state,
     r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
   local body = r.body and head_of_body(#r.body) .. r.body or sub(r.text, r.body_at)
-  call('HSET', RECORDS, r.id, RECORD .. r.order .. fields .. body)
+  local head = RECORD
+  if r.rule then head, fields = REPEATING, fields .. pack(r.rule, r.run) end
+  call('HSET', RECORDS, r.id, head .. r.order .. fields .. body)
 end
 
--- Returns the token, the end and the other fields of a lease; nothing, or an error: it cannot be read.
+-- Returns the token, the end, what follows and the other fields of a lease; nothing, or an error: it cannot be read.
 function read_held(text)
   local is_noted = sub(text, 1, #NOTED) == NOTED
   local at, order, token, until_, holder, since, extended, stopping, progress =
@@ -155,10 +164,11 @@ function read_held(text)
     stopping and stopping .. '', progress and progress .. ''
 end
 
--- Returns what a lease says, of which the successor is a record; nil: there is none, or it cannot be read.
+-- Returns what a lease says, of which the successor is a record or nil; nil: there is none, or it cannot be read.
 function read_lease(text)
   if not text then return nil end
   local readable, token, until_, successor, order, holder, since, extended, stopping, progress = pcall(read_held, text)
+  if successor == RENEWS then successor = nil end
   return readable and token and {token = token, until_ = until_, successor = successor, order = order,
     holder = holder, since = since, extended = extended, stopping = stopping, progress = progress} or nil
 end
@@ -169,7 +179,7 @@ function write_lease(r)
   if r.stopping or r.progress then
     head, fields = NOTED, fields .. pack(r.stopping, r.progress)
   end
-  call('HSET', LEASES, r.id, head .. r.order .. fields .. (r.successor or NONE))
+  call('HSET', LEASES, r.id, head .. r.order .. fields .. (r.successor or r.rule and RENEWS or NONE))
 end
 end
 
@@ -269,7 +279,7 @@ local function follow(r)
   local successor = parse(r.id, r.successor)
   if not successor then return repair(r, r.successor) end
   set_group(r, successor.group)
-  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'expires', 'headers'}) do
+  for _, field in ipairs({'due', 'created', 'json', 'priority', 'attempts', 'expires', 'headers', 'rule', 'run'}) do
     r[field] = successor[field]
   end
   r.attempt, r.failures, r.planned, r.asked, r.body = 0, {}, nil, nil, body_of(successor)
@@ -306,10 +316,15 @@ end
 
 -- Adds a failure to a message, which began at `moment`; `counted`: it counts as an attempt. Returns true if another
 -- attempt is left, and nothing has been moved. Else, or if `final`, returns false: the message is dead now; one
--- with a successor is only counted so, and the caller lets that follow.
+-- with a successor is only counted so, and the caller lets that follow. One that repeats never dies of an attempt:
+-- its attempts are used up, and who claims it makes a dead letter.
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   add_failure(r, reason, moment, counted and r.since or nil)
+  if r.rule and counted then
+    if final then r.attempt = max(r.attempt, r.attempts) end
+    return true
+  end
   if not final and r.attempt < r.attempts then return true end
   remember_end(r, 'dead', counted and (r.holder or '') or actor)
   if r.successor then
@@ -326,7 +341,7 @@ end
 function repair(r, text)
   if limited then begin_change(true) end
   set_group(r, '')
-  r.json, r.body, r.headers, r.failures, r.held_by = false, text, '', {}, r.holder
+  r.json, r.body, r.headers, r.failures, r.rule, r.run, r.held_by = false, text, '', {}, nil, nil, r.holder
   if r.successor == text then r.successor = nil end
   failed(r, 'the record of this message in the store cannot be read: its bytes are the body', now, false, true)
   if r.successor then follow(r) end
@@ -372,22 +387,23 @@ local function locate(id, text)
 end
 
 -- Returns whether a record is what the caller saw: of this due time and version, unless these are nil. A version is
--- a hash of what an edit can change, as `Message.version` makes it.
+-- a hash of what an edit can change, as `Message.version` makes it: of a message that repeats, its rule stands for
+-- the due time.
 local function is_still(r, due, version)
   if due and due ~= r.due then return false end
   if not version then return true end
-  local line = concat({int(r.asked or r.planned or r.due), r.priority, r.attempts,
+  local line = concat({r.rule or int(r.asked or r.planned or r.due), r.priority, r.attempts,
     r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.json and 'j' or 'b', #r.group, #r.headers}, ' ')
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, body_of(r)})), 1, 16) == version
 end
 
 -- Returns one outcome: [done, state, due, until, holder, due of the successor that came or has gone]; there is no
--- such message: [done]. `r.tells`: the state is to say that its worker was asked to stop.
+-- such message: [done].
 local function outcome(r, done)
   if not r then return {false} end
   if r.deleted and r.shut then return {true} end
   if r.deleted then return {true, null, r.due, r.due and null, r.holder} end
-  local state = r.tells and 'stopping' or r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
+  local state = r.tells or r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
   return {done, state, r.due, r.until_ or r.ended or null, r.holder or null, r.follows}
 end
 

@@ -5,23 +5,24 @@
 --   reason, actor  who gives the command, or nil; origin: see `read_origin`
 -- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or empty
 -- Verbs:
---   cancel      delete messages that no worker holds, if they are still what the caller saw
+--   cancel      delete messages that no worker holds, if they are still what the caller saw; others repeat no more
 --   stop        the same, and ask the workers of others to stop
 --   reschedule  let them be due at another time, likewise
 --   purge       delete dead letters
 --   revive      let dead letters be delivered again, with all their attempts
---   retry       give messages back, to be delivered again; without attempts left they die
+--   retry       give messages back, to be delivered again; without attempts left they die, but those that repeat
 --   untouched   give messages back as if they had not been claimed; a reason is remembered
---   bury        let them die; without a token, those that no worker holds, which counts no attempt
+--   bury        let them die, or use up the attempts of those that repeat; without a token, let those die that no
+--               worker holds, which counts no attempt
 --   release     end the lease of any holder: a failed attempt, ready again at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
 -- A message that would wait in a closed group then is cancelled instead; if no worker has held it, its outcome is
 -- that the group is closed, and until when.
 -- If the worker was asked to stop, `retry`, `untouched`, `bury` and `release` delete the message: it is cancelled.
 -- Reply: [now, change, [outcome of each], nexts]; the state of a message whose worker this asks to stop is
---   `stopping`, and that of one that no worker holds and whose record cannot be read `unreadable`; nexts: of a
---   limited queue, for each whether its lease was ended, and when a claim then gets a ready message, or null if
---   that is not before a lease ends
+--   `stopping`, that of a leased one that repeats no more `ending`, and that of one that no worker holds and whose
+--   record cannot be read `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and when a
+--   claim then gets a ready message, or null if that is not before a lease ends
 local verb, moment, if_due, if_version, reason  -- of the call at hand; moment: what `at` or `after` says
 local stopping  -- ids of those whose workers this call asks to stop; nil: none yet
 
@@ -31,10 +32,21 @@ local function plan(r, due)
   r.planned, r.asked, r.due = nil, nil, due
 end
 
--- Asks the worker of a message to stop; of several who ask, the first one is remembered. A successor is removed.
-local function stop(r)
-  r.stopping, r.successor, r.tells = r.stopping or actor or '', nil, true
+-- Removes what was to take the place of a leased message when its lease ends: its successor, or its next run. The
+-- record changes first: half of this leaves a lease that only takes the longer way to an ack.
+local function end_series(r)
+  if r.rule then
+    r.rule, r.run = nil, nil
+    save(r)
+  end
+  r.successor = nil
   write_lease(r)
+end
+
+-- Asks the worker of a message to stop; of several who ask, the first one is remembered. Nothing follows the message.
+local function stop(r)
+  r.stopping, r.tells = r.stopping or actor or '', 'stopping'
+  end_series(r)
   stopping = stopping or {}
   stopping[#stopping + 1] = r.id
 end
@@ -60,7 +72,10 @@ end
 -- Lets a message be delivered again: at once, or at the time that the call asks for.
 local function put_back(r)
   if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
-  if verb == 'release' or verb == 'untouched' and moment == now then return to_ready(r) end
+  local is_used_up = verb == 'retry' and r.attempt >= r.attempts  -- it repeats, else it is dead
+  if verb == 'release' or verb == 'bury' or verb == 'untouched' and moment == now or is_used_up then
+    return to_ready(r)
+  end
   if verb == 'revive' then  -- it keeps the due time that was asked for, and so its version
     local asked = r.asked or r.planned or r.due
     plan(r, moment)
@@ -82,17 +97,16 @@ local function do_it(r, token)
     if is_still(r, if_due, token ~= '' and token or if_version) then stop(r) end
     return false
   end
-  -- The message is leased and stays so; what was put to take its place goes.
-  if verb == 'cancel' and r.successor and not (if_due or if_version) and token == '' then
-    r.follows = (parse(r.id, r.successor) or r).due
-    r.successor = nil
-    write_lease(r)
+  -- The message is leased and stays so; what was to take its place goes.
+  if verb == 'cancel' and r.token and (r.successor or r.rule) and not (if_due or if_version) and token == '' then
+    if r.successor then r.follows = (parse(r.id, r.successor) or r).due else r.tells = 'ending' end
+    end_series(r)
     return false
   end
   if not may_do(r, token) then return false end
 
   if r.token then closing.weigh_successor(r) end
-  local is_failure = verb == 'retry' or verb == 'release'
+  local is_failure = verb == 'retry' or verb == 'release' or verb == 'bury' and token ~= ''
   if verb == 'repair' then
     repair(r, call('HGET', RECORDS, r.id))
   -- That its worker was asked to stop, or that a successor waits, counts more than how the lease ends.
@@ -105,19 +119,19 @@ local function do_it(r, token)
     local how = verb == 'purge' and 'purged' or 'cancelled'
     remember_end(r, how, actor)
     delete(r, how)
-  elseif verb == 'bury' then
-    failed(r, reason, now, token ~= '', true)
+  elseif verb == 'bury' and not is_failure then
+    failed(r, reason, now, false, true)
   elseif not is_failure then
     put_back(r)
-  elseif failed(r, reason, now, true) then  -- an attempt is left
+  elseif failed(r, reason, now, true, verb == 'bury') then  -- an attempt is left, or it repeats
     if not closing.shut_until(r) then count('retried') end
     put_back(r)
   end
   return true
 end
 
--- Calls `act(r, token, third argument or empty)` for each message that is named, by `width` arguments each; `act`
--- returns whether it did what was asked for. Returns the reply.
+-- Calls `act(r, token, third and fourth argument or empty)` for each message that is named, by `width` arguments each;
+-- `act` returns whether it did what was asked for. Returns the reply.
 local function change_each(width, act, origin)
   local outcomes, nexts = {}, {}
   local earliest  -- the first time at which one of them can be claimed
@@ -133,7 +147,7 @@ local function change_each(width, act, origin)
       local r, unreadable = locate(ARGV[i])
       if r and r.deleted then r = nil end
       local held = r and r.token
-      local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '')
+      local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '', width > 3 and ARGV[i + 3] or '')
       local refused = done and r.shut and r.deleted and not held
       done = done and not refused
       if done and not (r.deleted or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
@@ -170,7 +184,7 @@ local length  -- of the call at hand
 -- Extends the lease of a message; returns whether the token is that of its lease.
 local function extend(r, token, report)
   if r.token ~= token then return false end
-  r.tells = r.stopping ~= nil
+  r.tells = r.stopping and 'stopping'
   if length then
     if now + length < r.until_ then remember_return(r) end
     r.until_, r.extended = now + length, r.extended + 1
@@ -186,14 +200,35 @@ define('extend', {'allow-oom'}, {}, function(new_length, width)
   return change_each(width, extend)
 end)
 
--- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
+do  -- the whole text has room for only so many local names
+-- ack: messages are done and leave the queue, or are kept for a while if the queue keeps. Those that repeat wait for
+-- who claims them next.
 --   width  2, or 3 with results
 -- ARGV from 3 on, so many for each, no id twice: id, token, result in JSON or empty
 -- Reply: as change; only [now, change] if all have left
--- Acks a message; returns whether the token is that of its lease.
-local function ack(r, token, result)
-  if r.token ~= token then return false end
-  closing.weigh_successor(r)
+local RUN_ENDED = 'ended '  -- as in bide.model.message
+
+-- Returns whether another run follows that of a leased message, of which `closing` has weighed the successor.
+local function repeats(r) return r.rule and not (r.successor or closing.shut_until(r)) end
+
+-- Lets a message wait for its next run, as if it had just been put.
+local function next_run(r, due, run)
+  plan(r, due)
+  r.attempt, r.failures, r.run = 0, {}, run
+  to_delayed(r)
+end
+
+-- Acks a run; the next one is due at `due`.
+local function acked_run(r, due, run, result)
+  r.attempt = r.attempt + 1
+  remember_end(r, 'acked', r.holder, result ~= '' and result or nil)
+  count('acked')
+  count('put')
+  next_run(r, due, run)
+end
+
+-- Deletes a message that was acked, or keeps it for a while; its successor takes its place.
+local function acked(r, result)
   r.attempt = r.attempt + 1
   remember_end(r, 'acked', r.holder, result ~= '' and result or nil)
   if r.successor then
@@ -205,6 +240,18 @@ local function ack(r, token, result)
   else
     delete(r, 'acked')
     r.due = nil
+  end
+end
+
+-- Acks a message; returns whether the token is that of its lease.
+local function ack(r, token, result)
+  if r.token ~= token then return false end
+  closing.weigh_successor(r)
+  if repeats(r) then
+    local run = r.run or ''
+    acked_run(r, now, sub(run, 1, #RUN_ENDED) == RUN_ENDED and run or RUN_ENDED .. run, result)
+  else
+    acked(r, result)
   end
   return true
 end
@@ -237,11 +284,76 @@ define('ack', {'allow-oom'}, {'keep', 'acked'}, function(width)
   return finish()
 end)
 
+-- renew: the runs of messages that repeat end, and the next run of each takes its place. One that repeats no more ends:
+-- it was cancelled, or has a successor, or its group is closed.
+--   how  acked; dead: who held them has put dead letters of them, but of the last ones; expired: they were not
+--        delivered; ended: they have ended before
+-- ARGV from 3 on, four for each, no id twice: id, token, result in JSON or empty, and the next run: when it is due, a
+--   blank and which one it is; empty: it was the last one
+-- Reply: as change
+local how  -- of the call at hand
+
+-- Returns who made the last attempt that failed, or nil.
+local function failed_by(r)
+  local last = r.failures[#r.failures]
+  return last and last[3]
+end
+
+-- Ends a message with a run that was not acked; `last`: as its rule says. Else somebody has cancelled it meanwhile, and
+-- a dead letter of the run was put before.
+local function ended_run(r, last)
+  if r.stopping then return stopped(r) end
+  r.rule, r.run = nil, nil
+  if last and how ~= 'ended' and not (r.successor or r.shut) then
+    remember_end(r, how, how == 'dead' and failed_by(r) or nil)
+    return set_aside(r, how, how == 'dead' and 'died' or nil)
+  end
+  remember_end(r, 'cancelled')
+  if r.successor then
+    count('cancelled')
+    count('put')
+    return follow(r)
+  end
+  delete(r, 'cancelled')
+  r.due = nil
+end
+
+-- Lets the next run of a message take its place; returns whether the token is that of its lease.
+local function renew(r, token, result, following)
+  if r.token ~= token then return false end
+  closing.weigh_successor(r)
+  local due, run = match(following, '^(%d+) (.*)$')
+  if due and repeats(r) then
+    if how == 'acked' then
+      acked_run(r, tonumber(due), run, result)
+      return true
+    end
+    if how ~= 'ended' then remember_end(r, how, how == 'dead' and failed_by(r) or nil) end
+    if how == 'expired' then
+      count('expired')
+      count('put')
+    end
+    next_run(r, tonumber(due), run)
+  elseif how == 'acked' then
+    acked(r, result)
+  else
+    ended_run(r, following == '')
+  end
+  return true
+end
+
+define('renew', {'allow-oom'}, {'keep', 'acked'}, function(...)
+  how = ...
+  return change_each(4, renew)
+end)
+end
+
 -- edit: change the named fields of messages that no worker holds, dead letters included.
 --   at, after  when it is due: a time, or milliseconds from now; nil, nil: it stays, and only then dead letters are
 --              changed
 --   version    what the caller saw (see is_still), or nil
---   given      the fields of a record that change; expires is false where a message does not expire any more
+--   given      the fields of a record that change; expires is false where a message does not expire any more, rule and
+--              run where it repeats no more
 -- ARGV from 3 on, two for each: id, and empty
 -- Reply: [now, change, [outcome of each], []]
 local edited  -- `given` of the call at hand
@@ -258,7 +370,7 @@ local function edit(r)
   if moment then plan(r, moment) end
   set_group(r, edited.group or r.group)
   for name, value in pairs(edited) do r[name] = value end
-  r.expires = r.expires or nil
+  r.expires, r.rule, r.run = r.expires or nil, r.rule or nil, r.run or nil
   if edited.expires then r.expires = r.expires - (r.due - (r.planned or r.due)) end  -- a retry keeps when it expires
   if r.state then
     save(r)

@@ -49,9 +49,10 @@ local function expire(r)
   set_aside(r, 'expired')
 end
 
--- Whether a message may not be delivered: it is too late, or its group is closed.
+-- Whether a message may not be delivered: it is too late, or its group is closed. One that repeats is never too late:
+-- who claims it plans its next run.
 local function is_unfit(r)
-  return r.expires and now > r.due + r.expires or closing.closed_until(r.group) ~= nil
+  return r.expires and not r.rule and now > r.due + r.expires or closing.closed_until(r.group) ~= nil
 end
 
 -- Whether there can be such messages: else their records need not be read.
@@ -71,7 +72,8 @@ end
 local begin_leases, hold, write_leases
 do
 local held, ends  -- for LEASES, id and lease; for LEASED, end and member
-local mark  -- of all these leases, the fields that follow the order of putting; nil: none is leased yet
+local mark, renewing  -- of all these leases, the fields that follow the order of putting; the same of messages that
+  -- repeat; nil: none is leased yet
 
 -- Gives this claim its token, unless the slice before has one.
 local function give_token()
@@ -96,10 +98,12 @@ function hold(member, id, text)
   if not mark then
     give_token()
     score = int(until_)
-    mark = pack(lease_token, until_, holder, now, 0) .. NONE
+    local fields = pack(lease_token, until_, holder, now, 0)
+    mark, renewing = fields .. NONE, fields .. RENEWS
   end
   local n = #held
-  held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. mark
+  local repeating = sub(text, 1, #REPEATING) == REPEATING
+  held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. (repeating and renewing or mark)
   ends[n + 1], ends[n + 2] = score, member
   n = #ids + 1
   ids[n], texts[n] = id, text

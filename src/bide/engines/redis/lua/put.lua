@@ -6,13 +6,13 @@
 -- ARGV:
 --   from 3 on, for each message: its id; its record from `json` on; its plan. The plan is these values in
 --     MessagePack, one behind the other: delay, at, latest (how long after the first put of the id at most),
---     priority, whether it expires, died, created, group
+--     priority, whether it expires, died, created, group; and, only if it repeats, true
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts  -- what is written at the end: to DELAYED, rank and member; to RECORDS, id and record
 local earliest      -- the first due time of these
 local groups, leaving  -- nil until there is one: entries in groups; messages that leave a set, with where they go
 local due, priority, died_at, created, group, rank, asked, latest  -- of the message at hand; asked: when it is to be due
-local stamp  -- of the message at hand: its due time and its time of creation, as they are in its record
+local head, stamp  -- of the record at hand: how it begins; its due time and its time of creation, as they are there
 
 -- Sets when the message at hand is due: `latest` milliseconds after `first`, when its id was first put, at the latest.
 -- `since`: its time of creation.
@@ -23,8 +23,9 @@ end
 
 -- Reads the plan of the message at hand.
 local function read(plan)
-  local _, delay, at, expires  -- the first one: where the values end
-  _, delay, at, latest, priority, expires, died_at, created, group = cmsgpack.unpack_limit(plan, 8)
+  local _, delay, at, expires, repeating  -- the first one: where the values end
+  _, delay, at, latest, priority, expires, died_at, created, group, repeating = cmsgpack.unpack_limit(plan, 9)
+  head = repeating and REPEATING or RECORD
   if priority > 0 then flag('w', true) end
   if expires then flag('e', true) end
   if group ~= '' then flag('g', true) end
@@ -36,7 +37,7 @@ end
 local function store(order, id, text)
   local member = order .. id
   local n = #texts
-  texts[n + 1], texts[n + 2] = id, RECORD .. order .. stamp .. text
+  texts[n + 1], texts[n + 2] = id, head .. order .. stamp .. text
   if group ~= '' then
     groups = groups or {}
     n = #groups
@@ -64,7 +65,7 @@ local function succeed(r, text)
   local earlier = r.successor and parse(r.id, r.successor)
   local first = earlier and earlier.created > 0 and earlier.created or now
   due_after(first, first)
-  r.successor = RECORD .. r.order .. stamp .. text
+  r.successor = head .. r.order .. stamp .. text
   write_lease(r)
   r.follows = due
 end
