@@ -46,6 +46,16 @@ def number(moment: int) -> bytes:
     return b"\xcf" + moment.to_bytes(8)
 
 
+def repeating(rule: bytes, run: bytes) -> Callable[[bytes], bytes]:
+    """Return what makes the record of a message that repeats of one without failures."""
+
+    def with_rule(record: bytes) -> bytes:
+        head, fields = b"\xdc\x00\x12", record.removeprefix(b"\xdc\x00\x10")
+        return head + fields.replace(b"\x90\xc6", b"\x90" + rule + run + b"\xc6")
+
+    return with_rule
+
+
 WHOLE = {"priority": 3, "headers": {"tenant": "eu"}, "group": "g"}
 
 OF_RECORDS: dict[str, Callable[[bytes], bytes]] = {
@@ -61,6 +71,10 @@ OF_RECORDS: dict[str, Callable[[bytes], bytes]] = {
     "due at no number": lambda record: record.replace(number(NOW), b"\xa1x", 1),
     "with failures that are no list": lambda record: record.replace(b"\x90\xc6", b"\xc0\xc6"),
     "with a group that is no text": lambda record: record.replace(b"\xa1g", b"\xa1\xff"),
+    "with a rule that is nil": repeating(b"\xc0", b"\xa11"),
+    "with a rule that is no UTF-8": repeating(b"\xa1\xff", b"\xa11"),
+    "with a run that is no UTF-8": repeating(b"\xa1r", b"\xa1\xff"),
+    "with a run that is a list": repeating(b"\xa1r", b"\x90"),
 }
 """What becomes of a record."""
 

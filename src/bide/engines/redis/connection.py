@@ -17,7 +17,7 @@ from bide.engines.redis.dangers import (
     warn,
 )
 from bide.engines.redis.faults import Refusal, is_of_network, no_connection, origin, translate
-from bide.engines.redis.layout import LAYOUT, VERSION, Arg
+from bide.engines.redis.layout import LAYOUT, LAYOUTS, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings, shown_address
 from bide.engines.redis.wire import ConnectionLost, Wire, pack
@@ -40,11 +40,12 @@ def check_layout(version: bytes | None, shown: str) -> None:
     Raises:
         SchemaTooNew: another version of bide wrote it.
     """
-    if version is None or version == b"%d" % LAYOUT:
+    if version is None or version in [b"%d" % layout for layout in LAYOUTS]:
         return
+    known = " and ".join(map(str, LAYOUTS))
     raise SchemaTooNew(
         f"{shown}: another version of bide stores its messages there (layout "
-        f"{version.decode(errors='replace')}, this one reads {LAYOUT}): upgrade bide here if that "
+        f"{version.decode(errors='replace')}, this one reads {known}): upgrade bide here if that "
         "is a newer one; else export each queue with it (bide export), delete the keys that begin "
         "with bide:, and import the files with this one (bide import)"
     )

@@ -69,6 +69,13 @@ def _what_is_shared(command: cmd.Command) -> object:
     return command.queue, script_of(command)
 
 
+def _stores_rules(run: Sequence[Any]) -> bool:
+    """Return whether commands, executed as one, may store a message that repeats."""
+    if isinstance(run[0], cmd.Put):
+        return any(item.rule is not None for command in run for item in command.items)
+    return isinstance(run[0], cmd.Edit) and isinstance(run[0].rule, str)
+
+
 class RedisEngine:
     """Executes each batch of commands in as few pipelines of scripts as it allows.
 
@@ -87,6 +94,8 @@ class RedisEngine:
         """The name of the lane that uses this engine, among all of the store."""
         self._notifier: RedisNotifier | None = None
         self._closed = False
+        self._has_noted_repeating = False
+        """Whether the store knows from this engine that it has messages that repeat."""
         self._sender = CallSender(settings, self._lane, self._report_loss)
         self._sender.open()
         self._shards = ShardMap(self._sender, settings.shards)
@@ -220,6 +229,12 @@ class RedisEngine:
         if isinstance(sharded, StoreError):
             return _return_errors([sharded] * len(run)), False
         shards = sharded.count
+        if not self._has_noted_repeating and _stores_rules(run):
+            try:
+                self._sender.note_repeating()
+            except StoreError as error:
+                return _return_errors([error] * len(run)), False
+            self._has_noted_repeating = True
         match command:
             case cmd.Put():
                 return put(run, sharded), False
@@ -299,9 +314,10 @@ class RedisEngine:
             answers[place] = answer
 
     def _report_loss(self, queue: str, count: int) -> None:
-        """Report lost changes; the number of shards may be lost with them."""
+        """Report lost changes; what is kept for all queues may be lost with them."""
         losses.report(self._settings.shown, queue, count)
         self._shards.forget(queue)
+        self._has_noted_repeating = False
 
 
 def _return_errors(errors: list[Result]) -> Step:

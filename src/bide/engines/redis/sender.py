@@ -16,6 +16,7 @@ from bide.engines.redis.calls import CHANGING, ScriptCall, load_library
 from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import (
     LAYOUT,
+    REPEATING_LAYOUT,
     VERSION,
     Word,
     copies,
@@ -92,6 +93,14 @@ class CallSender(Transport):
             self.nodes.close()
             raise
         self._limit = self._settings.reconnect
+
+    def note_repeating(self) -> None:
+        """Note that the store has messages that repeat: a bide that cannot read them refuses it.
+
+        Raises:
+            StoreError: the store cannot be reached, or takes no changes.
+        """
+        self.each_copy("SET", VERSION, REPEATING_LAYOUT)
 
     def each_copy(self, name: str, key: bytes, *arguments: Any) -> list[Any]:
         """Send a command for each copy of a key; return what comes back of those that are there.

@@ -18,7 +18,9 @@ from bide.model.commands import (
     Edit,
     Extend,
     Find,
+    NextRun,
     Put,
+    Renew,
     RetryCommand,
     Scan,
     Where,
@@ -384,6 +386,46 @@ def _following_lapsed(on_disk: RedisEngine) -> Change:
 LIMITED = Configure("q", limit=9, group_limit=5)
 
 
+def _repeating(on_disk: RedisEngine) -> Claimed:
+    items = [Item(f"m{n:04}", b"1", group="g", rule="r", run="1") for n in range(6)]
+    on_disk.execute([Put("q", items)], NOW)
+    return claim(on_disk)
+
+
+def _renewing(on_disk: RedisEngine) -> Change:
+    claimed = _repeating(on_disk)
+    following = [NextRun(NOW + 9, "2"), NextRun(NOW, "2"), None]
+    return lambda: on_disk.execute([Renew("q", of(claimed)[:3], following)], NOW + 1)
+
+
+def _limited_renewing(on_disk: RedisEngine) -> Change:
+    on_disk.execute([LIMITED], NOW)
+    return _renewing(on_disk)
+
+
+def _renewing_late(on_disk: RedisEngine) -> Change:
+    claimed = _repeating(on_disk)
+    following = [NextRun(NOW + 9, "2"), None, None]
+    return lambda: on_disk.execute([Renew("q", of(claimed)[:3], following, "expired")], NOW + 1)
+
+
+def _acking_runs(on_disk: RedisEngine) -> Change:
+    claimed = _repeating(on_disk)
+    return lambda: on_disk.execute([Ack("q", of(claimed)[:3])], NOW + 1)
+
+
+def _ending_series(on_disk: RedisEngine) -> Change:
+    claimed = _repeating(on_disk)
+    ids = [message.id for message in claimed.messages]
+    cancels = [Cancel("q", ids[:2]), Cancel("q", ids[2:4], running=True)]
+    return lambda: on_disk.execute(cancels, NOW + 1)
+
+
+def _lapsing_runs(on_disk: RedisEngine) -> Change:
+    _repeating(on_disk)
+    return lambda: claim(on_disk, 3, NOW + LEASE)
+
+
 def _expiring(on_disk: RedisEngine) -> Change:
     items = [Item(f"n{i}", b"1", expires=1 if i % 2 else None) for i in range(6)]
     on_disk.execute([Put("q", items)], NOW)
@@ -558,6 +600,12 @@ def writes(server: RedisServer) -> list[list[bytes]]:
         _lapsing_stopped,
         _putting_stopped,
         _limited_lapsing_stopped,
+        _renewing,
+        _limited_renewing,
+        _renewing_late,
+        _acking_runs,
+        _ending_series,
+        _lapsing_runs,
     ],
     ids=lambda begin: begin.__name__[1:],
 )
@@ -599,9 +647,14 @@ def _all_comes_once(on_disk: RedisEngine, server: "client_library.Redis") -> Non
     found: Counter[str] = Counter()
     while (claimed := claim(on_disk, 400, now)).messages or claimed.behind:
         found.update(message.id for message in claimed.messages)
-        (acked,) = on_disk.execute([Ack("q", of(claimed))], now)
-        assert isinstance(acked, Outcomes)
-        assert all(acked.outcomes)
+        series = [message.id for message in claimed.messages if message.rule is not None]
+        others = [message.id for message in claimed.messages if message.rule is None]
+        acks: list[cmd.Command] = [Ack("q", of(claimed, *others))] if others else []
+        if series:
+            acks.append(Renew("q", of(claimed, *series), [None] * len(series)))
+        for acked in on_disk.execute(acks, now):
+            assert isinstance(acked, Outcomes)
+            assert all(acked.outcomes)
         now += 1
     kept = {member[12:].decode() for member in server.zrange(key("kept"), 0, -1)}  # type: ignore[union-attr]
     assert set(found) == there - kept

@@ -15,10 +15,30 @@ import pytest
 import bide
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, from_url, transport
-from bide.engines.redis.layout import LAYOUT, NUMBERS, QUEUES, VERSION, copies, shard_of, slot_of
+from bide.engines.redis.layout import (
+    LAYOUTS,
+    NUMBERS,
+    QUEUES,
+    REPEATING_LAYOUT,
+    VERSION,
+    copies,
+    shard_of,
+    slot_of,
+)
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Ack, Cancel, Claim, Command, Configure, Count, Find, Lease, Queues
+from bide.model.commands import (
+    Ack,
+    Cancel,
+    Claim,
+    Command,
+    Configure,
+    Count,
+    Find,
+    Lease,
+    Put,
+    Queues,
+)
 from bide.model.ended import end_of
 from bide.model.errors import (
     InvalidArgument,
@@ -27,6 +47,7 @@ from bide.model.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.cluster import RedisCluster, ask, eventually
 from tests.contract.conformance.shards import conforms
@@ -345,9 +366,22 @@ def test_a_store_of_a_newer_bide_is_refused(own_cluster: Callable[..., RedisClus
     for key in copies(VERSION):
         owner = cluster.owner(slot_of(key))
         if ask(owner, "GET", key):
-            ask(owner, "SET", key, LAYOUT + 1)
+            ask(owner, "SET", key, max(LAYOUTS) + 1)
     with pytest.raises(SchemaTooNew, match="upgrade bide"):
         from_url(urlsplit(cluster.url))()
+
+
+def test_each_copy_of_the_layout_says_that_there_are_messages_that_repeat(
+    own_cluster: Callable[..., RedisCluster],
+) -> None:
+    cluster = own_cluster()
+    engine = from_url(urlsplit(f"{cluster.url}?shards={SHARDS}"))()
+    items = [Item(id, b"1", rule="r", run="1") for id in ids(20)]
+    assert all(one(engine, Put("q", items)).outcomes)
+    versions = {ask(cluster.owner(slot_of(key)), "GET", key) for key in copies(VERSION)}
+    assert versions == {b"%d" % REPEATING_LAYOUT}
+    engine.close()
+    from_url(urlsplit(cluster.url))().close()
 
 
 def test_a_cluster_and_a_server_are_not_taken_for_each_other(
