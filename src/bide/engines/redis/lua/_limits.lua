@@ -29,7 +29,7 @@ local tag, last  -- of the head that was served last; when, in microseconds
 local lining     -- as in META, or false
 local unsettled  -- whether a change before this call was cut off
 local touched    -- groups whose line or leases have changed in this call: a set
-local line_at, limits_now, write_served, stand, settle, settle_all, is_full, running
+local line_at, limits_now, write_served, stand, settle, settle_all, running
 local opens, opens_next, count_lines, is_in_line, held_by
 local wake_groups, forget_groups, first_heads, head_of, key_of, rate_allows, may_serve, note_served
 local groups_of, line_up, line_up_step, begin_lines, touch
@@ -91,7 +91,7 @@ function touch(name)
 end
 
 -- Returns whether no more messages of the queue may be leased.
-function is_full() return limit > 0 and call('HLEN', LEASES) >= limit end
+local function is_full() return limit > 0 and call('HLEN', LEASES) >= limit end
 
 -- Returns how many messages of a group are leased.
 function running(group)

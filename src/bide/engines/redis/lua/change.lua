@@ -201,13 +201,6 @@ define('extend', {'allow-oom'}, {}, function(new_length, width)
 end)
 
 do  -- the whole text has room for only so many local names
--- ack: messages are done and leave the queue, or are kept for a while if the queue keeps. Those that repeat wait for
--- who claims them next.
---   width  2, or 3 with results
--- ARGV from 3 on, so many for each, no id twice: id, token, result in JSON or empty
--- Reply: as change; only [now, change] if all have left
-local RUN_ENDED = 'ended '  -- as in bide.model.message
-
 -- Returns whether another run follows that of a leased message, of which `closing` has weighed the successor.
 local function repeats(r) return r.rule and not (r.successor or closing.shut_until(r)) end
 
@@ -242,6 +235,14 @@ local function acked(r, result)
     r.due = nil
   end
 end
+
+do
+-- ack: messages are done and leave the queue, or are kept for a while if the queue keeps. Those that repeat wait for
+-- who claims them next.
+--   width  2, or 3 with results
+-- ARGV from 3 on, so many for each, no id twice: id, token, result in JSON or empty
+-- Reply: as change; only [now, change] if all have left
+local RUN_ENDED = 'ended '  -- as in bide.model.message
 
 -- Acks a message; returns whether the token is that of its lease.
 local function ack(r, token, result)
@@ -283,6 +284,7 @@ define('ack', {'allow-oom'}, {'keep', 'acked'}, function(width)
   if not ack_all(width) then return change_each(width, ack) end
   return finish()
 end)
+end
 
 -- renew: the runs of messages that repeat end, and the next run of each takes its place. One that repeats no more ends:
 -- it was cancelled, or has a successor, or its group is closed.

@@ -41,14 +41,6 @@ local function tell_again()
   return reply(nil, more == '1')
 end
 
--- Sets aside a message that is too late. Its place is where it was found, even if its record, by half a
--- change of a server that died, says that it has expired.
-local function expire(r)
-  r.was = nil
-  remember_end(r, 'expired')
-  set_aside(r, 'expired')
-end
-
 -- Whether a message may not be delivered: it is too late, or its group is closed. One that repeats is never too late:
 -- who claims it plans its next run.
 local function is_unfit(r)
@@ -58,13 +50,15 @@ end
 -- Whether there can be such messages: else their records need not be read.
 local function may_be_unfit() return has('e') or has('c') end
 
--- Ends a message that may not be delivered.
+-- Ends a message that may not be delivered. Its place is where it was found, even if its record, by half a change of a
+-- server that died, says that it has expired.
 local function end_unfit(r)
+  r.was = nil
   if closing.closed_until(r.group) then
-    r.was = nil
     closing.shut(r)
   else
-    expire(r)
+    remember_end(r, 'expired')
+    set_aside(r, 'expired')
   end
 end
 
