@@ -12,7 +12,15 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
 
 from bide.model.command_parts import Lease, NextRun, Origin, Where
-from bide.model.limits import BULK, MAX_BUCKETS, MAX_BYTES, MAX_COUNT, MAX_LEASE
+from bide.model.limits import (
+    BULK,
+    MAX_BUCKETS,
+    MAX_BYTES,
+    MAX_COUNT,
+    MAX_LEASE,
+    MAX_RULE,
+    MAX_RUN,
+)
 from bide.model.message import Item, State
 from bide.model.progress import Progress
 from bide.model.replies import (
@@ -216,8 +224,8 @@ class Edit(_ById, frozen=True, tag="edit"):
     expires: Ms | UnsetType | None = UNSET
     group: str | UnsetType | None = UNSET
     headers: dict[str, str] | UnsetType | None = UNSET
-    rule: str | UnsetType | None = UNSET
-    run: str | UnsetType | None = UNSET
+    rule: Annotated[str, Meta(max_length=MAX_RULE)] | UnsetType | None = UNSET
+    run: Annotated[str, Meta(max_length=MAX_RUN)] | UnsetType | None = UNSET
     """Goes with `rule`: both, or neither."""
     at: UnixMs | None = None
     delay: Ms | None = None

@@ -2,16 +2,18 @@
 
 import json
 from datetime import UTC, datetime
+from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 import bide
 from bide.cli.messages.put import put
 from bide.exports import to_line
-from bide.model.commands import Command
+from bide.model.commands import Command, Renew
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import (
     KEPT_FAILURES,
@@ -161,7 +163,9 @@ def test_every_way_stands_there_once() -> None:
 def test_states_causes_and_counters_exist() -> None:
     states = {*STATES, None}
     commands = {command.__struct_config__.tag for command in Command.__args__}
-    causes = commands | {"replace", "release", "end lease", "time", "lapse", "succeed", "forget"}
+    how_runs_end = get_args({field.name: field.type for field in fields(Renew)}["how"])
+    causes = {*(commands - {"renew"}), *(f"renew {how}" for how in how_runs_end if how != "acked")}
+    causes |= {"replace", "release", "end lease", "time", "lapse", "succeed", "forget"}
     for transition in TRANSITIONS:
         assert {transition.before, transition.after} <= states
         assert transition.cause in causes
