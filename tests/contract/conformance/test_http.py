@@ -17,6 +17,7 @@ from bide.engines.http.engine import HttpEngine
 from bide.engines.port import Engine
 from bide.model.command_identity import Identities
 from bide.model.commands import Command
+from bide.model.errors import InvalidArgument
 from bide.model.replies import Reply
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
@@ -24,10 +25,13 @@ from bide.testing import FakeClock
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
+from bide.testing.conformance.driver import OTHER_RULE, RULE, RUNS, Driver
 from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases
 from bide.testing.conformance.repeating import RepetitionCases
+from bide.testing.conformance.runs import RunCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
+from bide.testing.hooks import plan_nothing
 from tests.effort import effort
 from tests.system.server.conftest import running
 
@@ -54,7 +58,10 @@ class Stores:
         return Settings(store=f"sqlite:///{self._folder}/{name}.db?durability=normal")
 
     async def _app(self, name: str) -> ServerApp:
-        app = self._apps.pop(name, None) or ServerApp(self._told(name), self.clocks[name])
+        app = self._apps.pop(name, None)
+        if app is None:
+            app = ServerApp(self._told(name), self.clocks[name])
+            plan_nothing(app.service.lane)  # the suite is about the store
         self._apps[name] = app
         if len(self._apps) > KEPT:
             await self._apps.pop(next(iter(self._apps))).service.end()
@@ -130,9 +137,23 @@ class OnServer:
     ) -> Callable[[Engine], Engine]:
         return lambda engine: at(names[engine])
 
+    def test_a_rule_and_a_run_are_kept_as_they_are(self, driver: Driver) -> None:
+        """A server takes no rule and no run that it cannot read."""
+        odd_run = f"{RUNS[0]} left={'1' * 10} held"
+        spaced = OTHER_RULE.replace(":", " : ").ljust(512)
+        driver.put("a", delay=5, rule=spaced, run=odd_run)
+        message = driver.get("a")
+        assert (message.rule, message.run) == (spaced, odd_run)
+        for rule, run in [("other", RUNS[0]), (RULE, "1"), (RULE, None), (None, RUNS[0])]:
+            with pytest.raises(InvalidArgument):
+                driver.put("b", rule=rule, run=run)
+            with pytest.raises(InvalidArgument):
+                driver.edit("a", rule=rule, run=run)
+        assert driver.get("a") == message
+
 
 class TestWhatTheProtocolCarries(
-    OnServer, ScriptCases, BatchCases, RepetitionCases, ExplainCases, EndCases, ClaimCases
+    OnServer, ScriptCases, BatchCases, RepetitionCases, RunCases, ExplainCases, EndCases, ClaimCases
 ):
     """Random scripts of all commands, and the cases to which the server adds something itself.
 

@@ -14,12 +14,20 @@ from msgspec import NODEFAULT
 from msgspec.structs import fields, replace
 
 from bide.model import commands as cmd
-from bide.model.message import EXPIRED_KEEP, IN_TRANSIT, KEPT_FAILURES, Failure, Item, State
+from bide.model.message import (
+    EXPIRED_KEEP,
+    IN_TRANSIT,
+    KEPT_FAILURES,
+    RUN_ENDED,
+    Failure,
+    Item,
+    State,
+)
 from bide.model.options import OPTIONS
 from bide.model.progress import Progress
 from bide.model.replies import ClosedGroup
 from bide.model.times import LIMITS
-from bide.testing.conformance.driver import HOUR, START
+from bide.testing.conformance.driver import HOUR, OTHER_RULE, RULE, RUNS, START
 
 T = TypeVar("T")
 Draw = Callable[[Random], T]
@@ -103,6 +111,13 @@ def _choices(value_type: Any, name: str) -> list[Any]:
 ids = some([*IDS[:1] * 2, *IDS])
 moments = some([0, *(START + ms for ms in (-5, -1, 0, 1, 2, 5, 10))])
 failure = Failure(1, START - 3, "w9", "no")
+
+
+def next_run(after: int, number: int) -> cmd.NextRun:
+    """Return a run that is due so many milliseconds after the start."""
+    return cmd.NextRun(START + after, RUNS[number])
+
+
 VALUES: dict[str, Draw[Any]] = {
     "actor": some(["ann"]),
     "after": moments,
@@ -132,7 +147,12 @@ VALUES: dict[str, Draw[Any]] = {
     "latest": some([0, 2, 20]),
     "lease": some([1, 2, 3, 10, 100, 100, 100]),
     "max_bytes": some([0, cmd.MAX_BYTES, *BUDGETS]),
-    "next": some([[cmd.NextRun(START + 5, "2"), None, cmd.NextRun(START + 20, "3"), None, None]]),
+    "next": some(
+        [
+            [next_run(5, 1), None, next_run(20, 2), None, None],
+            [None, next_run(0, 2), next_run(2, 1), next_run(20, 1), None],
+        ]
+    ),
     "outbox": some(["shop", "mail"]),
     "paused": some([False, False, True]),
     "paused_for": some([0, 3, HOUR]),
@@ -144,8 +164,8 @@ VALUES: dict[str, Draw[Any]] = {
     "reason": some(["", "no", f"{IN_TRANSIT}move x"]),
     "result_ttl": some([0, 2, EXPIRED_KEEP]),
     "results": some([[b"1", None, b"[2]", b"3", None]]),
-    "rule": some([None, None, None, '{"every":5}', '{"cron":"* * * * *"}']),
-    "run": some(["1", "ended 1"]),
+    "rule": some([None, None, None, RULE, OTHER_RULE]),
+    "run": some([RUNS[0], RUN_ENDED + RUNS[0]]),
     "secret": some([None]),
     "stored": some([False]),  # engines may count some bytes more
     **{name: some([0, 1_500, 15_000] if "rate" in name else [0, 1, 2]) for name in LIMITS},
@@ -198,7 +218,7 @@ def _rule_and_run(drawn: Item | cmd.Edit) -> dict[str, Any]:
     """Return the rule and the run of a message, of which it has both or neither."""
     if not isinstance(drawn.rule, str):
         return {"rule": drawn.rule, "run": drawn.rule}
-    return {"rule": drawn.rule, "run": drawn.run if isinstance(drawn.run, str) else "1"}
+    return {"rule": drawn.rule, "run": drawn.run if isinstance(drawn.run, str) else RUNS[0]}
 
 
 def _left_out(drawn: Any) -> set[str]:

@@ -27,6 +27,11 @@ RICH: dict[str, Any] = {
 }
 """All options of a message, and none as it is by default."""
 
+RULE = '{"cron":"0 9 * * *","timezone":"Europe/Berlin"}'
+OTHER_RULE = '{"every":"1h"}'
+RUNS = [f"2030-01-0{day}T08:00:00.000Z" for day in (1, 2, 3)]
+"""Rules by which messages repeat, and runs: a store does not read them, but a server does."""
+
 R = TypeVar("R", bound=rep.Reply)
 
 

@@ -12,7 +12,16 @@ from bide.model import replies as rep
 from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Item
-from bide.testing.conformance.driver import START, Driver, done, ids_of, leases
+from bide.testing.conformance.driver import (
+    HOUR,
+    RULE,
+    RUNS,
+    START,
+    Driver,
+    done,
+    ids_of,
+    leases,
+)
 
 
 def of(number: int, place: int = 0, *, sender: str = "owner:a", repeated: bool = False) -> Identity:
@@ -65,6 +74,7 @@ class RepetitionCases:
         held_leases = [
             driver.lease(name) for name in ("acked", "retried", "buried", "extended", "lost")
         ]
+        renewed = driver.lease("renewed", rule=RULE, run=RUNS[0])
         driver.put("late", "version", "purged", "grouped", delay=1_000, group="g")
         driver.set_aside("purged")
         (version,) = driver.find("version")
@@ -72,6 +82,7 @@ class RepetitionCases:
         changes: list[tuple[cmd.Command, rep.Reply]] = []
         commands: Sequence[cmd.Command] = [
             cmd.Ack("q", held_leases[:1]),
+            cmd.Renew("q", [renewed], [cmd.NextRun(START + HOUR, RUNS[1])]),
             cmd.RetryCommand("q", held_leases[1:2], delay=5_000),
             cmd.BuryCommand("q", held_leases[2:3]),
             cmd.Extend("q", held_leases[3:4], lease=60_000),

@@ -7,13 +7,22 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.commands import NextRun
-from bide.model.message import ATTEMPTS, Item, Message
+from bide.model.message import ATTEMPTS, RUN_ENDED, Item, Message
 from bide.model.replies import GroupsClosed, Outcome
-from bide.testing.conformance.driver import HOUR, RICH, START, Driver, done
+from bide.testing.conformance.driver import (
+    HOUR,
+    OTHER_RULE,
+    RICH,
+    RULE,
+    RUNS,
+    START,
+    Driver,
+    done,
+)
 
-RULE = '{"cron":"0 9 * * *","timezone":"UTC"}'
-SERIES: dict[str, Any] = {"rule": RULE, "run": "1"}
-NEXT = NextRun(START + HOUR, "2")
+FIRST, SECOND, THIRD = RUNS
+SERIES: dict[str, Any] = {"rule": RULE, "run": FIRST}
+NEXT = NextRun(START + HOUR, SECOND)
 
 
 def what(message: Message) -> tuple[str, int, int, str | None, str | None]:
@@ -41,7 +50,7 @@ class RunCases:
         (outcome,) = driver.renew(before, next=[NEXT])
         assert outcome == Outcome("a", True, "delayed", START + HOUR)
         after = driver.get("a")
-        assert what(after) == ("delayed", START + HOUR, 0, RULE, "2")
+        assert what(after) == ("delayed", START + HOUR, 0, RULE, SECOND)
         assert {name: getattr(after, name) for name in RICH} == RICH
         assert after.created == START
         flow = driver.counts().flow
@@ -55,13 +64,13 @@ class RunCases:
         (held,) = driver.hold()
         driver.renew(held, next=[NEXT])
         message = driver.get("a")
-        assert what(message) == ("delayed", START + HOUR, 0, RULE, "2")
+        assert what(message) == ("delayed", START + HOUR, 0, RULE, SECOND)
         assert (message.failures, message.planned, message.asked) == ((), None, None)
         assert message.expires == 50
 
     def test_a_run_may_be_due_at_once(self, driver: Driver) -> None:
         held = driver.lease("a", **SERIES)
-        (outcome,) = driver.renew(held, next=[NextRun(START - 5, "2")])
+        (outcome,) = driver.renew(held, next=[NextRun(START - 5, SECOND)])
         assert outcome == Outcome("a", True, "ready", START - 5)
         assert driver.wake is not None
         assert driver.wake <= driver.now
@@ -90,8 +99,8 @@ class RunCases:
 
     def test_each_run_has_its_end_and_its_result(self, driver: Driver) -> None:
         driver.configure(history=HOUR, result_ttl=HOUR)
-        driver.renew(driver.lease("a", **SERIES), next=[NextRun(START, "2")], results=[b"1"])
-        driver.renew(*driver.hold(), next=[NextRun(START + 1, "3")], results=[None])
+        driver.renew(driver.lease("a", **SERIES), next=[NextRun(START, SECOND)], results=[b"1"])
+        driver.renew(*driver.hold(), next=[NextRun(START + 1, THIRD)], results=[None])
         second, first = driver.ends("a")
         assert (first.how, first.due, first.attempt, first.result) == ("acked", START, 1, b"1")
         assert (second.how, second.attempt, second.result) == ("acked", 1, None)
@@ -99,21 +108,21 @@ class RunCases:
     def test_an_ack_without_a_plan_ends_the_run_only(self, driver: Driver) -> None:
         held = driver.lease("a", **SERIES)
         assert done(driver.ack(held)) == [True]
-        assert what(driver.get("a")) == ("ready", START, 0, RULE, "ended 1")
+        assert what(driver.get("a")) == ("ready", START, 0, RULE, RUN_ENDED + FIRST)
         flow = driver.counts().flow
         assert (flow.put, flow.acked) == (2, 1)
         (held,) = driver.hold()
         assert driver.renew(held, next=[NEXT], how="ended") == [
             Outcome("a", True, "delayed", START + HOUR)
         ]
-        assert what(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, "2")
+        assert what(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, SECOND)
         flow = driver.counts().flow
         assert (flow.put, flow.acked) == (2, 1)
 
     def test_two_acks_without_a_plan_are_one_end(self, driver: Driver) -> None:
         driver.ack(driver.lease("a", **SERIES))
         driver.ack(*driver.hold())
-        assert driver.get("a").run == "ended 1"
+        assert driver.get("a").run == RUN_ENDED + FIRST
 
     def test_acks_of_both_kinds_in_one_command(self, driver: Driver) -> None:
         driver.put("a", **SERIES)
@@ -152,7 +161,7 @@ class RunCases:
         driver.bury(driver.lease("a", **SERIES), reason="no")
         (held,) = driver.hold()
         driver.renew(held, next=[NEXT], how="dead")
-        assert what(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, "2")
+        assert what(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, SECOND)
         flow = driver.counts().flow
         assert (flow.put, flow.died, flow.revived) == (1, 0, 0)
         (end,) = driver.ends("a")
@@ -247,9 +256,9 @@ class RunCases:
 
     def test_a_successor_is_put_in_place_of_the_next_run(self, driver: Driver) -> None:
         held = driver.lease("a", **SERIES)
-        driver.replace("a", latest=HOUR, delay=7, rule="other", run="9")
+        driver.replace("a", latest=HOUR, delay=7, rule=OTHER_RULE, run=THIRD)
         driver.renew(held, next=[NEXT])
-        assert what(driver.get("a")) == ("delayed", START + 7, 0, "other", "9")
+        assert what(driver.get("a")) == ("delayed", START + 7, 0, OTHER_RULE, THIRD)
         driver.wait(7)
         (held,) = driver.hold()
         driver.replace("a", latest=HOUR, delay=7)
@@ -293,7 +302,7 @@ class RunCases:
         version = driver.get("a").version
         driver.reschedule("a", delay=HOUR)
         assert driver.get("a").version == version
-        driver.edit("a", rule="other", run="1")
+        driver.edit("a", rule=OTHER_RULE, run=FIRST)
         assert driver.get("a").version != version
         assert done(driver.edit("a", if_version=version, priority=3)) == [False]
         current = driver.get("a").version
@@ -301,10 +310,10 @@ class RunCases:
 
     def test_a_rule_is_edited_added_and_removed(self, driver: Driver) -> None:
         driver.put("a", delay=5)
-        driver.edit("a", rule=RULE, run="1", delay=9)
-        assert what(driver.get("a")) == ("delayed", START + 9, 0, RULE, "1")
-        driver.edit("a", rule="other", run="2")
-        assert what(driver.get("a")) == ("delayed", START + 9, 0, "other", "2")
+        driver.edit("a", rule=RULE, run=FIRST, delay=9)
+        assert what(driver.get("a")) == ("delayed", START + 9, 0, RULE, FIRST)
+        driver.edit("a", rule=OTHER_RULE, run=SECOND)
+        assert what(driver.get("a")) == ("delayed", START + 9, 0, OTHER_RULE, SECOND)
         driver.edit("a", rule=None, run=None)
         assert what(driver.get("a")) == ("delayed", START + 9, 0, None, None)
         driver.wait(9)
@@ -313,16 +322,16 @@ class RunCases:
 
     def test_a_put_replaces_the_rule(self, driver: Driver) -> None:
         driver.put("a", delay=5, **SERIES)
-        driver.replace("a", delay=5, rule="other", run="1")
-        assert driver.get("a").rule == "other"
+        driver.replace("a", delay=5, rule=OTHER_RULE, run=FIRST)
+        assert driver.get("a").rule == OTHER_RULE
         driver.replace("a", delay=5)
         assert driver.get("a").rule is None
 
     def test_an_import_may_bring_a_dead_letter_that_repeats(self, driver: Driver) -> None:
         driver.put_items([Item("a", b"1", at=START, died=START - 5, **SERIES)])
-        assert what(driver.get("a")) == ("dead", START, 0, RULE, "1")
+        assert what(driver.get("a")) == ("dead", START, 0, RULE, FIRST)
         driver.set_aside("a")
         driver.revive("a")
-        assert what(driver.get("a")) == ("ready", START, 0, RULE, "1")
+        assert what(driver.get("a")) == ("ready", START, 0, RULE, FIRST)
         driver.set_aside("a", reason="in a move")
-        assert what(driver.get("a")) == ("dead", START, 0, RULE, "1")
+        assert what(driver.get("a")) == ("dead", START, 0, RULE, FIRST)
