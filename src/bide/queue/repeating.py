@@ -1,15 +1,16 @@
 """What people do with a message that repeats: hold it, resume it, run it now, put past runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from bide.lane.steps import Steps, following, outcomes_of
 from bide.model.commands import Edit, ForecastCommand, Put, Scan
 from bide.model.errors import InvalidArgument
+from bide.model.limits import BULK
 from bide.model.message import Item, Message
-from bide.model.parts import in_parts
-from bide.model.repeat import Repeat, repeat_of
+from bide.model.parts import in_bytes
+from bide.model.repeat import repeat_of
 from bide.model.replies import Forecasted, Found, Outcome, Outcomes, Page
 from bide.model.runs import Run, first_run, run_id
 from bide.model.times import Moment, iso, unix
@@ -61,9 +62,13 @@ def backfilling(
     message = yield from _repeating(builder, id)
     if message is None:
         raise InvalidArgument(f"there is no message {id!r} in queue {builder.queue!r}")
-    items = [_run_alone(message, at) for at in _times(repeat_of(message.rule or ""), start, end)]
-    commands = [Put(builder.queue, list(part)) for part in in_parts(items)]
-    return (yield from outcomes_of(*commands)) if commands else []
+    items = list(runs_between(message, start, end))
+    return (yield from outcomes_of(*putting_runs(builder.queue, items)))
+
+
+def putting_runs(queue: str, items: Iterable[Item]) -> list[Put]:
+    """Return the commands that put runs of a message."""
+    return [Put(queue, part) for part in in_bytes(items, BULK)]
 
 
 def forecasting(command: ForecastCommand) -> Steps[Forecast]:
@@ -105,11 +110,22 @@ def _repeating(builder: CommandBuilder, id: str) -> Steps[Message | None]:
     """
     reply: Found = yield builder.find(id)
     (message,) = reply.messages
-    if message is not None and message.rule is None:
-        raise InvalidArgument(
-            f"{id!r} does not repeat; to let it, edit it: edit({id!r}, repeat=bide.Every('1h'))"
-        )
+    if message is not None:
+        check_repeats(message)
     return message
+
+
+def check_repeats(message: Message) -> None:
+    """Check that a message repeats.
+
+    Raises:
+        InvalidArgument: it does not.
+    """
+    if message.rule is None:
+        raise InvalidArgument(
+            f"{message.id!r} does not repeat; to let it, edit it: "
+            f"edit({message.id!r}, repeat=bide.Every('1h'))"
+        )
 
 
 def _edited(
@@ -129,12 +145,13 @@ def _edited(
     return command.answered(reply.outcomes[0])
 
 
-def _times(rule: Repeat, start: int, end: int) -> Iterator[int]:
-    """Yield the times of a rule from a time on, and before another one.
+def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
+    """Yield the runs of a message from a time on, and before another one, as messages to be put.
 
     Raises:
-        InvalidArgument: there are too many.
+        InvalidArgument: there are too many, or its rule cannot be read here.
     """
+    rule = repeat_of(message.rule or "")
     count, at = 0, rule.after(start - 1)
     while at is not None and at < end:
         count += 1
@@ -143,7 +160,7 @@ def _times(rule: Repeat, start: int, end: int) -> Iterator[int]:
                 f"between {iso(start)} and {iso(end)} are more than {MAX_BACKFILL:,} runs; put "
                 "them in several steps"
             )
-        yield at
+        yield _run_alone(message, at)
         at = rule.after(at)
 
 

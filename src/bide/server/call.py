@@ -63,7 +63,8 @@ class ApiCall:
     def arguments(self) -> CommandBuilder:
         """The builder of commands for the queue."""
         queue = self.visit.caller.full(self.request.queue)
-        return _arguments_of(queue, self.service.settings.max_body, self.actor)
+        service = self.service
+        return _arguments_of(queue, service.settings.max_body, self.actor, service.clock.now)
 
     @property
     def records(self) -> Records:

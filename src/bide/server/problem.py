@@ -279,6 +279,21 @@ def within(place: str) -> Iterator[None]:
         raise invalid(place, f"{place}: {error}") from None
 
 
+@contextmanager
+def naming_server() -> Iterator[None]:
+    """Say in the errors of the block that a package is missing here, and not at the client.
+
+    Raises:
+        InvalidArgument: the block raised it.
+    """
+    try:
+        yield
+    except InvalidArgument as error:
+        if isinstance(error.__cause__, ImportError):
+            raise InvalidArgument(f"on the server, {error}") from error
+        raise
+
+
 def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:
     """Return the status, the body and the headers of the answer."""
     headers = {"content-type": "application/problem+json", **problem.headers}

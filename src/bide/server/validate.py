@@ -21,13 +21,17 @@ from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.progress import progress
+from bide.model.repeat import repeat_of
 from bide.model.replies import ClosedGroup
+from bide.model.runs import Run
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
+from bide.queue.first_runs import check_repeated_id
 from bide.server.access.declarations import is_about_own_queues
 from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
+from bide.server.problem import naming_server
 from bide.undoing.steps import is_token
 
 _VALUES_PER_PAUSE = 256
@@ -123,7 +127,12 @@ def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
             _check_cursor(command)
             if command.prefix is not None and (command.state or command.where):
                 raise InvalidArgument("prefix is for all messages; leave out state and where")
-        case cmd.Ack() if command.results and len(command.results) != len(command.leases):
+        case cmd.Renew() if len(command.next) != len(command.leases):
+            raise InvalidArgument(
+                f"there are {len(command.next):,} next runs for {len(command.leases):,} messages; "
+                "give one, or null, for each"
+            )
+        case cmd.Ack() | cmd.Renew() if 0 < len(command.results) != len(command.leases):
             raise InvalidArgument(
                 f"there are {len(command.results):,} results for {len(command.leases):,} messages; "
                 "give one, or null, for each"
@@ -172,6 +181,9 @@ def _check_item(item: Item, max_body: int) -> None:
     if item.json:
         check_json(item.data, f"body of {item.id!r}")
     check_options(item)
+    if item.rule is not None or item.run is not None:
+        _check_run(item.rule, item.run)
+        check_repeated_id(item.id)
 
 
 def _check_edit(edit: cmd.Edit, max_body: int) -> None:
@@ -184,6 +196,27 @@ def _check_edit(edit: cmd.Edit, max_body: int) -> None:
     data = b"0" if edit.data is UNSET else edit.data
     is_json = edit.json or edit.data is UNSET
     _check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
+    if (edit.rule is UNSET) is not (edit.run is UNSET):
+        raise InvalidArgument(_ONE_OF_TWO)
+    if isinstance(edit.rule, str):
+        for id in edit.ids:
+            check_repeated_id(id)
+
+
+_ONE_OF_TWO = "rule and run go together: give both, or neither"
+
+
+def _check_run(rule: str | None, run: str | None) -> None:
+    """Check by which rule a message repeats, and which run it stands for.
+
+    Raises:
+        InvalidArgument: one of them cannot be read here, or is missing.
+    """
+    if rule is None or run is None:
+        raise InvalidArgument(_ONE_OF_TWO)
+    with naming_server():
+        repeat_of(rule)
+    Run.of(run)
 
 
 def _check_undo(value: str, name: str) -> None:
@@ -220,6 +253,7 @@ RULES: dict[str, Rule] = {
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
     "ids": lambda id, name: check_name(id),
     "leases": lambda lease, name: check_name(lease.id),
+    "next": lambda following, name: Run.of(following.run),
     "progress": lambda report, name: progress(report.done, report.of, report.text),
     "results": lambda result, name: check_result(result),
     "versions": lambda version, name: checked_version(version),

@@ -16,8 +16,11 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Message, Name, Options, State
 from bide.model.progress import MAX_TEXT, Progress
+from bide.model.repeat import MAX_TIMES, Missed, Repeat, repeat
 from bide.model.replies import Counts, Flow, Outcome, QueueSettings, Sizes
+from bide.model.runs import Run
 from bide.model.times import Moment, limits_of
+from bide.server.problem import naming_server, within
 
 Span = Annotated[
     float | str,
@@ -56,6 +59,52 @@ class Selection(RequestModel, kw_only=True):
         return self.group, moment(self.after, "after"), moment(self.before, "before")
 
 
+class RepeatRule(RequestModel):
+    """By which rule a message repeats: `cron` or `every`, and its bounds."""
+
+    cron: str | None = None
+    """Minute, hour, day of the month, month and day of the week, such as "0 9 * * MON"."""
+    timezone: str | None = None
+    """The time zone of `cron`, such as "Europe/Berlin"; UTC without it."""
+    every: Span | None = None
+    """The period, at least 100 ms."""
+    start: When | None = None
+    """Not before this time. A period is counted from it, or else from 1970 in UTC."""
+    until: When | None = None
+    """Not after this time."""
+    times: Annotated[int, Meta(ge=1, le=MAX_TIMES)] | None = None
+    """How many runs there are."""
+    missed: Missed = "once"
+    """What becomes of runs whose time passes while no worker can begin them: "once": they are one
+    run; "all": each is one, one after the other; "skip": they are left out."""
+
+    @classmethod
+    def of(cls, rule: str) -> Self:
+        """Return the rule of a message as a request has it; empty: of a later version of bide."""
+        try:
+            return msgspec.json.decode(rule, type=cls)
+        except msgspec.MsgspecError:
+            return cls()
+
+    @property
+    def rule(self) -> Repeat:
+        """The rule.
+
+        Raises:
+            Problem: it is none.
+        """
+        with within("repeat"), naming_server():
+            return repeat(
+                self.cron,
+                self.every,
+                self.timezone,
+                moment(self.start, "start"),
+                moment(self.until, "until"),
+                self.times,
+                self.missed,
+            )
+
+
 class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The options of a put; `Options` declares those that need no conversion."""
 
@@ -83,6 +132,9 @@ class Given(PutOptions, kw_only=True):
     """Bytes, in base64, instead of `body`."""
     id: Name | None = None
     """A name of your own; made up when missing."""
+    repeat: RepeatRule | None = None
+    """By which rule it repeats. It is first due at the first time of the rule, unless `delay` or
+    `at` says when. Each run ends as a message does, and the next one takes its place."""
     headers: Annotated[
         msgspec.Raw,
         Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}}),
@@ -243,6 +295,12 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     """When it was first put; missing if unknown."""
     successor: int | None = None
     """The due time of the message that follows it when the lease ends; see `latest` of a put."""
+    repeat: RepeatRule | None = None
+    """By which rule it repeats, as a put has it, with times in ISO 8601; missing: it does not."""
+    run_at: int | None = None
+    """If it repeats: the time of this run by the rule, whenever it is delivered."""
+    held: bool = False
+    """Whether it repeats and is held: no run is due until it is resumed."""
     failures: list[FailureOut] = []
     body: msgspec.Raw | UnsetType = UNSET
     """The body, if it is JSON."""
@@ -318,6 +376,11 @@ def shown(
         fields["body"] = msgspec.Raw(message.data)
     else:
         fields["raw"] = message.data
+    if message.rule is not None:
+        fields["repeat"] = RepeatRule.of(message.rule)
+        with suppress(InvalidArgument):  # of a later version of bide
+            run = Run.of(message.run or "")
+            fields |= {"run_at": run.at, "held": run.held}
     return MessageOut(
         **fields,
         queue=queue,

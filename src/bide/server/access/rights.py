@@ -45,6 +45,7 @@ _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Claim: "consume",
     cmd.Extend: "consume",
     cmd.Ack: "consume",
+    cmd.Renew: "consume",
     cmd.RetryCommand: "consume",
     cmd.BuryCommand: "consume",
     cmd.Find: "read",

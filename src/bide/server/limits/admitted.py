@@ -33,7 +33,7 @@ class Admitted(ExitStack):
 
 def bytes_left_by(command: Any) -> int:
     """Return how many bytes of results and reasons a command leaves in the store."""
-    if isinstance(command, cmd.Ack):
+    if isinstance(command, (cmd.Ack, cmd.Renew)):
         return HISTORY_RECORD * command.weight + sum(map(len, filter(None, command.results)))
     if isinstance(command, cmd.RetryCommand):
         records_failure = bool(command.reason) or not command.release
@@ -50,7 +50,7 @@ def shortened(command: Any) -> Any:
 
     A namespace without room must still be able to settle what its workers hold.
     """
-    if isinstance(command, cmd.Ack):
+    if isinstance(command, (cmd.Ack, cmd.Renew)):
         return msgspec.structs.replace(command, results=[])
     if isinstance(command, (cmd.BuryCommand, cmd.RetryCommand, cmd.Release)):
         first_line = next(iter(command.reason.splitlines()), "")

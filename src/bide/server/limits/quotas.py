@@ -22,6 +22,8 @@ from bide.model import commands as cmd
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item, stored_size
 from bide.model.replies import Counts, Found, Names, expect
+from bide.model.runs import Run
+from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import READ_MOST
 from bide.server.access.admission import Admission
@@ -234,6 +236,7 @@ class Quotas:
                 delay=command.delay or 0,
                 group=command.group or None,
                 headers=command.headers or None,
+                run=command.run or None,
             )
             if stored_size(edited):
                 await self._admit_messages(namespace, [edited] * len(command.ids), 0, admitted)
@@ -363,7 +366,7 @@ class Quotas:
                     field="body",
                 )
             delay_ms = item.delay if item.at is None else item.at - now
-            if delay_ms > quota.longest_ms:
+            if delay_ms > quota.longest_ms and not _is_held(item):
                 raise invalid(
                     "delay" if item.at is None else "at",
                     f"the namespace may put messages up to {quota.longest_delay} ahead; put "
@@ -610,6 +613,11 @@ def _item_at(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
 def _name_of(item: Item) -> str:
     """Return the name of a message in error texts."""
     return repr(item.id) if item.id else "it"  # of an edit there is no id
+
+
+def _is_held(item: Item) -> bool:
+    """Return whether a message repeats and is held: its due time says only that it waits."""
+    return item.at == LATEST and item.run is not None and Run.of(item.run).held
 
 
 def _exceeded(text: str, field: str | None = None) -> Problem:

@@ -9,6 +9,7 @@ from bide.server.routes import (
     messages,
     monitoring,
     queues,
+    repeating,
     subscriptions,
     undoing,
 )
@@ -17,6 +18,7 @@ from bide.server.routes.documentation import documentation_of
 _ROUTES = (
     messages.route,
     changes.route,
+    repeating.route,
     undoing.route,
     groups.route,
     deliveries.route,

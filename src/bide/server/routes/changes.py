@@ -85,12 +85,14 @@ class RuleQuery(Chosen, kw_only=True):
 async def edit(call: ApiCall) -> Answer:
     """Change fields of a message.
 
-    Body, options, headers, or when it is due; all else stays, as do its attempts and failures.
-    The due time of a dead letter cannot be changed.
+    Body, options, headers, the rule by which it repeats, or when it is due; all else stays, as do
+    its attempts and failures. The due time of a dead letter cannot be changed.
     """
     content = await given.one_of(call, given.Changed)
     check_fields(given.most_header_fields(content.headers))
     options: dict[str, Any] = {name: getattr(content, name) for name in EDITED}
+    if content.repeat is not UNSET:
+        options["repeat"] = None if content.repeat is None else content.repeat.rule
     options["headers"] = given.headers_of(content.headers) if bytes(content.headers) else UNSET
     command = call.arguments.edit(
         [check_name(call.request.part("id"))],
@@ -133,7 +135,8 @@ def _version_after(seen: Message, edit: Edit, due: int) -> str:
 async def cancel(call: ApiCall, query: CancelOneQuery) -> Answer:
     """Cancel a message.
 
-    200: it is cancelled for good. 409 names the holder of the message, or how it has ended.
+    200: it is cancelled for good. 409 names the holder of the message, or how it has ended. With
+    the state "ending" it is the last run of a message that repeats: no other follows.
 
     With `running`, the worker that holds the message is asked to stop. 202: it is stopping, and
     may still ack the message; any other end counts as cancelled. With `wait` the server answers
@@ -146,7 +149,8 @@ async def cancel(call: ApiCall, query: CancelOneQuery) -> Answer:
     _seen, command = await _only_if(call, command)
     (outcome,) = (await call.ask(Outcomes, command)).outcomes
     if outcome.state != "stopping":
-        return given.changed(outcome, conditional=command.if_version is not None)
+        why = "it repeats no longer" if outcome.state == "ending" else "nothing was changed"
+        return given.changed(outcome, conditional=command.if_version is not None, why=why)
     if not wait:
         return given.changed(outcome)
     watch = History(command.queue, id, watch=True)

@@ -60,6 +60,8 @@ class Changed(RescheduleRequest, kw_only=True):
         ),
     ] = msgspec.field(default_factory=msgspec.Raw)
     """Text that travels beside the body; null: none."""
+    repeat: wire.RepeatRule | UnsetType | None = UNSET
+    """By which rule it repeats from now on; null: it repeats no longer."""
 
 
 async def item_of(call: ApiCall, query: PutQuery, id: str | None) -> Item:
@@ -177,6 +179,7 @@ async def to_item(call: ApiCall, message: wire.Given) -> Item:
         headers=headers_of(message.headers),
         latest=message.latest,
         spread=message.spread,
+        repeat=None if message.repeat is None else message.repeat.rule,
         **options_of(message),
     )
     return call.arguments.item(new_message, decoded=True)
