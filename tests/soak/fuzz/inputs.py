@@ -205,6 +205,7 @@ _CHUNKED = (
     b"POST /v1/queues/q/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     b'transfer-encoding: chunked\r\n\r\n10\r\n{"body": [1, 2]}\r\n0\r\n\r\n'
 )
+_RUN = "2030-01-01T09:00:00.000Z"
 _ITEM = Item("m", b'{"a": 1}', True, delay=60_000)
 
 
@@ -230,6 +231,13 @@ KINDS: dict[str, Kind] = {
             b'PATCH /v1/queues/q/messages/a\n{"body": [1], "group": null, "headers": {"h": "v"}, '
             b'"priority": 7, "attempts": 2, "expires": "1h"}',
             b'PATCH /v1/queues/q/messages?group=g&cursor=0.0.1\n{"delay": "1h"}',
+            b'POST /v1/queues/q/messages\n{"id": "r", "body": 1, "repeat": {"cron": "0 9 * * MON", '
+            b'"timezone": "Europe/Berlin", "start": 4102444800, "times": 3, "missed": "skip"}}',
+            b'PATCH /v1/queues/q/messages/a\n{"repeat": {"every": "1h", '
+            b'"until": "2099-01-01T00:00:00Z"}}',
+            b'POST /v1/queues/q/messages/r/backfill\n{"after": "2026-01-01T00:00:00Z", '
+            b'"before": 1893488400}',
+            b"POST /v1/queues/q/messages/r/run-now\n{}",
             b'POST /v1/queues/q/claim\n{"count": 5, "lease": "30s", "holder": "h"}',
             b'POST /v1/queues/q/ack\n{"leases": [{"id": "a", "token": 1}]}',
             b'POST /v1/queues/q/retry\n{"leases": [{"id": "a", "token": 1}], "delay": 3}',
@@ -246,6 +254,13 @@ KINDS: dict[str, Kind] = {
             _batch(cmd.Put("q", [_ITEM]), cmd.Claim("q", 1, 1_000, "h")),
             _batch(cmd.Scan("q", "delayed", limit=5), cmd.Count("q"), cmd.Queues("")),
             _batch(cmd.Ack("q", [cmd.Lease("a", 5)]), cmd.Cancel("q", ["a"])),
+            _batch(
+                cmd.Put(
+                    "q", [Item("r", b"1", at=LATEST, rule='{"every":"1h"}', run=f"{_RUN} held")]
+                ),
+                cmd.Edit("q", ["a"], rule='{"cron":"0 9 * * MON","times":3}', run=f"{_RUN} left=3"),
+                cmd.Renew("q", [cmd.Lease("r", 5)], [cmd.NextRun(LATEST, _RUN)], results=[b"1"]),
+            ),
             _batch(cmd.Reschedule("q", ["a"], delay=5), cmd.Find("q", ["a", "b"])),
             _batch(
                 cmd.Edit("q", ["a"], b"[1]", priority=7, expires=None, group="g", delay=5),

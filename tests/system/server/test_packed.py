@@ -20,12 +20,17 @@ from tests.system.server.client import Client, Reply
 
 ITEM = Item("a", b'{"n": 1}', group="g", headers={"h": "1"}, failures=(Failure(1, 2, "w", "why"),))
 
+RUN = cmd.NextRun(1_900_000_000_000, "2030-03-17T17:46:40.000Z")
+
 COMMANDS: list[Any] = [
     cmd.Put("q", [ITEM, Item("b", b"2")], "replace"),
     cmd.Put("q", []),
     cmd.Cancel("q", ["a", "b"]),
     cmd.Ack("q", [cmd.Lease("a", 7, "secret")], results=[b"1"]),
+    cmd.Renew("q", [cmd.Lease("a", 7, "secret"), cmd.Lease("b", 7)], [RUN, None], "dead"),
     cmd.Edit("q", ["a"], headers={"h": "1"}),
+    cmd.Edit("q", ["a"], rule='{"every":"1h"}', run="2030-01-01T00:00:00.000Z"),
+    cmd.Put("q", [Item("a", b"1", rule='{"every":"1h"}', run="2030-01-01T00:00:00.000Z")]),
     Bulk(queue="q", verb="cancel", undo="0" * 32),
     Undo(queue="q", undo="0" * 32),
 ]
@@ -58,6 +63,8 @@ def test_every_command_is_read_as_it_was_written() -> None:
         {"commands": [{"command": "put", "queue": "q", "items": [{"id": 1}]}]},
         {"commands": [{"command": "nothing", "queue": "q", "items": []}]},
         {"commands": [{"command": "find", "queue": "q", "items": 1}]},
+        {"commands": [{"command": "renew", "queue": "q", "leases": [["a", 7]]}]},
+        {"commands": [{"command": "renew", "queue": "q", "leases": [], "next": [["soon", ""]]}]},
         {"commands": [], "more": 1},
     ],
 )

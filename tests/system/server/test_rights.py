@@ -42,6 +42,7 @@ MINIMAL: dict[str, Any] = {
     "ids": ["none"],
     "items": [],
     "leases": [],
+    "next": [],
 }
 
 
