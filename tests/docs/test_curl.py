@@ -24,7 +24,9 @@ from tests.system.server.conftest import running
 from tests.system.server.process import ServerProcess
 from tests.system.targets.http.receiver import receiver
 
-PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md", "undo.md")]
+PAGES = [
+    ROOT / "docs/howto" / name for name in ("service.md", "push.md", "undo.md", "http-clients.md")
+]
 ELSEWHERE = {"docsScript", "healthz", "readyz", "metrics", "openapi", "docs"}
 """Operations that the page tells of without a call."""
 

@@ -322,6 +322,8 @@ ELSEWHERE = {
     "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",
     "MAX_RETURNED": "../src/bide/testing/conformance/scanning.py",
     "MAX_RESULT": "queue/test_reading.py",
+    "MAX_RULE": "server/test_repeating.py",
+    "MAX_RUN": "server/test_repeating.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
     "IMPORT_LINES": "queue/test_reading.py",
     "KEEP_ALIVE": "server/test_connection.py",

@@ -11,7 +11,7 @@ import pytest
 
 import bide
 from bide.model.commands import Edit
-from bide.model.limits import MAX_BODY
+from bide.model.limits import MAX_BODY, MAX_RULE, MAX_RUN
 from bide.model.repeat import repeat_of
 from bide.model.runs import MAX_REPEATED_ID, run_id
 from bide.model.times import LATEST, iso
@@ -484,7 +484,7 @@ def test_a_batch_ends_a_run_with_the_next_one(client: Client, clock: FakeClock) 
         ({"next": []}, "there are 0 next runs for 1 messages"),
         ({"next": [None, None]}, "there are 2 next runs for 1 messages"),
         ({"next": [[NOW, "tomorrow"]]}, "'tomorrow' is not a run"),
-        ({"next": [[NOW, "r" * 129]]}, "length <= 128"),
+        ({"next": [[NOW, "r" * (MAX_RUN + 1)]]}, f"length <= {MAX_RUN}"),
         ({"next": [[-1, RUN]]}, ">= 0"),
         ({"next": [[2 * LATEST + 1, RUN]]}, "<="),
         ({"next": [[NOW]]}, "length"),
@@ -507,10 +507,10 @@ def test_a_renew_is_checked(client: Client, fields: dict[str, Any], why: str) ->
         ({"rule": "{}", "run": RUN}, "cron expression or a period"),
         ({"rule": '{"cron":"99 * * * *"}', "run": RUN}, "bad minute"),
         ({"rule": '{"every":"1h","times":"1"}', "run": RUN}, "is not a rule"),
-        ({"rule": RULE.ljust(513), "run": RUN}, "length <= 512"),
+        ({"rule": RULE.ljust(MAX_RULE + 1), "run": RUN}, f"length <= {MAX_RULE}"),
         ({"rule": RULE, "run": "1"}, "'1' is not a run"),
         ({"rule": RULE, "run": f"{RUN} left=x"}, "is not a run"),
-        ({"rule": RULE, "run": RUN.ljust(129)}, "length <= 128"),
+        ({"rule": RULE, "run": RUN.ljust(MAX_RUN + 1)}, f"length <= {MAX_RUN}"),
         ({"rule": RULE}, "rule and run go together"),
         ({"run": RUN}, "rule and run go together"),
         ({"rule": None, "run": RUN}, "rule and run go together"),
