@@ -354,7 +354,7 @@ def check_rule_and_run(id: str, rule: str | None, run: str | None) -> None:
     if rule is None and run is None:
         return
     if rule is None or run is None:
-        raise InvalidArgument("a message that repeats has a rule and a run, both")
+        raise InvalidArgument("rule and run go together: give both, or neither")
     repeat_of(rule)
     Run.of(run)
     check_repeated_id(id)

@@ -21,12 +21,10 @@ from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.progress import progress
-from bide.model.repeat import repeat_of
 from bide.model.replies import ClosedGroup
-from bide.model.runs import Run
+from bide.model.runs import check_repeated_id, check_rule_and_run
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
-from bide.queue.first_runs import check_repeated_id
 from bide.server.access.declarations import is_about_own_queues
 from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
@@ -182,8 +180,8 @@ def _check_item(item: Item, max_body: int) -> None:
         check_json(item.data, f"body of {item.id!r}")
     check_options(item)
     if item.rule is not None or item.run is not None:
-        _check_run(item.rule, item.run)
-        check_repeated_id(item.id)
+        with naming_server():
+            check_rule_and_run(item.id, item.rule, item.run)
 
 
 def _check_edit(edit: cmd.Edit, max_body: int) -> None:
@@ -197,26 +195,10 @@ def _check_edit(edit: cmd.Edit, max_body: int) -> None:
     is_json = edit.json or edit.data is UNSET
     _check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
     if (edit.rule is UNSET) is not (edit.run is UNSET):
-        raise InvalidArgument(_ONE_OF_TWO)
+        raise InvalidArgument("rule and run go together: give both, or neither")
     if isinstance(edit.rule, str):
         for id in edit.ids:
             check_repeated_id(id)
-
-
-_ONE_OF_TWO = "rule and run go together: give both, or neither"
-
-
-def _check_run(rule: str | None, run: str | None) -> None:
-    """Check by which rule a message repeats, and which run it stands for.
-
-    Raises:
-        InvalidArgument: one of them cannot be read here, or is missing.
-    """
-    if rule is None or run is None:
-        raise InvalidArgument(_ONE_OF_TWO)
-    with naming_server():
-        repeat_of(rule)
-    Run.of(run)
 
 
 def _check_undo(value: str, name: str) -> None:

@@ -77,6 +77,8 @@ class RepeatRule(RequestModel):
     missed: Missed = "once"
     """What becomes of runs whose time passes while no worker can begin them: "once": they are one
     run; "all": each is one, one after the other; "skip": they are left out."""
+    grace: Span | None = None
+    """How late a run may begin and is not missed; until the time of the next one without it."""
 
     @classmethod
     def of(cls, rule: str) -> Self:
@@ -102,6 +104,7 @@ class RepeatRule(RequestModel):
                 moment(self.until, "until"),
                 self.times,
                 self.missed,
+                self.grace,
             )
 
 

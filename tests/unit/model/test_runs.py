@@ -375,8 +375,8 @@ def test_a_dead_letter_of_a_run_is_a_message_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("id", "rule", "run", "text"),
     [
-        ("a", None, "1", "has a rule and a run, both"),
-        ("a", hourly().text, None, "has a rule and a run, both"),
+        ("a", None, "1", "rule and run go together"),
+        ("a", hourly().text, None, "rule and run go together"),
         ("a", "daily", Run(NOON).text, "is not a rule"),
         ("a", hourly().text, "now", "is not a run"),
         ("i" * 500, hourly().text, Run(NOON).text, "may have 487 bytes"),

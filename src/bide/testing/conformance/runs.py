@@ -191,15 +191,6 @@ class RunCases:
         assert driver.state("a") == "expired"
 
     @pytest.mark.parametrize("how", ["dead", "expired"])
-    def test_a_successor_takes_the_place_of_a_last_run(self, driver: Driver, how: Any) -> None:
-        held = driver.lease("a", **SERIES)
-        driver.replace("a", latest=HOUR, delay=7)
-        driver.renew(held, next=[None], how=how)
-        assert what(driver.get("a")) == ("delayed", START + 7, 0, None, None)
-        flow = driver.counts().flow
-        assert (flow.put, flow.cancelled, flow.died, flow.expired) == (2, 1, 0, 0)
-
-    @pytest.mark.parametrize("how", ["dead", "expired"])
     def test_a_last_run_ends_with_a_successor_in_a_closed_group(
         self, driver: Driver, how: Any
     ) -> None:
