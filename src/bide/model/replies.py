@@ -551,6 +551,10 @@ class Explained(
     """Which subscriptions of the queue send nothing, if a server or the caller has looked."""
     limited: Limited | None = None
     """The limit that holds a ready message back, if one does."""
+    rule: str | None = None
+    """If it repeats, by which rule, as text: see `Message.repeat`."""
+    run: str | None = None
+    """If it repeats, which run it is, as text."""
 
 
 class QueueSettings(

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,17 +17,24 @@ from bide.model.replies import (
 )
 from bide.model.times import format_duration, rate_text, to_datetime
 
+if TYPE_CHECKING:
+    from bide.observing.seen_runs import SeenRun
+
 Reason = Literal[
     "missing",
     "delayed",
     "retry",
     "returned",
+    "held",
     "paused",
     "limit",
     "subscription",
     "no-worker",
     "busy",
     "failed",
+    "used-up",
+    "run-ended",
+    "run-missed",
     "ahead",
     "next",
     "leased",
@@ -100,6 +107,7 @@ class Explanation(msgspec.Struct, frozen=True):
             parts.append(("progress", report))
         if facts.successor is not None and "lapsed" not in self.reasons:
             parts.append(("successor", {"due": facts.successor}))
+        parts += self._repeats()
         common = {"id": self.id, "queue": self.queue}
         first, *others = [render(clause, common | values, language) for clause, values in parts]
         colon, semicolon = clauses()["separator"][language]
@@ -120,6 +128,7 @@ class Explanation(msgspec.Struct, frozen=True):
                 yield Cause("missing", "missing", {})
             case "delayed":
                 yield self._delayed()
+                yield from self._unplanned()
             case "ready":
                 yield from self._ready()
             case "leased":
@@ -133,14 +142,65 @@ class Explanation(msgspec.Struct, frozen=True):
             case "acked" | "expired":
                 yield Cause(facts.state, facts.state, self._since(facts.ended))
 
+    @property
+    def run(self) -> "SeenRun | None":
+        """The run of a message that repeats; `None`: it does not, or no longer."""
+        from bide.observing.seen_runs import see_run  # here: most messages do not repeat
+
+        facts = self.facts
+        if facts.rule is None or facts.state in (None, "acked", "expired"):
+            return None
+        return see_run(
+            facts.rule,
+            facts.run or "",
+            due=facts.due,
+            now=facts.now,
+            begun=facts.since if facts.state == "leased" else None,
+            is_new=facts.state != "leased" and facts.attempt == 0 and facts.failure is None,
+        )
+
+    def _repeats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the clauses about rule and runs of a message that repeats."""
+        run = self.run
+        if run is None:
+            return
+        if run.status == "unread":
+            yield "rule unread", {"error": run.error}
+            return
+        values = {"rule": run.rule, "run": run.at, "next": run.next}
+        is_over = run.status in ("ended", "missed")
+        if self.state == "dead" or run.status == "held" or (is_over and run.next is None):
+            yield "repeats", values
+        elif is_over:
+            yield "repeats then", values
+        elif run.is_last:
+            yield "repeats last", values
+        else:
+            yield "repeats held" if run.is_held else "repeats next", values
+            if run.left is not None:
+                yield "runs left", {"count": run.left}
+
     def _delayed(self) -> Cause:
         facts = self.facts
+        if (run := self.run) is not None and run.status == "held":
+            return Cause("held", "held", {})
         values = {"due": facts.due, "left": facts.due - facts.now}
         if facts.planned is None:  # it was never delivered
             return Cause("delayed", "delayed", values)
         if facts.failure is None:
             return Cause("returned", "returned", values)
         return Cause("retry", "retry", {**values, **self._failure()})
+
+    def _unplanned(self) -> Iterator[Cause]:
+        """Yield why a run is not delivered: the next claim plans the one that follows."""
+        if (run := self.run) is None:
+            return
+        last = " last" if run.is_last else ""
+        if run.status in ("ended", "missed"):
+            reason: Reason = "run-ended" if run.status == "ended" else "run-missed"
+            yield Cause(reason, f"{reason}{last}", {"run": run.at})
+        elif self.facts.attempt >= self.facts.attempts:
+            yield Cause("used-up", f"used-up{last}", self._failure())
 
     def _ready(self) -> Iterator[Cause]:
         facts = self.facts
@@ -167,14 +227,16 @@ class Explanation(msgspec.Struct, frozen=True):
             }
             yield Cause("subscription", clause, values)
         yield from self._workers()
-        if facts.failure is not None and facts.attempt:
+        unplanned = list(self._unplanned())
+        yield from unplanned
+        if facts.failure is not None and facts.attempt and not unplanned:
             yield Cause("failed", "failed", self._failure())
         if facts.ahead:
             clause = "ahead more" if facts.ahead > AHEAD else "ahead"
             if facts.limited is not None:
                 clause += " of its group"
             yield Cause("ahead", clause, {"count": min(facts.ahead, AHEAD)})
-        elif not is_paused and facts.limited is None and self._is_served:
+        elif not is_paused and facts.limited is None and self._is_served and not unplanned:
             yield Cause("next", "next", {})
 
     @property
@@ -264,7 +326,7 @@ def render(clause: str, values: Mapping[str, Any], language: str) -> str:
     return text
 
 
-_TIME_NAMES = {"due", "since", "until"}
+_TIME_NAMES = {"due", "since", "until", "start", "run", "next"}
 _DURATION_NAMES = {"left", "late", "lasting"}
 _COUNT_NAMES = {"count", "places", "running", "workers", "extended", "attempt", "attempts"}
 
@@ -279,6 +341,10 @@ def _text(name: str, value: Any, language: str) -> str:
         return format_duration(max(0, value))
     if name in _COUNT_NAMES:
         return f"{value:,}"
+    if name == "rule":
+        from bide.observing.seen_runs import rule_in_words
+
+        return rule_in_words(value, language)
     if value == LAPSED:
         return str(clauses()["lease-lapsed"][language])
     first_line, *_ = str(value).splitlines() or [""]

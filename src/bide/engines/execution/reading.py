@@ -90,6 +90,8 @@ def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:
         ended=message.ended,
         successor=None if record.successor is None else record.successor.at,
         limited=queue.lines.holds(record) if queue.row.limited and is_ready else None,
+        rule=message.rule,
+        run=message.run,
     )
 
 

@@ -166,6 +166,8 @@ def explain(command: Explain, shards: int) -> Step:
             ended=message.ended,
             successor=None if message.successor is None else message.successor.at,
             limited=replies.Limited(*limited) if limited else None,
+            rule=message.rule,
+            run=message.run,
         )
     ]
 

@@ -1,0 +1,133 @@
+"""What people see of a message that repeats: its rule in words, and its runs."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import RUN_ENDED, Message
+from bide.model.repeat import Cron, Every, Repeat, repeat_of
+from bide.model.runs import Run, following
+from bide.model.times import LATEST, unix
+from bide.observing.explanation import clauses, render
+
+Status = Literal["planned", "held", "ended", "missed", "unread"]
+"""Where a run is. "planned": it is to come, or is going on; "held": none is due until somebody
+resumes the message; "ended", "missed": the next claim plans the one that follows; "unread": rule or
+run cannot be read here."""
+
+
+class SeenRun(NamedTuple):
+    """The run that a message stands for. Times are Unix milliseconds."""
+
+    status: Status
+    rule: str
+    """The rule of the message, as text."""
+    at: int = 0
+    """The time of the run by the rule."""
+    left: int | None = None
+    """How many runs are left, this one included; `None`: the rule does not count them."""
+    next: int | None = None
+    """The time of the run that follows it, if it ended now; `None`: there is none, or it waits
+    until somebody resumes the message."""
+    is_last: bool = False
+    """Whether none follows it."""
+    is_held: bool = False
+    """Whether no run that follows it is due until somebody resumes the message."""
+    error: str = ""
+    """Why rule or run cannot be read."""
+
+
+def see_run(
+    rule_text: str, run_text: str, *, due: int, now: int, begun: int | None, is_new: bool
+) -> SeenRun:
+    """Return the run that a message stands for. Times are Unix milliseconds.
+
+    Args:
+        rule_text: the rule, as the message has it.
+        run_text: the run, as the message has it.
+        due: when the message is due.
+        now: the present time.
+        begun: when a worker began with the run; `None`: none has it.
+        is_new: whether no worker ever had it.
+    """
+    try:
+        rule, run = repeat_of(rule_text), Run.of(run_text)
+    except InvalidArgument as error:
+        return SeenRun("unread", rule_text, error=str(error))
+    seen = SeenRun("planned", rule_text, run.at, run.left, is_held=run.held)
+    if run_text.startswith(RUN_ENDED):
+        return _followed(seen._replace(status="ended"), following(rule, run, now, now))
+    if run.held and due >= LATEST:
+        return seen._replace(status="held")
+    if is_new and rule.missed == "skip":
+        next_time = rule.after(max(run.at, due))
+        if next_time is not None and next_time <= now:
+            left = None if run.left is None else run.left + 1
+            run = msgspec.structs.replace(run, left=left)  # it counts as none of them
+            return _followed(seen._replace(status="missed"), following(rule, run, now, now))
+    start = max(now, due) if begun is None else begun
+    return _followed(seen, following(rule, run, start, max(now, start)))
+
+
+def _followed(seen: SeenRun, next_run: Run | None) -> SeenRun:
+    """Return a run together with the one that follows it."""
+    if next_run is None:
+        return seen._replace(is_last=True, is_held=False)
+    return seen if next_run.held else seen._replace(next=next_run.at)
+
+
+def repeats(message: Message) -> bool:
+    """Return whether another run of a message may follow; one that has ended keeps its rule."""
+    return message.rule is not None and message.state not in ("acked", "expired")
+
+
+def run_of(message: Message) -> Run | None:
+    """Return the run of a message; `None`: it does not repeat, or its run cannot be read here."""
+    if not repeats(message):
+        return None
+    try:
+        return Run.of(message.run or "")
+    except InvalidArgument:  # to plan it says so; what is shown in lists must not fail
+        return None
+
+
+def is_held(message: Message) -> bool:
+    """Return whether no run of a message is due until somebody resumes it."""
+    run = run_of(message)
+    return run is not None and run.held and message.due >= LATEST
+
+
+def rule_in_words(text: str, language: str = "en") -> str:
+    """Return a rule in words; as it is, if it cannot be read here.
+
+    Example:
+        >>> rule_in_words('{"cron":"0 9 * * MON","timezone":"Europe/Berlin","times":10}')
+        '0 9 * * MON in Europe/Berlin, 10 times'
+        >>> rule_in_words('{"every":"15m","missed":"skip"}')
+        'every 15m, missed runs are left out'
+    """
+    try:
+        rule = repeat_of(text)
+    except InvalidArgument:
+        return text
+    parts = [render(clause, values, language) for clause, values in _clauses_of(rule)]
+    separator: str = clauses()["rule-separator"][language]
+    return separator.join(parts)
+
+
+def _clauses_of(rule: Repeat) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the clauses of a rule, and their values."""
+    if isinstance(rule, Cron):
+        yield "rule cron", {"cron": rule.expression, "timezone": rule.timezone}
+    elif isinstance(rule, Every):
+        yield "rule every", {"period": rule.period}
+    if rule.start is not None:
+        yield "rule start", {"start": unix(rule.start)}
+    if rule.until is not None:
+        yield "rule until", {"until": unix(rule.until)}
+    if rule.times is not None:
+        yield "rule once" if rule.times == 1 else "rule times", {"count": rule.times}
+    if rule.missed != "once":
+        yield f"rule missed {rule.missed}", {}
