@@ -57,6 +57,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """NAME, or NAME=TEXT for a header that contains a text."""
     body: str | None = None
     """What the body contains, as JSON or as UTF-8 text."""
+    repeats: bool = False
+    """Only messages that repeat."""
 
     @property
     def reads_bodies(self) -> bool:
@@ -73,6 +75,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             or (self.after is not None and message.due < self.after)
             or (self.before is not None and message.due >= self.before)
             or (self.error is not None and self.error not in (message.error or ""))
+            or (self.repeats and (message.rule is None or message.state in _ENDS))
         ):
             return False
         return not self.reads_bodies or self._in_content(seen(message))
@@ -136,12 +139,12 @@ def query_of(**given: Any) -> Query:
     fields = {
         name: _CHECKS.get(name, _text)(value, name)
         for name, value in given.items()
-        if value is not None
+        if value is not None and not (name == "repeats" and value is False)
     }
     if not fields:
         raise InvalidArgument(
-            "search needs to know what: id=, group=, state=, after=, before=, error=, header= or "
-            "body="
+            "search needs to know what: id=, group=, state=, after=, before=, error=, header=, "
+            "body= or repeats="
         )
     return Query(**fields)
 
@@ -155,12 +158,20 @@ def _text(text: str, name: str) -> str:
     return plain_text(text)
 
 
+def _true(value: Any, name: str) -> bool:
+    """Return a condition that is either asked for or not, after a check."""
+    if value is not True:
+        raise InvalidArgument(f"{name}={value!r} is neither True nor False")
+    return True
+
+
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "id": check_name,
     "group": check_name,
     "state": lambda state, _: check_state(state),
     "after": unix,
     "before": unix,
+    "repeats": _true,
 }
 """What checks each field of a query, with its value and its name; other fields are texts."""
 

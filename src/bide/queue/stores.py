@@ -88,6 +88,7 @@ def search(
     error: str | None = None,
     header: str | None = None,
     body: str | None = None,
+    repeats: bool = False,
     limit: int = 100,
     read: int = 10_000,
     cursor: str | None = None,
@@ -109,6 +110,7 @@ def search(
         error: a text in the reason of the last failure.
         header: NAME, or NAME=TEXT for a header that contains a text.
         body: a text in the body.
+        repeats: only those that repeat.
         limit: how many messages fill a page.
         read: how many messages are read for it at most.
         cursor: of the page before.
@@ -135,6 +137,7 @@ def search(
         error=error,
         header=header,
         body=body,
+        repeats=repeats,
     )
     with lane_to(url) as lane:
         ordered = lane.capabilities.ids_ordered

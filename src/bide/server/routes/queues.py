@@ -208,6 +208,8 @@ class SearchQuery(wire.Selection):
     """NAME, or NAME=TEXT for a header that contains a text; needs the right `bodies`."""
     body: str | None = None
     """A text in the body; needs the right `bodies`."""
+    repeats: bool = False
+    """Only messages that repeat."""
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
     read: Annotated[int, Meta(ge=1, le=MOST_READ)] = MOST_READ
     """How many messages are read at most."""
