@@ -7,6 +7,7 @@ import msgspec
 
 from bide.cli import output
 from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape, first_line
+from bide.cli.rules import is_held, rule_facts, run_time, words_of
 from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, relative, span, when
 from bide.model.errors import UnreadableBody
@@ -14,6 +15,7 @@ from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.progress import Progress
 from bide.model.replies import Outcome
+from bide.observing.explanation import Explanation
 
 PIPE_COLUMNS: dict[str, Callable[[Message], object]] = {
     "queue": lambda message: message.queue,
@@ -27,17 +29,26 @@ PIPE_COLUMNS: dict[str, Callable[[Message], object]] = {
     "group": lambda message: message.group or "",
     "error": lambda message: first_line(message.error),
     "body": lambda message: body_line(message),
+    "run": run_time,
+    "held": lambda message: "held" if is_held(message) else "",
+    "repeats": words_of,
 }
 """The columns of a message in a pipe, by name."""
 
 ROW = "id state due priority attempts group body"
 
+RUN_ROW = "id state due run held repeats group body"
+"""The columns of a message that repeats, where only such messages are listed."""
+
 SCREEN_COLUMNS: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     "queue": (Column("queue", least=NAME), lambda message: (message.queue, "bold")),
     "id": (Column("id", least=ID), lambda message: message.id),
     "state": (Column("state"), lambda message: _state(message)),
-    "due": (Column("due"), lambda message: local(message.due)),
-    "away": (Column("", right=True, extra=True), lambda message: (relative(message.due), "dim")),
+    "due": (Column("due"), lambda message: "" if is_held(message) else local(message.due)),
+    "away": (
+        Column("", right=True, extra=True),
+        lambda message: "" if is_held(message) else (relative(message.due), "dim"),
+    ),
     "died": (Column("died", extra=True), lambda message: when(message.ended or message.due)),
     "prio": (Column("prio", right=True, extra=True), lambda message: str(message.priority or "")),
     "attempt": (
@@ -50,9 +61,15 @@ SCREEN_COLUMNS: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
     "group": (Column("group", extra=True), lambda message: message.group or ""),
     "error": (Column("error", TEXT, extra=True), lambda message: first_line(message.error)[:100]),
     "last-error": (Column("last error", TEXT), lambda message: (first_line(message.error), "red")),
+    "repeats": (Column("repeats", TEXT, extra=True), words_of),
     "body": (Column("body", TEXT, extra=True), lambda message: body_line(message)[:500]),
 }
 """The columns of a message in a table on a terminal, by name."""
+
+SCREEN_ROW = "id state due away prio attempt group repeats body"
+
+SCREEN_RUN_ROW = "id state due repeats group body"
+"""As `RUN_ROW`."""
 
 
 def as_json(message: Message, **more: Any) -> dict[str, Any]:
@@ -61,11 +78,12 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
         name: value for name, value in msgspec.structs.asdict(message).items() if value is not None
     }
     is_json, data = facts.pop("json"), facts.pop("data")
-    facts.pop("secret", None)
+    for name in ("secret", "rule", "run"):
+        facts.pop(name, None)
     if message.successor is not None:
         facts["successor"] = message.successor.due(0)
     failures = [msgspec.structs.asdict(failure) for failure in facts.pop("failures")]
-    facts |= {"version": message.version, **more}
+    facts |= {**rule_facts(message), "version": message.version, **more}
     if failures:
         facts["failures"] = failures
     if data or not is_json:  # a server may withhold the body
@@ -99,7 +117,7 @@ def print_messages(
     empty: str = "no messages",
     *,
     pipe: str = ROW,
-    screen: str = "id state due away prio attempt group body",
+    screen: str = SCREEN_ROW,
     **limit: Any,
 ) -> None:
     """Print messages, in a pipe as they come.
@@ -127,6 +145,8 @@ def print_messages(
 def _state(message: Message) -> Cell:
     """Return the state of a message, and how far its worker has come."""
     percent = None if message.progress is None else message.progress.percent
+    if is_held(message):
+        return ("held", "yellow")
     state = message.state if message.stopping is None else "stopping"
     state_part = (state, STYLES[state])
     return state_part if percent is None else [state_part, (f" {percent} %", "dim")]
@@ -160,7 +180,26 @@ def _attempts(message: Message, of: str) -> str:
     return deliveries if message.state == "dead" else f"{deliveries}{of}{message.attempts}"
 
 
-def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
+def _runs(message: Message, explanation: Explanation | None) -> list[tuple[str, Cell | None]]:
+    """Return the lines about rule and runs of a message."""
+    run = None if explanation is None else explanation.run
+    lines: list[tuple[str, Cell | None]] = [("repeats", words_of(message) or None)]
+    if run is None or run.status == "unread":
+        return lines
+    if run.status != "held":
+        lines.append(("run of", [local(run.at), (f"  {relative(run.at)}", "dim")]))
+    if run.next is not None:
+        lines.append(("next run", [local(run.next), (f"  {relative(run.next)}", "dim")]))
+    elif run.is_last:
+        lines.append(("next run", "none: this run is the last one"))
+    if run.left is not None:
+        lines.append(("runs left", f"{run.left:,}"))
+    if run.is_held:
+        lines.append(("held", ("until it is resumed", "yellow")))
+    return lines
+
+
+def print_sheet(out: Output, message: Message, explanation: Explanation | None = None) -> None:
     """Print all fields of one message for people, and why it is where it is."""
 
     def moment(ms: int | None) -> Cell | None:
@@ -172,9 +211,10 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
     sheet: list[tuple[str, Cell | None]] = [
         ("id", (message.id, "bold")),
         ("state", (message.state, STYLES[message.state])),
-        ("why", why),
+        ("why", None if explanation is None else explanation.sentence),
         ("created", moment(message.created)),
-        ("due", moment(due)),
+        ("due", None if is_held(message) else moment(due)),
+        *_runs(message, explanation),
         ("expires", None if expires is None else moment(due + expires)),
         ("attempt", _attempts(message, " of ")),
         *((name, None if value is None else str(value)) for name, value in options.items()),
@@ -212,11 +252,13 @@ def print_outcomes(
     *,
     as_seen: bool = False,
     waited: bool = False,
+    then: str = "",
 ) -> bool:
     """Print the outcome for each message; return whether all of it was done.
 
     In a pipe, each line is: id, the verb or "no", the state of the message, and a sentence about it
-    if nothing was done. A message whose worker was asked to stop has the verb "stopping".
+    if nothing was done. A message whose worker was asked to stop has the verb "stopping", one whose
+    last run a worker holds has "ending".
 
     Args:
         store: the store.
@@ -226,6 +268,7 @@ def print_outcomes(
         verb: what the command does, such as "acked".
         as_seen: whether the change depended on the message being as the user saw it.
         waited: whether what is stopping should have ended by now; else to stop it is enough.
+        then: what a terminal says of a message that was changed, instead of its state.
 
     Raises:
         click.ClickException: there is no such queue.
@@ -239,18 +282,22 @@ def print_outcomes(
         reason = ""
         if is_stopping or not outcome.done:
             reason = sentence_of(out, outcome, as_seen=as_seen)
+        is_ending = outcome.state == "ending"
         if not out.terminal:
-            result = "stopping" if is_stopping else "no"
+            result = outcome.state or "no" if is_stopping or is_ending else "no"
             if outcome.done:
                 result = verb
-            state = "leased" if is_stopping else outcome.state or "gone"
+            state = "leased" if is_stopping or is_ending else outcome.state or "gone"
             out.line(outcome_json(outcome), outcome.id, result, state, reason)
         elif is_stopping and not outcome.done:
             out.text(output.WARNING, f"{outcome.id} is stopping: {reason}")
+        elif is_ending:
+            out.text(output.WARNING, f"{outcome.id} is ending: {reason}")
         elif not outcome.done:
             out.text(output.NOT_DONE, f"{outcome.id} not {verb}: {reason}")
         else:
-            new_state = f": {sentence_of(out, outcome)}" if outcome.state else ""
+            new_state = then or (sentence_of(out, outcome) if outcome.state else "")
+            new_state = f": {new_state}" if new_state else ""
             out.text(output.DONE, f"{outcome.id} {verb}{new_state}")
     return all_done
 
@@ -274,6 +321,12 @@ def sentence_of(out: Output, outcome: Outcome, name: str = "it", *, as_seen: boo
         return (
             f"{outcome.holder} was asked to stop, and holds {name} until {lease_end}; "
             "unless it still acks, the message counts as cancelled"
+        )
+    if outcome.state == "ending" and outcome.until is not None:
+        lease_end = time_text(outcome.until)
+        return (
+            f"{outcome.holder} holds {name} until {lease_end}; that run is its last one, it "
+            "repeats no longer"
         )
     if outcome.state == "settling":
         return f"{outcome.holder} settles {name} in a transaction that is still open"

@@ -8,7 +8,7 @@ import click
 
 from bide.cli.errors import DEBUG
 from bide.cli.store import CommandStore
-from bide.cli.times import read_duration, read_moment
+from bide.cli.times import read_cron, read_duration, read_moment, read_period, read_zone
 from bide.engines.registry import mask
 from bide.model.commands import EDITED
 from bide.model.errors import BideError
@@ -240,6 +240,38 @@ if_due = moment("--if-due", "Only if it is still due then.")
 if_version = text("--if-version", "VERSION", "Only if it still has this version: see bide get.")
 
 
+repeat = together(
+    click.option(
+        "--cron",
+        type=read_cron,
+        metavar="EXPRESSION",
+        help="Let it repeat: five fields in quotes, as '0 9 * * MON', or @daily.",
+    ),
+    click.option(
+        "--every",
+        type=read_period,
+        metavar="TIME",
+        help="Let it repeat after a period instead: 15m, 1d.",
+    ),
+    click.option(
+        "--timezone",
+        type=read_zone,
+        metavar="ZONE",
+        help="Of --cron: Europe/Berlin; UTC by default.",
+    ),
+    moment("--start", "If it repeats: not before this time; --every counts from it."),
+    moment("--until", "If it repeats: not after this time."),
+    count("--times", help="If it repeats: how many runs there are."),
+    choice(
+        "--missed",
+        ["once", "all", "skip"],
+        "If it repeats: what becomes of runs whose time passes while no worker is there: one run "
+        "for all of them (once, by default), each of them, or none.",
+    ),
+)
+"""Take the rule of a message that repeats; see `bide.cli.rules.take_rule`."""
+
+
 def put_options(message_options: Decorator) -> Decorator:
     """Take the options of a put.
 
@@ -266,6 +298,7 @@ def put_options(message_options: Decorator) -> Decorator:
     )
     return together(
         when,
+        repeat,
         spread,
         own_id,
         expires,

@@ -111,12 +111,77 @@ def _as_datetime(text: str) -> datetime:
 
 
 def _zone(name: str) -> tzinfo:
+    """Return the time zone of a name.
+
+    Raises:
+        click.BadParameter: it is not known here; the error names a similar one.
+    """
     from bide.model.recurrence import zone_of
 
     try:
         return zone_of(name)
     except InvalidArgument as error:
-        raise click.BadParameter(str(error).removeprefix("timezone=")) from None
+        similar_zone = _similar_zone(name)
+        if similar_zone is None:
+            raise click.BadParameter(str(error).removeprefix("timezone=")) from None
+        hint = f"did you mean {similar_zone!r}?"
+        raise click.BadParameter(f"{name!r} is not known here; {hint}") from None
+
+
+def _similar_zone(name: str) -> str | None:
+    """Return the time zone whose name, or city, is most like a name; `None`: none is like it."""
+    from difflib import get_close_matches
+    from zoneinfo import available_timezones
+
+    zones: dict[str, str] = {}
+    for zone in sorted(available_timezones()):
+        zones[zone.lower()] = zone
+        zones.setdefault(zone.rpartition("/")[2].lower(), zone)
+    similar = get_close_matches(name.lower(), zones, 1, 0.75)
+    return zones[similar[0]] if similar else None
+
+
+def read_zone(name: str) -> str:
+    """Read the name of a time zone.
+
+    Raises:
+        click.BadParameter: it is not known here.
+    """
+    _zone(name)
+    return name
+
+
+def read_cron(text: str) -> str:
+    """Read a cron expression.
+
+    Raises:
+        click.BadParameter: it is not valid; if it is too short, the shell may have divided it.
+    """
+    from bide.model.recurrence import CronTimes, zone_of
+
+    try:
+        return CronTimes(text, zone_of("UTC")).text
+    except InvalidArgument as error:
+        reason = str(error).removeprefix("cron=")
+        if len(text.split()) < 5:
+            reason = reason.replace("write five fields, as in", "write five in quotes, as in")
+        raise click.BadParameter(reason) from None
+
+
+def read_period(value: str) -> str:
+    """Read the period of a message that repeats; return it in its usual form.
+
+    Raises:
+        click.BadParameter: it is no duration, or too short.
+    """
+    from bide.model.recurrence import period_text
+
+    number = _number(value)
+    try:
+        return period_text(number)
+    except InvalidArgument as error:
+        reason = str(error).removeprefix(f"every={number!r} ").replace(" or a timedelta", "")
+        raise click.BadParameter(f"{value!r} {in_options(reason)}") from None
 
 
 def _number(text: str | float) -> str | float:

@@ -96,8 +96,9 @@ class CronTimes:
         self._fields = ALIASES.get(self.text.lower(), self.text)
         fields = self._fields.split()
         if len(fields) != 5:
+            count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
             raise self._refusal(
-                f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, weekday"
+                f"it has {count}, not 5: minute, hour, day of month, month, weekday"
             )
         self._known = 0, 0
         """A moment and the first time after it, which is that of all moments in between, too: many

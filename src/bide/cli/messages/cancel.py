@@ -48,9 +48,12 @@ def cancel(
     "stopping", and counts as cancelled unless its worker still acks it. With --wait, the exit code
     is 1 if it was acked, or is still stopping.
 
-    In a pipe, each line is: id, "cancelled", "stopping" or "no", state, why not. With a rule it is:
-    cancelled (in a dry run would-cancel), number; with --running also: stopping, number; with
-    --undo also: undo, token.
+    Of a message that repeats all runs are cancelled. If a worker holds one, that run goes on, and
+    is the last one: then the message is "ending", and the exit code is 1.
+
+    In a pipe, each line is: id, "cancelled", "stopping", "ending" or "no", state, why not. With a
+    rule it is: cancelled (in a dry run would-cancel), number; with --running also: stopping,
+    number; with --undo also: undo, token.
 
     \b
     Example:

@@ -11,9 +11,10 @@ from bide.cli.errors import usage_error
 from bide.cli.input import Form, decode_body, read_body
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
+from bide.cli.rules import take_rule
 from bide.cli.store import CommandStore
 
-CLEARED = ("expires", "group", "headers")
+CLEARED = ("expires", "group", "headers", "repeat")
 """The fields that `bide edit` can take away."""
 
 
@@ -26,6 +27,8 @@ CLEARED = ("expires", "group", "headers")
 @option.flag("--no-group", help="Of no group.")
 @option.flag("--no-headers", help="Without headers.")
 @option.when
+@option.repeat
+@option.flag("--no-repeat", help="Let it repeat no longer: this run is its last one.")
 @option.if_version
 @option.max_body
 def edit(
@@ -46,6 +49,9 @@ def edit(
     too, and stays dead until it is revived; it has no due time to change. BODY must be JSON, unless
     you use --text or --bytes; '-' reads it from stdin.
 
+    With --cron or --every it repeats from now on, by this rule: it is due at the first time of the
+    rule, unless --delay or --at says when.
+
     In a pipe, the line is: id, "edited" or "no", state, why not. The exit code is 1 if it was not
     changed: a worker holds it, it is gone, or, with --if-version, it is no longer as you saw it.
 
@@ -54,12 +60,15 @@ def edit(
       bide edit orders order-42 --priority 9 --attempts 20
       bide edit orders order-42 '{"order": 42, "paid": true}'
       bide edit orders order-42 --group shop --no-headers --delay 5m
+      bide edit mail ann/weekly --cron "0 10 * * MON" --timezone Europe/Berlin
     """
     changes: dict[str, Any] = {}
+    options["repeat"] = take_rule(options)
     for name in CLEARED:
         if options.pop(f"no_{name}"):
             if options[name] is not None:
-                raise usage_error(f"--{name} and --no-{name} cannot be used together")
+                given = "--cron or --every" if name == "repeat" else f"--{name}"
+                raise usage_error(f"{given} and --no-{name} cannot be used together")
             changes[name] = None
     changes |= {name: value for name, value in options.items() if value is not None}
     value: Any = UNSET

@@ -35,7 +35,7 @@ def get(
             out.body(body_bytes(message), is_json=message.json)
             flush_output()
         elif out.terminal:
-            print_sheet(out, message, orders.explain(id).sentence)
+            print_sheet(out, message, orders.explain(id))
             if len(ids) > 1:
                 out.text("")
         else:

@@ -11,6 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK_BYTES, Form, check_size, decode_body, read_body
 from bide.cli.output import DONE, Bar, Output, plural, warn
 from bide.cli.putting import put_one
+from bide.cli.rules import take_rule
 from bide.cli.store import CommandStore, refuse_internal
 from bide.model.errors import StoreError
 from bide.queue.sync import Queue
@@ -57,13 +58,20 @@ def put(
     With --latest, each put of the id moves its due time to --delay from now, but not past that
     time (debounce). If a worker holds the message, the new one follows it when the lease ends.
 
+    With --cron or --every, the message repeats: each run ends as a message does, and the next one
+    takes its place under the same id. It is first due at the first time of the rule, unless --delay
+    or --at says when.
+
     \b
     Example:
       bide put orders '{"order": 42}' --delay 30m --id order-42
       bide put mail "good morning" --text --at 2026-12-01T09:00+01:00
       producer | bide put events --lines --delay 10s
+      bide put mail '"weekly"' --id ann/weekly --cron "0 9 * * MON" \\
+        --timezone Europe/Berlin
     """
     refuse_internal(queue)
+    options["repeat"] = take_rule(options)
     form = form or "json"
     if lines:
         has_single_option = any(options[name] is not None for name in SINGLE_OPTIONS)

@@ -17,6 +17,7 @@ from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
 @option.text("--error", "TEXT", "Only messages whose last error contains this text.")
 @option.text("--header", "NAME[=TEXT]", "Only messages with this header, which contains TEXT.")
 @option.text("--body", "TEXT", "Only messages whose body contains this text.")
+@option.flag("--repeats", help="Only messages that repeat.")
 @option.count("-n", "--limit", most=MAX_LIMIT, default=100, help="The maximum number to show.")
 @option.count("--read", most=MAX_READ, default=10_000, help="The maximum number to read.")
 @option.text("--cursor", "TEXT", "Continue where an earlier search stopped.")
@@ -45,10 +46,10 @@ def search(
       bide search shop- --state dead --error Timeout
       bide search --body '"customer":42' --header trace=af12
     """
-    if not any(value is not None for value in conditions.values()):
+    if not any(value not in (None, False) for value in conditions.values()):
         raise usage_error(
             "search needs to know what: --id, --group, --state, --after, --before, --error, "
-            "--header or --body; PREFIX only says in which queues"
+            "--header, --body or --repeats; PREFIX only says in which queues"
         )
     query = query_of(**conditions)
     ids_ordered = store.lane.capabilities.ids_ordered
@@ -61,7 +62,7 @@ def search(
         page.messages,
         "no message matches",
         pipe="queue id state due priority group error body",
-        screen="queue id state due away error group body",
+        screen="queue id state due away error group repeats body",
     )
     if page.cursor is not None:
         warn(f"{page}; go on with --cursor {page.cursor}")

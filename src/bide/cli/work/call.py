@@ -9,6 +9,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.output import Output
 from bide.cli.putting import put_one
+from bide.cli.rules import take_rule
 from bide.cli.store import CommandStore, refuse_memory
 from bide.model.errors import InvalidArgument
 
@@ -39,16 +40,18 @@ def call(
     that reads like NAME=VALUE by name: note=a=b. Put -- before a negative number, or give it by
     name. The task checks the arguments as its `put` does.
 
-    Output and exit code are those of `bide put`.
+    With --cron or --every, the call repeats. Output and exit code are those of `bide put`.
 
     \b
     Example:
       bide call shop:expire 42 --delay 30m
       bide call shop:expire 42 reason=late --id order-42
       bide call shop:notify '{"name": "Ann"}' days='[1, 2]' --group ann
+      bide call shop:report 7 --id report-7 --cron "0 9 * * MON-FRI"
     """
     from bide.worker.app.loading import load_task
 
+    options["repeat"] = take_rule(options)
     task = load_task(target)
     texts_by_position, texts_by_name = _divided(arguments)
     parameters = task.parameters

@@ -1,0 +1,26 @@
+"""`bide run-now`: let a message that repeats run now, too."""
+
+from bide.cli import option
+from bide.cli.command import on_store
+from bide.cli.message_output import print_outcomes
+from bide.cli.output import Output
+from bide.cli.rules import of_repeating
+from bide.cli.store import CommandStore
+
+
+@on_store(option.queue, option.id)
+def run_now(store: CommandStore, out: Output, queue: str, id: str) -> bool:
+    """Let a message that repeats run now, once more than its rule says.
+
+    Then it repeats as before; one that is held is held again. In a pipe, the line is: id, "run" or
+    "no", state, why not. The exit code is 1 if it does not run: a worker holds it already, or it
+    does not exist.
+
+    \b
+    Example:
+      bide run-now mail ann/weekly
+    """
+    with of_repeating(queue, id):
+        outcome = store.queue(queue).run_now(id)
+    then = "it is due now"
+    return print_outcomes(store, out, queue, [outcome], "run", as_seen=True, then=then)

@@ -1,0 +1,122 @@
+"""Rules of messages that repeat: as options give them, and as output shows them."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bide.cli.errors import usage_error
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.model.times import iso
+
+if TYPE_CHECKING:
+    from bide.model.repeat import Repeat
+
+# `bide.model.repeat` is imported where it is needed: most commands are about no such message.
+
+RULE_OPTIONS = ("cron", "every", "timezone", "start", "until", "times", "missed")
+"""The options that make a rule."""
+
+
+def take_rule(options: dict[str, Any]) -> "Repeat | None":
+    """Take the options that make a rule out of those of a command; return the rule, if any.
+
+    Raises:
+        click.UsageError: they do not go together.
+        InvalidArgument: there is no such rule.
+    """
+    given = {name: options.pop(name) for name in RULE_OPTIONS}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return None
+    if "cron" in given and "every" in given:
+        raise usage_error("a message repeats by --cron or by --every; give one")
+    if "cron" not in given and "every" not in given:
+        first, *_ = given
+        raise usage_error(
+            f"--{first} is a part of a rule, and a rule is given whole: with --cron or --every"
+        )
+    if "timezone" in given and "every" in given:
+        raise usage_error(
+            "--timezone goes with --cron; --every is a period, counted from --start, or else from "
+            "1970 in UTC"
+        )
+    for name in ("latest", "spread"):
+        if options.get(name) is not None:
+            kind = "cron" if "cron" in given else "every"
+            raise usage_error(
+                f"--{name} and --{kind} cannot be used together: the rule says when it is due"
+            )
+    from bide.model.repeat import repeat
+
+    given.setdefault("missed", "once")
+    return repeat(**{name: given.get(name) for name in RULE_OPTIONS})  # type: ignore[arg-type]
+
+
+@contextmanager
+def of_repeating(queue: str, id: str) -> Iterator[None]:
+    """Say with a command what can be done about a message that does not repeat.
+
+    Raises:
+        click.UsageError: it does not.
+    """
+    try:
+        yield
+    except InvalidArgument as error:
+        reason, call, _arguments = str(error).partition(", edit it: edit(")
+        if not call:
+            raise
+        raise usage_error(f"{reason}: bide edit {queue} {shlex.quote(id)} --every 1h") from error
+
+
+def words_of(message: Message) -> str:
+    """Return the rule of a message in words; empty if it does not repeat."""
+    if message.rule is None:
+        return ""
+    from bide.observing.seen_runs import repeats, rule_in_words
+
+    return rule_in_words(message.rule) if repeats(message) else ""
+
+
+def run_time(message: Message) -> str:
+    """Return the time of the run of a message, for programs; empty if there is none."""
+    if message.rule is None:
+        return ""
+    from bide.observing.seen_runs import run_of
+
+    run = run_of(message)
+    return "" if run is None else iso(run.at)
+
+
+def is_held(message: Message) -> bool:
+    """Return whether a message repeats and waits until somebody resumes it."""
+    if message.rule is None:
+        return False
+    from bide.observing import seen_runs
+
+    return seen_runs.is_held(message)
+
+
+def rule_facts(message: Message) -> dict[str, Any]:
+    """Return what JSON says of rule and run of a message; nothing if it does not repeat."""
+    if message.rule is None:
+        return {}
+    from bide.model.repeat import repeat_of
+    from bide.observing.seen_runs import repeats, run_of
+
+    if not repeats(message):
+        return {}
+    try:
+        rule: Any = msgspec.Raw(repeat_of(message.rule).text.encode())
+    except InvalidArgument:  # of a later version: it is shown as it is
+        rule = message.rule
+    facts: dict[str, Any] = {"rule": rule, "rule_in_words": words_of(message)}
+    if (run := run_of(message)) is not None:
+        facts["run_at"] = run.at
+        if run.left is not None:
+            facts["runs_left"] = run.left
+        facts["held"] = run.held
+    return facts
