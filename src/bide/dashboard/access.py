@@ -12,6 +12,9 @@ from bide.server.access.rights import ALL_QUEUES, RIGHT_OF_VERB, Caller, Right
 RIGHTS: dict[str, Right] = {
     **RIGHT_OF_VERB,
     "edit": "change",
+    "hold": "change",
+    "resume": "change",
+    "run_now": "change",
     "copy": "put",
     "release": "admin",
     "pause": "admin",
@@ -23,10 +26,11 @@ RIGHTS: dict[str, Right] = {
 """The right of a token that each action needs."""
 
 ACTIONS = tuple(RIGHTS)
-"""All that can be done: `cancel`, `reschedule` and `edit` messages; `copy` one under a new id;
-`release` one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue;
-`delete` an empty one; pause and resume `subscriptions`; `audit`: count all messages of a queue;
-`stop` a worker process, which its supervisor replaces."""
+"""All that can be done: `cancel`, `reschedule` and `edit` messages; `hold`, `resume` and `run_now`
+those that repeat; `copy` one under a new id; `release` one that a worker holds; `revive` and
+`purge` dead letters; `pause` and resume a queue; `delete` an empty one; pause and resume
+`subscriptions`; `audit`: count all messages of a queue; `stop` a worker process, which its
+supervisor replaces."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -6,12 +6,12 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from bide.dashboard.pages.messages import error_kind, letters
 from bide.dashboard.summary import summary_of
 from bide.dashboard.view import HtmlPage, PageRefused, PageView, Redirect
-from bide.lane.steps import arun_steps, find_all
+from bide.lane.steps import Steps, arun_steps, find_all
 from bide.model import commands as cmd
 from bide.model import replies
 from bide.model.errors import InvalidArgument
@@ -19,11 +19,15 @@ from bide.model.identity import actor_of, check_name, new_id
 from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.parts import in_parts
+from bide.model.repeat import Repeat, repeat
 from bide.model.replies import GONE, Outcome, Outcomes, Reply
+from bide.model.runs import Run
 from bide.model.times import milliseconds
 from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, bulk_of
+from bide.observing.seen_runs import run_of
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.repeating import holding, resuming, running_now
 from bide.queue.results import Audit, deleted
 from bide.server.logs import DONE, Act
 from bide.undoing.changes import alone, steps_of, whole, whole_undo
@@ -70,12 +74,19 @@ async def _execute(view: PageView, command: Bulk | Undo) -> Any:
     if takes_back and isinstance(command, Undo):  # the server decides by the token
         allow(cast("Verb", view.request.get("verb")))
 
-    async def ask(step: cmd.Command) -> Reply:
-        with await view.admit(step):
-            return await view.store.execute(step)
-
+    steps = steps_of(command, takes_back=takes_back, allow=allow)
     with await view.admit(command):
-        return await arun_steps(steps_of(command, takes_back=takes_back, allow=allow), ask)
+        return await arun_steps(steps, _admitted(view))
+
+
+def _admitted(view: PageView) -> Callable[[cmd.Command], Awaitable[Reply]]:
+    """Return what executes a command, unless it is beyond a quota."""
+
+    async def execute(command: cmd.Command) -> Reply:
+        with await view.admit(command):
+            return await view.store.execute(command)
+
+    return execute
 
 
 async def _outcomes_of(view: PageView, queue: str, ids: list[str]) -> list[Outcome]:
@@ -410,18 +421,64 @@ async def _edit(view: PageView, ids: list[str]) -> Result:
             changes["body"] = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise InvalidArgument(f"body is not JSON: {error}; write text in quotes") from None
-    if not changes:
+    new_rule = _rule_in_form(view, message)
+    if not changes and new_rule is UNSET:
         return Result(0)
     if view.shown.version(message) != request.get("version"):  # it has changed meanwhile
         return Result(0, [_not_done(message.id, message)])
     body = changes.pop("body", UNSET)
-    command = CommandBuilder(full_name).edit(ids[:1], body, None, None, message.version, **changes)
+    command = _builder(view, full_name).edit(
+        ids[:1], body, None, None, message.version, repeat=new_rule, **changes
+    )
+    old_run = run_of(message)
+    if isinstance(command.run, str) and old_run is not None and old_run.held:  # it stays held
+        held_run = msgspec.structs.replace(Run.of(command.run), held=True)
+        command = msgspec.structs.replace(command, run=held_run.text, at=held_run.due)
     with await view.admit(command):
         return await _each(view, ids[:1], command)
 
 
+def _rule_in_form(view: PageView, message: Message) -> Repeat | UnsetType | None:
+    """Return the rule of a form if it is another one than that of the message; `None`: it has none.
+
+    Bounds of the rule, which the form does not have, stay.
+
+    Raises:
+        InvalidArgument: there is no such rule.
+    """
+    request = view.request
+    if request.get("rule") != "1":  # the form has no rule
+        return UNSET
+    cron, every, rule = request.get("cron"), request.get("every"), message.repeat
+    if not cron and not every:
+        return UNSET if rule is None else None
+    new_rule = repeat(
+        cron or None,
+        every or None,
+        (request.get("timezone") or None) if cron else None,
+        start=None if rule is None else rule.start,
+        until=None if rule is None else rule.until,
+        times=None if rule is None else rule.times,
+        missed="once" if rule is None else rule.missed,
+    )
+    return UNSET if new_rule == rule else new_rule
+
+
+def _builder(view: PageView, queue: str) -> CommandBuilder:
+    """Return what makes the commands of a queue in the visitor's name."""
+    return CommandBuilder(queue, actor=_actor(view), now=lambda: view.now)
+
+
+async def _of_runs(
+    view: PageView, ids: list[str], steps: Callable[[CommandBuilder, str], Steps[Outcome]]
+) -> Result:
+    """Do something with the runs of messages that repeat."""
+    builder, execute = _builder(view, view.queue()), _admitted(view)
+    return _result([await arun_steps(steps(builder, id), execute) for id in ids])
+
+
 async def _copy(view: PageView, ids: list[str]) -> Result:
-    """Put a message again, under another id."""
+    """Put a message again, under another id; a copy does not repeat."""
     full_name, copy_id = view.queue(), view.request.get("new")
     new_time = _rescheduling(view, "0s")
     original = await _message(view, ids[0])
@@ -432,6 +489,8 @@ async def _copy(view: PageView, ids: list[str]) -> Result:
         at=new_time.at,
         delay=new_time.delay,
         attempt=0,
+        rule=None,
+        run=None,
     )
     put = cmd.Put(full_name, [item])
     with await view.admit(put):
@@ -518,6 +577,9 @@ _FUNCTIONS: dict[str, Callable[[PageView, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel,
     "reschedule": _reschedule,
     "edit": _edit,
+    "hold": lambda view, ids: _of_runs(view, ids, holding),
+    "resume": lambda view, ids: _of_runs(view, ids, resuming),
+    "run_now": lambda view, ids: _of_runs(view, ids, running_now),
     "copy": _copy,
     "release": _release,
     "revive": lambda view, ids: _undoably(view, cmd.Revive(view.queue(), ids), None),

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bide.model.replies import Forecasted
 from bide.model.times import format_duration, to_datetime
+from bide.observing.seen_runs import rule_in_words
 
 CHART_HEIGHT = 100.0
 """The height of a chart, in the units of its SVG."""
@@ -198,6 +199,7 @@ def _environment(language: str) -> Environment:
         "minute": minute,
         "quantile": quantile,
         "lasting": format_duration,
+        "rule": partial(rule_in_words, language=language),
     }
     environment.globals |= {
         "edition": edition(),

@@ -9,6 +9,7 @@ import msgspec
 from bide.dashboard.redaction import Redaction
 from bide.model.message import Message, State
 from bide.model.progress import Progress
+from bide.observing.seen_runs import is_held, repeats
 
 LONGEST = 160
 """How many characters of the last error a list shows."""
@@ -33,6 +34,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     holder: str | None
     is_stopping: bool
     """Whether somebody has asked the holder to stop."""
+    rule: str | None
+    """By which rule it repeats, as text; `None`: it does not."""
+    is_held: bool
+    """Whether it repeats and waits until somebody resumes it."""
     progress: Progress | None
     """The last report of the holder."""
     error: str
@@ -61,6 +66,8 @@ def summary_of(message: Message, shown: Redaction | None = None) -> Summary:
         group=message.group,
         holder=message.holder,
         is_stopping=message.stopping is not None,
+        rule=message.rule if repeats(message) else None,
+        is_held=is_held(message),
         progress=message.progress,
         # One character more shows the template that it is cut.
         error=(message.error or "").partition("\n")[0][: LONGEST + 1],

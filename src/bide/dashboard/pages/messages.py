@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,21 +12,57 @@ from bide.dashboard.summary import Summary, summary_of
 from bide.dashboard.view import HtmlPage, PageRefused, PageView
 from bide.lane.steps import following
 from bide.model.commands import Find, History, Scan
+from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import Message, size_of
+from bide.model.repeat import Cron, Every
 from bide.model.replies import Ends, Found, Page
 from bide.observing.explanation import Explanation
+from bide.observing.seen_runs import SeenRun
 from bide.queue.search import Query, query_of
 
 ACTIONS_BY_STATE = {
-    "delayed": ("reschedule", "edit", "cancel", "copy"),
-    "ready": ("reschedule", "edit", "cancel", "copy"),
+    "delayed": ("reschedule", "edit", "run_now", "hold", "resume", "cancel", "copy"),
+    "ready": ("reschedule", "edit", "run_now", "hold", "resume", "cancel", "copy"),
     "leased": ("cancel", "release", "copy"),
     "dead": ("edit", "revive", "purge", "copy"),
     "acked": ("copy",),
     "expired": ("copy",),
 }
 """What can be done with a message, by its state."""
+
+
+class RuleFields(NamedTuple):
+    """The fields of a form for the rule of a message."""
+
+    cron: str = ""
+    every: str = ""
+    timezone: str = ""
+
+
+def rule_fields(message: Message) -> RuleFields | None:
+    """Return the rule of a message for a form; `None`: it cannot be edited here."""
+    if message.state not in ("delayed", "ready"):  # a dead letter has no due time
+        return None
+    try:
+        rule = message.repeat
+    except InvalidArgument:
+        return None
+    if isinstance(rule, Cron):
+        return RuleFields(rule.expression, timezone=rule.timezone)
+    return RuleFields(every=rule.period) if isinstance(rule, Every) else RuleFields()
+
+
+def _fits_run(action: str, run: SeenRun | None) -> bool:
+    """Return whether an action fits the run of a message; `None`: the message does not repeat."""
+    match action:
+        case "run_now":
+            return run is not None and run.status != "unread"
+        case "hold":
+            return run is not None and run.status != "unread" and not run.is_held
+        case "resume":
+            return run is not None and run.is_held
+    return True
 
 
 async def message(view: PageView) -> HtmlPage:
@@ -37,8 +74,8 @@ async def message(view: PageView) -> HtmlPage:
     if message is None and not ends:
         raise PageRefused(404, "no-message", id)
     facts = await view.store.explain(full, id)
+    explanation = Explanation(id, view.own(full), facts)
     if message is None:  # only the history knows it
-        explanation = Explanation(id, view.own(full), facts)
         view.showed(view.own(full), 1, id)  # its results
         context = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
         return HtmlPage("ended.html", context)
@@ -47,7 +84,9 @@ async def message(view: PageView) -> HtmlPage:
     return HtmlPage(
         "message.html",
         {
-            "explanation": Explanation(id, view.own(full), facts),
+            "explanation": explanation,
+            "run": explanation.run,
+            "rule": rule_fields(message),
             "queue": view.own(full),
             "body": None if view.refreshes else view.shown.body(message),
             "editable": None if view.refreshes else view.shown.editable(message),
@@ -62,6 +101,7 @@ async def message(view: PageView) -> HtmlPage:
                 for action in ACTIONS_BY_STATE[message.state]
                 if view.access.may(action)
                 and not (action == "cancel" and message.stopping is not None)
+                and _fits_run(action, explanation.run)
             ],
         },
     )
@@ -76,7 +116,8 @@ TEXTS = ("group", "error", "header", "body")
 async def search(view: PageView) -> HtmlPage:
     """Return the page of a search; without a question, its form alone."""
     request = view.request
-    filters = {name: request.get(name) for name in ("q", "prefix", *TEXTS, "after", "before")}
+    names = ("q", "prefix", *TEXTS, "after", "before", "repeats")
+    filters = {name: request.get(name) for name in names}
     listing = await _listing(view, filters) if any(filters.values()) else None
     if listing is not None:
         view.showed(filters["prefix"], len(listing.messages))
@@ -120,6 +161,7 @@ def _query(view: PageView, filters: dict[str, str]) -> Query:
         id=filters["q"] or None,
         after=None if after is None else after / 1000,
         before=None if before is None else before / 1000,
+        repeats=filters["repeats"] == "1",
         **texts,
     )
 
