@@ -284,7 +284,7 @@ def print_outcomes(
             reason = sentence_of(out, outcome, as_seen=as_seen)
         is_ending = outcome.state == "ending"
         if not out.terminal:
-            result = outcome.state or "no" if is_stopping or is_ending else "no"
+            result = "stopping" if is_stopping else "ending" if is_ending else "no"
             if outcome.done:
                 result = verb
             state = "leased" if is_stopping or is_ending else outcome.state or "gone"

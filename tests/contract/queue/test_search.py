@@ -91,6 +91,26 @@ def test_a_search_finds_what_matches(url: str, query: Any, expected: Any) -> Non
     assert found(url, **query) == sorted(expected)
 
 
+def test_a_search_finds_messages_that_repeat(url: str, shop: bide.Queue) -> None:
+    shop.configure(keep="1h")
+    shop.put(1, id="daily", repeat=bide.Every("1d"))
+    shop.put(1, id="held", repeat=bide.Every("1d"))
+    shop.hold("held")
+    shop.put(1, id="over", repeat=bide.Every("1d", times=1), delay=0)
+    shop.claim()[0].ack()
+    assert shop.get("over").state == "acked"  # type: ignore[union-attr]
+    daily, held = ("orders", "daily"), ("orders", "held")
+    assert found(url, repeats=True) == [daily, held]
+    assert found(url, repeats=True, id="d") == [daily]
+    assert found(url, repeats=True, state="delayed", queue="orders") == [daily, held]
+    assert found(url, repeats=True, queue="shop/") == []
+    assert found(url, repeats=False, id="order-10") == [TEN]
+    with pytest.raises(bide.InvalidArgument, match="repeats='yes' is neither True nor False"):
+        bide.search(url, repeats="yes")  # type: ignore[arg-type]
+    with pytest.raises(bide.InvalidArgument, match="needs to know what"):
+        bide.search(url, repeats=False)
+
+
 def test_a_search_by_error_finds_what_failed_before_it_was_done(url: str, shop: bide.Queue) -> None:
     shop.configure(keep="1h")
     shop.put(4, id="late")

@@ -46,6 +46,11 @@ def set_scene(url: str, orders: int = 2_000) -> None:
             )
             for n in range(orders // 4)
         )
+        reminders.put(
+            {"report": "sales"},
+            id="ann/weekly",
+            repeat=bide.Cron("0 9 * * MON", "Europe/Berlin", times=10),
+        )
     with bide.Queue("webhooks", url) as webhooks:
         webhooks.put_many(bide.NewMessage({"n": n}, delay=45.0 * n) for n in range(1, 60))
         webhooks.pause()

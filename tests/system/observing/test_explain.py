@@ -1,6 +1,7 @@
 """Why a message is where it is; each millisecond of lateness has one cause."""
 
 import asyncio
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import bide
 from bide.consuming.late_causes import Waited, blocks_of, causes_of
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Put
+from bide.model.commands import Ack, Lease, Put
 from bide.model.message import Item
 from bide.model.progress import Progress
 from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
@@ -270,6 +271,137 @@ def test_a_lease_tells_that_a_later_put_takes_its_place(store: Store) -> None:
     assert told.sentence.count(at) == 1
     index.claim()
     assert index.explain("d").sentence.startswith(f"d is due at {at}, in 29s")
+
+
+HOURLY = bide.Every("1h")
+
+
+def test_a_message_that_repeats_tells_its_rule_and_its_runs(store: Store) -> None:
+    orders = store.queue()
+    store.clock.set_wall(DUE // 3_600_000 * 3_600_000)
+    orders.put(1, id="a", repeat=bide.Every("1h", times=3))
+    told = orders.explain("a")
+    assert told.reasons == ("delayed",)
+    assert told.sentence.endswith(
+        "in 1h; it repeats: every 1h, 3 times; this run is of 2023-11-14 23:00:00 UTC, the next "
+        "one after it of 2023-11-15 00:00:00 UTC; runs left, with this one: 3"
+    )
+    chinese = "；重复规则：每 1h，共 3 次；本次运行的时间为 2023-11-14 23:00:00 UTC"  # noqa: RUF001
+    assert chinese in told.in_language("zh")
+    orders.edit("a", repeat=bide.Every("1h", times=1))
+    last = "; it repeats: every 1h, 1 time; this run is of 2023-11-14 23:00:00 UTC, and is the last"
+    assert orders.explain("a").sentence.endswith(f"{last} one")
+    orders.put(1, id="plain", delay=5)
+    assert "repeats" not in orders.explain("plain").sentence
+
+
+def test_one_that_is_held_waits_until_it_is_resumed(store: Store) -> None:
+    orders = store.queue()
+    orders.put(1, id="a", repeat=HOURLY)
+    orders.hold("a")
+    told = orders.explain("a")
+    assert told.reasons == ("held",)
+    assert told.sentence == "a is held until it is resumed; it repeats: every 1h"
+    assert told.in_language("zh") == "a 已搁置，直到被恢复；重复规则：每 1h"  # noqa: RUF001
+    orders.run_now("a")
+    told = orders.explain("a")
+    assert told.reasons == ("no-worker",)
+    assert told.sentence.endswith(" UTC, and after it the message is held until it is resumed")
+    orders.claim()[0].ack()
+    assert orders.explain("a").reasons == ("held",)
+    orders.resume("a")
+    assert orders.explain("a").reasons == ("delayed",)
+
+
+def test_a_run_that_is_over_waits_to_be_planned(store: Store) -> None:
+    orders = store.queue()
+    store.report("web1:7", None)
+
+    def ack_without_a_plan(**bounds: Any) -> Explanation:
+        orders.put(1, id="a", repeat=bide.Every("1h", **bounds), delay=0, on_conflict="replace")
+        [delivery] = orders.claim()
+        store.lane.call(Ack("orders", [Lease("a", delivery.token)]))
+        return orders.explain("a")
+
+    told = ack_without_a_plan()
+    assert told.reasons == ("run-ended",)
+    assert re.search(
+        r" \(0s\): its run of \S+ \S+ UTC is over, and the next claim plans the run that follows; "
+        r"it repeats: every 1h; the next run is of \S+ \S+ UTC$",
+        told.sentence,
+    )
+    told = ack_without_a_plan(times=1)
+    assert told.sentence.endswith(
+        "is over and was the last one, and the next claim ends the message; it repeats: every 1h, "
+        "1 time"
+    )
+    orders.reschedule("a", delay="5m")
+    assert orders.explain("a").reasons == ("delayed", "run-ended")
+
+
+def test_a_run_without_attempts_waits_to_be_planned(store: Store) -> None:
+    orders = store.queue()
+    store.report("web1:7", None)
+    orders.put(1, id="a", repeat=HOURLY, delay=0, attempts=2)
+    orders.claim()[0].retry(0, "ValueError: no\nTraceback")
+    assert orders.explain("a").reasons == ("failed", "next")
+    orders.claim()[0].retry(0, "ValueError: no\nTraceback")
+    told = orders.explain("a")
+    assert told.reasons == ("used-up",)
+    assert (
+        "its attempts are used up, after attempt 2 of 2 (ValueError: no): the next claim keeps "
+        "this run as a dead letter of its own, and plans the run that follows; it repeats: every 1h"
+    ) in told.sentence
+    orders.edit("a", repeat=bide.Every("1h", times=1), delay=0)
+    assert (
+        "(ValueError: no): the next claim makes it a dead letter;" in orders.explain("a").sentence
+    )
+
+
+def test_a_run_that_was_missed_is_left_out(store: Store) -> None:
+    orders = store.queue()
+    store.report("web1:7", None)
+    orders.put(1, id="a", repeat=bide.Every("1h", missed="skip"))
+    store.clock.advance(2 * 3_600)
+    told = orders.explain("a")
+    assert told.reasons == ("no-worker", "run-missed")
+    assert "no worker began its run of 20" in told.sentence
+    assert "in time, and the next claim plans the run that follows; it repeats: " in told.sentence
+    assert orders.claim() == []
+    assert orders.explain("a").reasons == ("delayed",)
+    end = store.clock.now() / 1000 + 3_600
+    orders.put(1, id="b", repeat=bide.Every("1h", missed="skip", until=end))
+    store.clock.advance(2 * 3_600 - 1)
+    assert orders.explain("b").reasons[-1] != "run-missed"  # no other run has come
+
+
+def test_a_run_that_a_worker_has_tells_what_follows(store: Store) -> None:
+    orders = store.queue(holder="web1:7")
+    orders.put(1, id="a", repeat=HOURLY, delay=0)
+    orders.claim(lease="1m")
+    told = orders.explain("a")
+    assert told.reasons == ("leased",)
+    assert re.search(
+        r"\(1m left\); it repeats: every 1h; this run is of .*, the next one", told.sentence
+    )
+    orders.cancel("a")
+    assert "repeats" not in orders.explain("a").sentence
+
+
+def test_what_has_ended_repeats_no_longer(store: Store) -> None:
+    orders = store.queue(keep="1d")
+    orders.put(1, id="a", repeat=bide.Every("1h", times=1), delay=0)
+    orders.claim()[0].ack()
+    told = orders.explain("a")
+    assert (told.reasons, "repeats" in told.sentence) == (("acked",), False)
+
+
+def test_a_dead_letter_may_repeat_again(store: Store) -> None:
+    rule = HOURLY.text
+    item = Item("a", b"1", at=DUE, died=DUE, rule=rule, run="2023-11-14T22:00:00.000Z")
+    store.lane.call(Put("orders", [item]))
+    told = store.queue().explain("a")
+    assert (told.reasons, told.sentence.endswith("; it repeats: every 1h")) == (("dead",), True)
 
 
 def test_what_has_ended_tells_when_and_why(store: Store) -> None:

@@ -29,6 +29,17 @@ class ExplainCases:
         assert failure is not None
         assert failure.reason == reason
 
+    def test_the_rule_and_the_run_of_a_message(self, driver: Driver) -> None:
+        driver.put("a", delay=5, rule="r", run="1")
+        driver.put("b", delay=5)
+        facts = driver.explain("a")
+        assert (facts.state, facts.rule, facts.run) == ("delayed", "r", "1")
+        driver.wait(5)
+        driver.claim()
+        facts = driver.explain("a")
+        assert (facts.state, facts.rule, facts.run) == ("leased", "r", "1")
+        assert (driver.explain("b").rule, driver.explain("b").run) == (None, None)
+
     def test_ahead_is_the_order_of_delivery(self, driver: Driver) -> None:
         for ids, delay, priority in (
             ("c", 3, 0),
