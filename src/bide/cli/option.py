@@ -268,6 +268,7 @@ repeat = together(
         "If it repeats: what becomes of runs whose time passes while no worker is there: one run "
         "for all of them (once, by default), each of them, or none.",
     ),
+    time("--grace", "If it repeats: how late a run may begin and is not missed."),
 )
 """Take the rule of a message that repeats; see `bide.cli.rules.take_rule`."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # `bide.model.repeat` is imported where it is needed: most commands are about no such message.
 
-RULE_OPTIONS = ("cron", "every", "timezone", "start", "until", "times", "missed")
+RULE_OPTIONS = ("cron", "every", "timezone", "start", "until", "times", "missed", "grace")
 """The options that make a rule."""
 
 

@@ -174,11 +174,11 @@ def read_period(value: str) -> str:
     Raises:
         click.BadParameter: it is no duration, or too short.
     """
-    from bide.model.recurrence import period_text
+    from bide.model.recurrence import exact_text, period
 
     number = _number(value)
     try:
-        return period_text(number)
+        return exact_text(period(number))
     except InvalidArgument as error:
         reason = str(error).removeprefix(f"every={number!r} ").replace(" or a timedelta", "")
         raise click.BadParameter(f"{value!r} {in_options(reason)}") from None

@@ -460,6 +460,7 @@ def _rule_in_form(view: PageView, message: Message) -> Repeat | UnsetType | None
         until=None if rule is None else rule.until,
         times=None if rule is None else rule.times,
         missed="once" if rule is None else rule.missed,
+        grace=None if rule is None else rule.grace,
     )
     return UNSET if new_rule == rule else new_rule
 

@@ -22,7 +22,7 @@ from bide.model.message import Item
 from bide.model.options import check_options
 from bide.model.progress import progress
 from bide.model.replies import ClosedGroup
-from bide.model.runs import check_repeated_id, check_rule_and_run
+from bide.model.runs import Run, check_repeated_id, check_rule_and_run
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version
 from bide.server.access.declarations import is_about_own_queues

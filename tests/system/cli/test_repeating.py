@@ -53,7 +53,18 @@ def held_by(url: str) -> Iterator[bide.Queue]:
 
 
 def test_put_with_a_cron_expression(run: Bide, orders: bide.Queue) -> None:
-    bounds = ("--start", START, "--until", "2097-01-01T00:00Z", "--times", "5", "--missed", "skip")
+    bounds = (
+        "--start",
+        START,
+        "--until",
+        "2097-01-01T00:00Z",
+        "--times",
+        "5",
+        "--missed",
+        "skip",
+        "--grace",
+        "90s",
+    )
     result = run("put", "orders", "1", "--id", "a", *WEEKLY, *bounds)
     assert (result.output, result.exit_code) == ("a\n", 0)
     expected = bide.Cron(
@@ -63,6 +74,7 @@ def test_put_with_a_cron_expression(run: Bide, orders: bide.Queue) -> None:
         until=START_MS / 1000 + 92 * 86_400,
         times=5,
         missed="skip",
+        grace="90s",
     )
     assert message(orders).repeat == expected
     assert f"{message(orders).due_at:%a %H:%M}" == "Mon 07:00"
