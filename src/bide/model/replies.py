@@ -184,6 +184,24 @@ class EditOutcome(CommandOutcome, frozen=True, gc=False):
     participle: ClassVar[str] = "edited"
 
 
+class HoldOutcome(CommandOutcome, frozen=True, gc=False):
+    """The outcome of holding a message that repeats."""
+
+    participle: ClassVar[str] = "held"
+
+
+class ResumeOutcome(CommandOutcome, frozen=True, gc=False):
+    """The outcome of resuming a message that is held."""
+
+    participle: ClassVar[str] = "resumed"
+
+
+class RunNowOutcome(CommandOutcome, frozen=True, gc=False):
+    """The outcome of `run_now`."""
+
+    participle: ClassVar[str] = "let run now"
+
+
 class ExtendOutcome(CommandOutcome, frozen=True, gc=False):
     """The outcome of extending a lease."""
 

@@ -209,7 +209,8 @@ def delivered_run(message: Message, now: int) -> Message:
     """
     assert message.rule is not None
     rule, run = repeat_of(message.rule), Run.of(message.run or "")
-    if rule.missed != "once" or not _is_missed(rule, run, message, now):
+    may_be_one = rule.missed == "once" and _is_new(message)
+    if not (may_be_one and is_missed(rule, run, message.due, now)):
         return message
     at = latest(rule.recurrence(), min(now, rule.end), max(run.at, message.due))
     return msgspec.structs.replace(message, run=msgspec.structs.replace(run, at=at).text)
@@ -236,13 +237,13 @@ def renewal(message: Message, now: int) -> Renewal | None:
     if message.attempt > message.attempts:
         return _renewal("dead", following(rule, run, _last_begun(message, now), now))
     if message.expires is not None and now > message.due + message.expires:
-        following_run = _next_in_time(rule, run, now, message.as_edited().expires)
+        following_run = next_in_time(rule, run, now, message.as_edited().expires)
         if following_run is not None and run.left is not None:
             following_run = msgspec.structs.replace(following_run, left=run.left - 1)
         is_last = run.left is not None and run.left <= 1
         return _renewal("expired", None if is_last else following_run)
-    if rule.missed == "skip" and _is_missed(rule, run, message, now):
-        return _renewal("ended", _next_in_time(rule, run, now, None))
+    if rule.missed == "skip" and _is_new(message) and is_missed(rule, run, message.due, now):
+        return _renewal("ended", next_in_time(rule, run, now, None))
     return None
 
 
@@ -259,7 +260,7 @@ def _last_begun(message: Message, now: int) -> int:
     return last.moment if last.started is None else last.started
 
 
-def _next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Run | None:
+def next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Run | None:
     """Return the first run after one that was not delivered which is not too late by now.
 
     It is the same as to how many are left, and which one was before it.
@@ -280,12 +281,15 @@ def _next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Ru
     return None if at is None else msgspec.structs.replace(run, at=at)
 
 
-def _is_missed(rule: Repeat, run: Run, message: Message, now: int) -> bool:
-    """Return whether so much time passed before a worker began with the run that it is missed."""
-    if message.attempt > 1 or message.failures:
-        return False
-    due = max(run.at, message.due)
-    return now > due + rule.grace_of(due)
+def _is_new(message: Message) -> bool:
+    """Return whether no worker had the run of a claimed message before."""
+    return message.attempt == 1 and not message.failures
+
+
+def is_missed(rule: Repeat, run: Run, due: int, now: int) -> bool:
+    """Return whether a run that is due, and that no worker has begun, is missed by now."""
+    moment = max(run.at, due)
+    return now > moment + rule.grace_of(moment)
 
 
 def dead_letter(message: Message, now: int) -> Item:

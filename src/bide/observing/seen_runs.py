@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from bide.model.errors import InvalidArgument
 from bide.model.message import RUN_ENDED, Message
 from bide.model.repeat import Cron, Every, Repeat, repeat_of
-from bide.model.runs import Run, following
+from bide.model.runs import Run, following, is_missed, next_in_time
 from bide.model.times import LATEST, unix
 from bide.observing.explanation import clauses, render
 
@@ -58,15 +56,11 @@ def see_run(
         return SeenRun("unread", rule_text, error=str(error))
     seen = SeenRun("planned", rule_text, run.at, run.left, is_held=run.held)
     if run_text.startswith(RUN_ENDED):
-        return _followed(seen._replace(status="ended"), following(rule, run, now, now))
+        return _followed(seen._replace(status="ended"), following(rule, run, due, now))
     if run.held and due >= LATEST:
         return seen._replace(status="held")
-    if is_new and rule.missed == "skip":
-        next_time = rule.after(max(run.at, due))
-        if next_time is not None and next_time <= now:
-            left = None if run.left is None else run.left + 1
-            run = msgspec.structs.replace(run, left=left)  # it counts as none of them
-            return _followed(seen._replace(status="missed"), following(rule, run, now, now))
+    if is_new and rule.missed == "skip" and is_missed(rule, run, due, now):
+        return _followed(seen._replace(status="missed"), next_in_time(rule, run, now, None))
     start = max(now, due) if begun is None else begun
     return _followed(seen, following(rule, run, start, max(now, start)))
 
@@ -131,3 +125,5 @@ def _clauses_of(rule: Repeat) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "rule once" if rule.times == 1 else "rule times", {"count": rule.times}
     if rule.missed != "once":
         yield f"rule missed {rule.missed}", {}
+    if rule.grace is not None:
+        yield "rule grace", {"grace": rule.grace}

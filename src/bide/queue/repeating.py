@@ -8,10 +8,19 @@ from bide.lane.steps import Steps, following, outcomes_of
 from bide.model.commands import Edit, ForecastCommand, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
-from bide.model.message import Item, Message
+from bide.model.message import RUN_ENDED, Item, Message
 from bide.model.parts import in_bytes
-from bide.model.repeat import repeat_of
-from bide.model.replies import Forecasted, Found, Outcome, Outcomes, Page
+from bide.model.repeat import Repeat, repeat_of
+from bide.model.replies import (
+    Forecasted,
+    Found,
+    HoldOutcome,
+    Outcome,
+    Outcomes,
+    Page,
+    ResumeOutcome,
+    RunNowOutcome,
+)
 from bide.model.runs import Run, first_run, run_id
 from bide.model.times import Moment, iso, unix
 from bide.queue.command_builder import CommandBuilder
@@ -29,8 +38,8 @@ def holding(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     message = yield from _repeating(builder, id)
     if message is None:
         return Outcome(id, False)
-    run = Run.of(message.run or "")
-    return (yield from _edited(builder, message, msgspec.structs.replace(run, held=True)))
+    run = msgspec.structs.replace(Run.of(message.run or ""), held=True)
+    return (yield from _edited(builder, message, run, HoldOutcome))
 
 
 def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
@@ -38,9 +47,10 @@ def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     message = yield from _repeating(builder, id)
     if message is None:
         return Outcome(id, False)
-    first = first_run(repeat_of(message.rule or ""), builder.now())
-    run = msgspec.structs.replace(Run.of(message.run or ""), at=first.at, held=False)
-    return (yield from _edited(builder, message, run))
+    rule, run = repeat_of(message.rule or ""), Run.of(message.run or "")
+    first = first_run(rule, builder.now())
+    resumed = msgspec.structs.replace(run, at=first.at, left=_left_by_rule(rule, run), held=False)
+    return (yield from _edited(builder, message, resumed, ResumeOutcome))
 
 
 def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
@@ -48,10 +58,19 @@ def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     message = yield from _repeating(builder, id)
     if message is None:
         return Outcome(id, False)
-    now, run = builder.now(), Run.of(message.run or "")
-    left = None if run.left is None else run.left + 1
+    now, rule, text = builder.now(), repeat_of(message.rule or ""), message.run or ""
+    run = Run.of(text)
+    left = _left_by_rule(rule, run)
+    if left is not None and not text.startswith(RUN_ENDED):  # else it takes the place of that run
+        left += 1
     extra_run = Run(now, left, run.held, run.previous)
-    return (yield from _edited(builder, message, extra_run, due=now))
+    return (yield from _edited(builder, message, extra_run, RunNowOutcome, due=now))
+
+
+def _left_by_rule(rule: Repeat, run: Run) -> int | None:
+    """Return how many runs are left without one that `run_now` has added and that waits."""
+    is_added = rule.after(run.at - 1) != run.at
+    return run.left - 1 if run.left is not None and run.left > 1 and is_added else run.left
 
 
 def backfilling(
@@ -129,7 +148,12 @@ def check_repeats(message: Message) -> None:
 
 
 def _edited(
-    builder: CommandBuilder, message: Message, run: Run, due: int | None = None
+    builder: CommandBuilder,
+    message: Message,
+    run: Run,
+    outcome_type: type[Outcome],
+    *,
+    due: int | None = None,
 ) -> Steps[Outcome]:
     """Let a message stand for another run, unless somebody has edited it meanwhile."""
     command = Edit(
@@ -142,7 +166,8 @@ def _edited(
         actor=builder.actor,
     )
     reply: Outcomes = yield command
-    return command.answered(reply.outcomes[0])
+    (outcome,) = reply.outcomes
+    return outcome if outcome.done else outcome_type(*msgspec.structs.astuple(outcome))
 
 
 def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:

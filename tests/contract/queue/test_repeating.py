@@ -204,6 +204,8 @@ def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
     (delivery,) = reminders.claim()
     outcome = reminders.run_now("ann")
     assert (bool(outcome), outcome.state) == (False, "leased")
+    assert str(outcome).startswith("ann was not let run now: worker ")
+    assert str(reminders.hold("ann")).startswith("ann was not held: worker ")
     delivery.ack()
     after = reminders.get("ann")
     assert before is not None
@@ -212,6 +214,16 @@ def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
     assert (after.run_at, after.due, after.version) == (before.run_at, before.due, before.version)
     assert after.run is not None
     assert after.run.endswith(" left=3")
+
+
+def test_runs_now_are_counted_once(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=bide.Every("1h", times=3))
+    for change in (reminders.run_now, reminders.run_now, reminders.resume):
+        assert change("ann")
+    message = reminders.get("ann")
+    assert message is not None
+    assert message.run is not None
+    assert message.run.endswith(" left=3")
 
 
 def test_past_runs_are_put_once(reminders: bide.Queue) -> None:

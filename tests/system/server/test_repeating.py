@@ -13,7 +13,7 @@ import bide
 from bide.model.commands import Edit
 from bide.model.limits import MAX_BODY, MAX_RULE, MAX_RUN
 from bide.model.repeat import repeat_of
-from bide.model.runs import MAX_REPEATED_ID, run_id
+from bide.model.runs import MAX_REPEATED_ID, Run, run_id
 from bide.model.times import LATEST, iso
 from bide.queue.repeating import MAX_BACKFILL
 from bide.server.app import ServerApp

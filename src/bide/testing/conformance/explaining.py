@@ -4,7 +4,7 @@
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
 from bide.model.times import interval
-from bide.testing.conformance.driver import HOUR, START, Driver, numbered
+from bide.testing.conformance.driver import HOUR, RULE, RUNS, START, Driver, numbered
 from bide.testing.conformance.limiting import limited
 
 
@@ -30,14 +30,14 @@ class ExplainCases:
         assert failure.reason == reason
 
     def test_the_rule_and_the_run_of_a_message(self, driver: Driver) -> None:
-        driver.put("a", delay=5, rule="r", run="1")
+        driver.put("a", delay=5, rule=RULE, run=RUNS[0])
         driver.put("b", delay=5)
         facts = driver.explain("a")
-        assert (facts.state, facts.rule, facts.run) == ("delayed", "r", "1")
+        assert (facts.state, facts.rule, facts.run) == ("delayed", RULE, RUNS[0])
         driver.wait(5)
         driver.claim()
         facts = driver.explain("a")
-        assert (facts.state, facts.rule, facts.run) == ("leased", "r", "1")
+        assert (facts.state, facts.rule, facts.run) == ("leased", RULE, RUNS[0])
         assert (driver.explain("b").rule, driver.explain("b").run) == (None, None)
 
     def test_ahead_is_the_order_of_delivery(self, driver: Driver) -> None:

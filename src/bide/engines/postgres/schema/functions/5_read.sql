@@ -268,7 +268,7 @@ BEGIN
     'failures', m.failures, 'ahead', ahead, 'holder', m.holder, 'since', m.since,
     'extended', m.extended, 'stopping', m.stopping, 'progress', m.progress, 'until', CASE WHEN m.state = LEASED_STATE THEN m.rank END,
     'ended', CASE WHEN m.state > LEASED_STATE THEN m.rank END, 'limited', limiting,
-    'successor', (m.successor::json ->> 'due')::bigint));
+    'successor', (m.successor::json ->> 'due')::bigint, 'rule', m.rule, 'run', m.run));
 END $$;
 
 -- The bytes of all messages of a queue, with their successors and their remembered ends. `size` has the
