@@ -165,7 +165,8 @@ class RunCases:
         flow = driver.counts().flow
         assert (flow.put, flow.died, flow.revived) == (1, 0, 0)
         (end,) = driver.ends("a")
-        assert (end.how, end.attempt, end.failures[-1].reason) == ("dead", ATTEMPTS, "no")
+        assert (end.how, end.by, end.attempt) == ("dead", "w1", ATTEMPTS)
+        assert [failure.reason for failure in end.failures] == ["no"]
 
     def test_the_last_run_may_be_a_dead_letter(self, driver: Driver) -> None:
         driver.bury(driver.lease("a", **SERIES), reason="no")
