@@ -60,8 +60,8 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
         _log.error("%s of %s repeats, and is not delivered: %s", lease.id, queue, cause)
         reason = f"not delivered: {cause}"
         commands.append(RetryCommand(queue, [lease], UNPLANNED_DELAY, reason, release=True))
-    if not commands:
-        return reply, commands
+    if not commands:  # a run that stands for others is not the one that was claimed
+        return msgspec.structs.replace(reply, messages=kept), commands
     return (
         msgspec.structs.replace(
             reply,
