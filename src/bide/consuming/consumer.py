@@ -21,7 +21,7 @@ from bide.consuming.run import Run
 from bide.consuming.settling import Settling
 from bide.consuming.store_client import StoreClient
 from bide.consuming.unknown_work import settle_unknown
-from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict
+from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict, interruption
 from bide.lane.inbox import call_on
 from bide.model.commands import Extend
 from bide.model.errors import BideError, StopRequested, StoreError
@@ -322,7 +322,7 @@ class Consumer(Claimer):
                 handling.cancel()
             else:
                 handling.lose()
-                self._settling.add(handling, RELEASE)
+                self._settling.add(handling, interruption(handling))
         self._changed.set()
 
     # One delivery.
@@ -331,7 +331,7 @@ class Consumer(Claimer):
         """Return how to settle a message whose handler raised."""
         was_cancelled = isinstance(error, asyncio.CancelledError) and not handling.timed_out
         if self._leaving and was_cancelled:
-            return RELEASE
+            return interruption(handling)
         # Of a message that was cancelled, the store counts a release as that.
         if handling.stopping and (was_cancelled or isinstance(error, StopRequested)):
             return RELEASE
@@ -408,7 +408,7 @@ class Consumer(Claimer):
         self._release([Handling(m, token, now, handler, self._state) for m in reply.messages])
 
     def _begin(self, handling: Handling, now: float) -> None:
-        handling.began = now
+        handling.began, handling.clock = now, self._clock
         handling.reports_to(self._reported)
         self.late_causes.begun.append(handling)
         self.running[handling] = None

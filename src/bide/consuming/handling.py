@@ -8,8 +8,7 @@ from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from bide.clock import Timer
-from bide.lane.shared import present_clock
+from bide.clock import Clock, Timer
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StopRequested, Unsupported
@@ -62,6 +61,9 @@ class Handling(Delivery):
     `Unsupported`, as `release` and `extend` always do.
     """
 
+    clock: Clock
+    """That of its worker."""
+
     __slots__ = (
         "_event",
         "_has_raised",
@@ -69,6 +71,7 @@ class Handling(Delivery):
         "arrived",
         "asked",
         "began",
+        "clock",
         "connection",
         "expires",
         "extra_argument",
@@ -114,7 +117,8 @@ class Handling(Delivery):
         # Times by the store's clock, in Unix milliseconds. `claimed` is one, too.
         self.asked = 0.0
         """When its claim was sent."""
-        # Times by the monotonic clock of this process, in seconds.
+        # Times by the monotonic clock of its worker (`clock`, set when its handler is started), in
+        # seconds.
         self.arrived = 0.0
         """When its claim was answered."""
         self.began = 0.0
@@ -272,7 +276,7 @@ class Handling(Delivery):
 
     def _elapsed(self) -> float:
         """Return how many seconds ago its claim was answered."""
-        return present_clock().monotonic() - self.arrived
+        return self.clock.monotonic() - self.arrived
 
     def _joining(self, within: object, settle: Callable[..., Any], *arguments: Any) -> Any:
         """Settle the message within a transaction of the user's, and refuse to without one.

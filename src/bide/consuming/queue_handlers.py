@@ -18,14 +18,14 @@ SHORTEST_LEASE = 100
 """In milliseconds: a shorter one would end before the worker can extend it."""
 
 
-class Chain(Protocol):
-    """Lets each message of a queue put the next one: a window of a source, a tick of a schedule."""
+class Upkeep(Protocol):
+    """Keeps the message of a source or a schedule in its queue."""
 
     async def begin(self) -> None:
-        """Put the next message if there is none."""
+        """Put the message if there is none."""
 
     async def keep(self) -> None:
-        """Begin, and put the next message whenever there is none; never returns."""
+        """Begin, and put the message whenever there is none; never returns."""
 
     async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Run around each delivery, outside all middleware."""
@@ -41,8 +41,8 @@ class QueueHandlers:
     concurrency: int
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     """By task or job; a queue with a plain handler has the one under `None`."""
-    chain: Callable[[StoreClient], Chain] | None = None
-    """Makes the chain of a source or a schedule in this process."""
+    upkeep: Callable[[StoreClient], Upkeep] | None = None
+    """Makes the upkeep of a source or a schedule in this process."""
     fills: str | None = None
     """For a source: the queue that it puts messages into."""
     tasks: set[str] = field(default_factory=set)
@@ -83,17 +83,17 @@ class QueueHandlers:
         return f"{description}; this worker knows {', '.join(sorted(map(str, self.handlers)))}"
 
 
-def chained(
+def with_upkeep(
     queue_handlers: QueueHandlers, store_client: StoreClient, middleware: Sequence[Middleware]
-) -> tuple[Sequence[Middleware], Chain | None]:
-    """Return the middleware of a queue in this process, and its chain.
+) -> tuple[Sequence[Middleware], Upkeep | None]:
+    """Return the middleware of a queue in this process, and its upkeep.
 
-    Only a source or a schedule has a chain. It is outside the middleware of the app.
+    Only a source or a schedule has one. It is outside the middleware of the app.
     """
-    if queue_handlers.chain is None:
+    if queue_handlers.upkeep is None:
         return middleware, None
-    chain = queue_handlers.chain(store_client)
-    return (chain.attend, *middleware), chain
+    upkeep = queue_handlers.upkeep(store_client)
+    return (upkeep.attend, *middleware), upkeep
 
 
 def check_decorator(queue: object, example: str) -> None:

@@ -21,5 +21,14 @@ ACK = Verdict("acked")
 RELEASE = Verdict("released")
 """The message is ready again at once, and no attempt is counted."""
 
+STOPPED_WORKER = "interrupted: its worker stopped"
+"""The reason of the release of a run that had begun: so nobody counts it as missed."""
+
+
+def interruption(handling: Handling) -> Verdict:
+    """Return how to settle a message whose handler runs while its worker stops."""
+    return RELEASE if handling.message.rule is None else RELEASE._replace(reason=STOPPED_WORKER)
+
+
 Pairs = list[tuple[Handling, Verdict]]
 """Deliveries, and how to settle their messages."""

@@ -209,11 +209,36 @@ def delivered_run(message: Message, now: int) -> Message:
     """
     assert message.rule is not None
     rule, run = repeat_of(message.rule), Run.of(message.run or "")
-    may_be_one = rule.missed == "once" and _is_new(message)
-    if not (may_be_one and is_missed(rule, run, message.due, now)):
+    begun = first_begun(message, now)
+    if rule.missed != "once" or begun is None or not began_late(rule, run, message, begun):
         return message
-    at = latest(rule.recurrence(), min(now, rule.end), max(run.at, message.due))
+    at = latest(rule.recurrence(), min(begun, rule.end), _planned_due(run, message))
     return msgspec.structs.replace(message, run=msgspec.structs.replace(run, at=at).text)
+
+
+def first_begun(message: Message, now: int) -> int | None:
+    """Return when a worker first began with the run of a message that was just claimed.
+
+    So a retry is for the same run as the first attempt. `None`: it is not known any more.
+
+    Args:
+        message: as it was claimed.
+        now: when it was claimed.
+    """
+    if not message.failures:
+        return now if message.attempt <= 1 else None
+    first = message.failures[0]
+    return first.started if first.attempt == 1 else None
+
+
+def began_late(rule: Repeat, run: Run, message: Message, begun: int) -> bool:
+    """Return whether a worker began so late with the run of a message that it was missed."""
+    return is_missed(rule, run, _planned_due(run, message), begun)
+
+
+def _planned_due(run: Run, message: Message) -> int:
+    """Return when the run was to be delivered first."""
+    return max(run.at, message.due if message.planned is None else message.planned)
 
 
 def renewal(message: Message, now: int) -> Renewal | None:
@@ -286,10 +311,10 @@ def _is_new(message: Message) -> bool:
     return message.attempt == 1 and not message.failures
 
 
-def is_missed(rule: Repeat, run: Run, due: int, now: int) -> bool:
-    """Return whether a run that is due, and that no worker has begun, is missed by now."""
+def is_missed(rule: Repeat, run: Run, due: int, begun: int) -> bool:
+    """Return whether a run that was due is missed if a worker first begins with it at a time."""
     moment = max(run.at, due)
-    return now > moment + rule.grace_of(moment)
+    return begun > moment + rule.grace_of(moment)
 
 
 def dead_letter(message: Message, now: int) -> Item:

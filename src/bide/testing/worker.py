@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from bide.consuming.declared_settings import apply_declared
-from bide.consuming.queue_handlers import QueueHandlers, chained
+from bide.consuming.queue_handlers import QueueHandlers, with_upkeep
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
@@ -162,9 +162,9 @@ class _Worker(Generic[Answer]):
                 await apply_declared(store_client, handled, HOLDER)
                 for queue in self._queues:
                     queue_handlers = self._handlers_of(queue)
-                    middleware, chain = chained(queue_handlers, store_client, self.app.around)
-                    if chain is not None:
-                        await chain.begin()
+                    middleware, upkeep = with_upkeep(queue_handlers, store_client, self.app.around)
+                    if upkeep is not None:
+                        await upkeep.begin()
                     self._consumers.append(
                         ManualConsumer(queue_handlers, middleware, self.app.state, store_client)
                     )

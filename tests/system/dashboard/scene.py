@@ -8,14 +8,13 @@ import msgspec
 import bide
 from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
-from bide.model.recurrence import recurrence
 from bide.observing.heartbeat import Busy, Report, put_report
 from bide.observing.tally import Histogram
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.worker.periodic.chain import id_of
-from bide.worker.periodic.schedule import TickBody
 from bide.worker.periodic.source import Asked, WindowBody, home_of
+from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody
 
 REFUSED = """ConnectionError: mail.example:25 refused the connection after {} s
 Traceback (most recent call last):
@@ -113,11 +112,10 @@ def _own(url: str) -> None:
     beat(url)
     lane = open_lane(url)
     now = SYSTEM_CLOCK.now()
-    rule = recurrence("0 9 * * 1-5", None, "Europe/Paris")
-    tick = rule.after(now)
+    rule = bide.Cron("0 9 * * 1-5", "Europe/Paris")
     with bide.Queue("daily-report", url) as report:
-        body = msgspec.to_builtins(TickBody(tick, None, rule.spec, now))
-        report.put(body, at=tick / 1000, id=id_of(tick))
+        body = ScheduleBody(rule.text, rule.timezone, 3, now)
+        report.put(msgspec.to_builtins(body), id=SCHEDULE_ID, repeat=rule)
     with bide.Queue(home_of("orders", "unpaid"), url) as windows:
         last = Asked(now - 60_000, now + 540_000, now - 3_000, 41, 7)
         windows.put(

@@ -7,9 +7,8 @@ import bide
 from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
-from bide.model.times import to_datetime
-from bide.worker.periodic.schedule import TickBody, read
-from tests.system.worker.worker_app import Scene
+from bide.worker.periodic.ticks import SCHEDULE_ID
+from tests.system.worker.worker_app import Scene, until
 
 START = 1_772_442_000_000  # 2026-03-02 09:00:00 UTC, a Monday
 
@@ -47,16 +46,23 @@ class Diary:
     async def reach(self, count: int, step: float = 20) -> None:
         await self.scene.pass_calmly(lambda: self.count >= count, step)
 
-    async def pending(self, queue: str = "reports") -> list[tuple[Message, TickBody]]:
+    async def put(self, count: int = 1, queue: str = "reports") -> None:
+        """Wait until a process has put the message of the schedule."""
+        scene = self.scene
+        await until(lambda: scene.counts_in_file(queue).flow.put == count)
+
+    async def pending(self, queue: str = "reports") -> list[Message]:
         reply = await self.scene.lane.acall(Scan(queue, "next"))
         assert isinstance(reply, Page)
-        return [(one, tick) for one in reply.messages if (tick := read(one)) is not None]
+        return reply.messages
 
     async def next_times(self, queue: str = "reports") -> list[str]:
+        """The time of the next run, in the zone of the schedule."""
         zone = self.scene.app.schedules[queue].recurrence.zone
         return [
-            f"{to_datetime(tick.due).astimezone(zone):%H:%M}"
-            for _, tick in await self.pending(queue)
+            f"{message.run_at.astimezone(zone):%H:%M}"
+            for message in await self.pending(queue)
+            if message.id == SCHEDULE_ID and message.run_at is not None
         ]
 
 

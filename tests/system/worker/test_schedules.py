@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,15 +11,12 @@ import pytest
 import bide
 from bide.consuming.store_client import StoreClient
 from bide.engines import losses
-from bide.model.commands import Configure, ForecastCommand, Purge, Put
-from bide.model.message import Item
-from bide.model.recurrence import parse
-from bide.model.replies import Outcomes
-from bide.worker.periodic.schedule import ScheduleTicks, TickBody, plan
-from bide.worker.periodic.tick import Missed
+from bide.model.commands import Configure, Find, Purge
+from bide.worker.periodic.schedule import ScheduleTicks
+from bide.worker.periodic.ticks import SCHEDULE_ID
 from bide.worker.process.runner import Runner
 from tests.system.worker.schedule_log import START, Diary
-from tests.system.worker.worker_app import PATIENCE, Scene, until
+from tests.system.worker.worker_app import Scene, until
 
 
 def test_ticks_come_at_their_moments(scene: Scene, diary: Diary) -> None:
@@ -159,8 +155,10 @@ def test_middleware_is_around_a_tick(scene: Scene, diary: Diary) -> None:
 
 
 def test_a_failure_does_not_stop_the_schedule(scene: Scene) -> None:
+    """A tick has all its attempts; then it is a dead letter, and the next one comes."""
+
     async def story() -> None:
-        seen: list[tuple[str, int]] = []
+        seen: list[tuple[str, str, int, bool]] = []
 
         @scene.app.schedule(
             "reports",
@@ -169,31 +167,31 @@ def test_a_failure_does_not_stop_the_schedule(scene: Scene) -> None:
             retry=bide.Backoff(attempts=3, first="20m", factor=1, jitter=0),
         )
         async def report(tick: bide.Tick, delivery: bide.Handling) -> None:
-            seen.append((f"{tick.due:%H:%M}", delivery.attempt))
+            previous = "-" if tick.previous is None else f"{tick.previous:%H:%M}"
+            seen.append((previous, f"{tick.due:%H:%M}", delivery.attempt, tick.missed))
             if f"{tick.due:%H:%M}" == "09:15":
                 raise OSError("no printer")
 
         scene.clock.set_wall(START)
         async with scene.at_work():
-            await scene.pass_calmly(lambda: ("10:00", 1) in seen, 30)
-            await scene.dead(1, "reports")
-        assert seen[:6] == [
-            ("09:15", 1),
-            ("09:30", 1),
-            ("09:15", 2),
-            ("09:45", 1),
-            ("09:15", 3),
-            ("10:00", 1),
+            await scene.pass_calmly(lambda: len(seen) == 5, 30)
+            await scene.acked(2, "reports")
+        assert seen == [
+            ("-", "09:15", 1, False),
+            ("-", "09:15", 2, False),
+            ("-", "09:15", 3, False),
+            ("09:15", "10:00", 1, True),  # it stands for those of 09:30 and 09:45
+            ("10:00", "10:15", 1, False),
         ]
-        letter = await scene.find("2026-03-02T09:15:00.000Z", "reports")
-        assert (letter.state, letter.attempts) == ("dead", 3)
+        letter = await scene.find("schedule@2026-03-02T09:15:00.000Z", "reports")
+        assert (letter.state, letter.attempts, letter.rule) == ("dead", 3, None)
         assert "OSError: no printer" in (letter.error or "")
 
     scene.play(story())
 
 
 def test_a_tick_that_takes_long_lets_the_next_be_missed(scene: Scene) -> None:
-    """In one process a schedule runs one tick at a time; what it misses meanwhile it runs once."""
+    """Ticks do not overlap, however many processes there are; what is missed is run once."""
 
     async def story() -> None:
         seen: list[tuple[str, bool]] = []
@@ -206,7 +204,7 @@ def test_a_tick_that_takes_long_lets_the_next_be_missed(scene: Scene) -> None:
                 await go.wait()
 
         scene.clock.set_wall(START)
-        async with scene.at_work():
+        async with scene.at_work(), scene.at_work():
             await scene.pass_calmly(lambda: seen, 10)
             for _ in range(120):  # an hour
                 await scene.step(30)
@@ -217,29 +215,55 @@ def test_a_tick_that_takes_long_lets_the_next_be_missed(scene: Scene) -> None:
     scene.play(story())
 
 
-def test_the_id_of_a_tick_is_its_moment_and_refused_again(scene: Scene, diary: Diary) -> None:
+@pytest.mark.parametrize("missed", ["all", "skip"])
+def test_what_follows_a_tick_that_takes_longer_than_the_period(scene: Scene, missed: Any) -> None:
     async def story() -> None:
-        diary.add(every="15m")
+        seen: list[str] = []
+        go = asyncio.Event()
+
+        @scene.app.schedule("reports", every="15m", lease="12h", missed=missed)
+        async def report(tick: bide.Tick) -> None:
+            seen.append(f"{tick.due:%H:%M}{'!' * tick.missed}")
+            if len(seen) == 1:
+                await go.wait()
+
+        scene.clock.set_wall(START)
         async with scene.at_work():
-            await diary.reach(1, 5)
-            await scene.acked(1, "reports")
-        id = "2026-03-02T09:15:00.000Z"
-        reply = await scene.lane.acall(Put("reports", [Item(id, b"{}")]))
-        assert isinstance(reply, Outcomes)
-        assert (reply.outcomes[0].done, reply.outcomes[0].state) == (False, "acked")
-        counts = await scene.counts("reports")
-        assert (counts.keep, counts.flow.put, counts.sizes.delayed) == (7_200_000, 2, 1)
+            await scene.pass_calmly(lambda: seen, 10)
+            for _ in range(80):  # forty minutes
+                await scene.step(30)
+            go.set()
+            await scene.pass_calmly(lambda: "10:00" in seen, 10)
+        between = ["09:30!", "09:45!"] if missed == "all" else []
+        assert seen == ["09:15", *between, "10:00"]
 
     scene.play(story())
 
 
-def test_a_queue_that_remembers_for_longer_is_left_so(scene: Scene, diary: Diary) -> None:
+def test_a_schedule_is_one_message(scene: Scene, diary: Diary) -> None:
+    async def story() -> None:
+        diary.add(every="15m", missed="all", grace="5m")
+        async with scene.at_work():
+            await diary.reach(1, 5)
+            await scene.acked(1, "reports")
+        (message,) = await diary.pending()
+        assert message.id == SCHEDULE_ID
+        assert message.repeat == bide.Every("15m", missed="all", grace="5m")
+        counts = await scene.counts("reports")
+        assert (counts.keep, counts.flow.put, counts.sizes.delayed) == (0, 2, 1)
+
+    scene.play(story())
+
+
+def test_a_queue_that_remembers_is_left_so(scene: Scene, diary: Diary) -> None:
     async def story() -> None:
         diary.add(every="15m")
         await scene.lane.acall(Configure("reports", keep=86_400_000))
         async with scene.at_work():
-            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
-        assert (await scene.counts("reports")).keep == 86_400_000
+            await diary.reach(3, 5)
+            await scene.acked(3, "reports")
+        counts = await scene.counts("reports")
+        assert (counts.keep, counts.kept, counts.sizes.delayed) == (86_400_000, 0, 1)
 
     scene.play(story())
 
@@ -259,32 +283,75 @@ def test_what_is_no_tick_becomes_a_dead_letter(scene: Scene, diary: Diary) -> No
 
 def test_a_dead_tick_that_is_revived_runs_and_changes_nothing(scene: Scene) -> None:
     async def story() -> None:
-        seen: list[str] = []
+        seen: list[tuple[str, str | None]] = []
 
         @scene.app.schedule("reports", every="15m", missed="all", lease="12h")
         def report(tick: bide.Tick) -> None:
-            seen.append(f"{tick.due:%H:%M}")
-            if len(seen) == 1:
+            previous = None if tick.previous is None else f"{tick.previous:%H:%M}"
+            seen.append((f"{tick.due:%H:%M}", previous))
+            if len(seen) == 2:
                 raise bide.Bury("by hand")
 
         scene.clock.set_wall(START)
-        id = "2026-03-02T09:15:00.000Z"
         async with scene.at_work():
-            await scene.pass_calmly(lambda: len(seen) >= 18, 60)  # past what the queue remembers
+            await scene.pass_calmly(lambda: len(seen) >= 5, 60)
             async with bide.AsyncQueue(
                 "reports", f"sqlite:///{scene.path}", clock=scene.clock
             ) as ticks:
-                assert (await ticks.revive([id]))[0]
-            await scene.pass_calmly(lambda: len(seen) >= 21, 60)
-        assert seen.count("09:15") == 2
-        others = [one for one in seen if one != "09:15"]
+                assert (await ticks.revive(["schedule@2026-03-02T09:30:00.000Z"]))[0]
+            await scene.pass_calmly(lambda: len(seen) >= 8, 60)
+        assert seen.count(("09:30", "09:15")) == 2
+        others = [one for one in seen if one[0] != "09:30"]
         assert len(set(others)) == len(others)
 
     scene.play(story())
 
 
+def test_past_ticks_are_put_by_backfill(scene: Scene, diary: Diary) -> None:
+    async def story() -> None:
+        diary.add(cron="0 9 * * MON", timezone="Europe/Berlin")
+        async with scene.at_work():
+            await diary.put()
+            async with bide.AsyncQueue(
+                "reports", f"sqlite:///{scene.path}", clock=scene.clock
+            ) as ticks:
+                after = datetime(2026, 2, 10, tzinfo=UTC)
+                await ticks.backfill(SCHEDULE_ID, after=after, before=after + timedelta(days=14))
+            await until(lambda: diary.count == 2)
+        assert sorted(
+            (tick.due.day, tick.previous.day) for tick in diary.ticks if tick.previous
+        ) == [
+            (16, 9),
+            (23, 16),
+        ]
+        assert {f"{tick.due:%H:%M %z}" for tick in diary.ticks} == {"09:00 +0100"}
+
+    scene.play(story())
+
+
+def test_held_resumed_and_run_now(scene: Scene, diary: Diary) -> None:
+    async def story() -> None:
+        diary.add(every="1h")
+        url = f"sqlite:///{scene.path}"
+        async with scene.at_work(), bide.AsyncQueue("reports", url, clock=scene.clock) as ticks:
+            await diary.put()
+            scene.clock.advance(7 * 60)
+            assert await ticks.run_now(SCHEDULE_ID)
+            await until(lambda: diary.count == 1)
+            await scene.acked(1, "reports")
+            assert await ticks.hold(SCHEDULE_ID)
+            for _ in range(50):  # checks leave it held
+                await scene.step(120)
+            assert diary.times == ["09:07"]
+            assert await ticks.resume(SCHEDULE_ID)
+            await diary.reach(2, 5)
+        assert diary.told == [("09:07", None, False), ("11:00", "09:07", True)]
+
+    scene.play(story())
+
+
 @pytest.mark.parametrize("missed", ["once", "skip"])
-def test_a_tick_that_a_stop_interrupts_is_not_missed(scene: Scene, missed: Missed) -> None:
+def test_a_tick_that_a_stop_interrupts_is_not_missed(scene: Scene, missed: Any) -> None:
     async def story() -> None:
         seen: list[tuple[str, bool]] = []
 
@@ -305,35 +372,39 @@ def test_a_tick_that_a_stop_interrupts_is_not_missed(scene: Scene, missed: Misse
     scene.play(story())
 
 
-def test_a_tick_that_begins_while_another_process_looks_keeps_the_next(
-    scene: Scene, diary: Diary
-) -> None:
-    """The other process has read the time just before, and sees a tick after the next one."""
+def test_a_tick_that_begins_while_a_newer_process_looks(scene: Scene, diary: Diary) -> None:
+    """The newer process has seen the tick wait: it changes neither that one nor the one after."""
 
     async def story() -> None:
-        go, over = asyncio.Event(), threading.Event()
+        go, over = asyncio.Event(), asyncio.Event()
 
         class Slow(StoreClient):
             async def patiently(self, kind: type[Any], command: Any, *options: Any) -> Any:
                 reply = await super().patiently(kind, command, *options)
-                if isinstance(command, ForecastCommand) and not go.is_set():
+                if isinstance(command, Find) and not go.is_set():
                     await diary.reach(1, 5)  # by the worker
                     go.set()
                 return reply
 
-        def write(tick: bide.Tick) -> None:
+        async def write(tick: bide.Tick) -> None:
             diary.write(tick)
-            assert over.wait(PATIENCE)
+            await over.wait()
 
         scene.app.schedule("reports", every="15m", lease="12h")(write)
+        newer = bide.App("memory://")
+        newer.schedule("reports", cron="40 * * * *")(diary.write)
         async with scene.at_work():
-            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
-            links = ScheduleTicks(scene.app.schedules["reports"], Slow(scene.lane, scene.clock))
-            links.started = START  # it has begun
-            await links.ensure()
+            await diary.put()
+            scene.clock.advance(1)
+            upkeep = ScheduleTicks(newer.schedules["reports"], Slow(scene.lane, scene.clock))
+            await upkeep.ensure()
             over.set()
             await scene.acked(1, "reports")
-        assert await diary.next_times() == ["09:30"]
+            assert await diary.next_times() == ["09:30"]
+            await upkeep.ensure()
+            assert await diary.next_times() == ["09:40"]
+        (message,) = await diary.pending()
+        assert message.run == "2026-03-02T09:40:00.000Z after=2026-03-02T09:15:00.000Z"
 
     scene.play(story())
 
@@ -342,20 +413,20 @@ def test_a_tick_that_the_store_has_lost_is_put_again_at_once(scene: Scene, diary
     async def story() -> None:
         diary.add(every="15m")
         async with scene.at_work():
-            await until(lambda: scene.counts_in_file("reports").flow.put == 1)
+            await diary.put()
             await scene.lane.acall(Purge("reports", "delayed"))
             losses.report("a store", "reports", 1)
-            await until(lambda: scene.counts_in_file("reports").flow.put == 2)
+            await diary.put(2)
         assert await diary.next_times() == ["09:15"]
 
     scene.play(story())
 
 
-@pytest.mark.parametrize("spec", ["cron * * * * * UTC", "every 60000 UTC"])
-def test_the_grace_is_at_most_the_period(spec: str) -> None:
-    tick, hour = TickBody(START, None, spec, 0), 3_600_000
-    what = plan(parse(spec), tick, START + 600_000, "once", hour, first=True)
-    assert (bool(what.why), what.following) == (True, START + 600_000)
+@pytest.mark.parametrize("times", [{"cron": "* * * * *"}, {"every": "1m"}])
+def test_the_grace_is_at_most_the_period(times: dict[str, Any]) -> None:
+    app = bide.App("memory://")
+    app.schedule("reports", grace="1h", **times)(report)
+    assert app.schedules["reports"].rule.grace_of(START) == 59_999
 
 
 def test_it_works_in_memory(scene: Scene, diary: Diary) -> None:

@@ -1,5 +1,7 @@
-"""`bide schedules`: list schedules and their next ticks."""
+"""`bide schedules`: list schedules and other messages that repeat, and when they are due next."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -9,7 +11,7 @@ from bide.cli.command import on_store
 from bide.cli.output import NAME, TEXT, Cell, Column, Output, first_line, warn
 from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, relative
-from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.errors import StoreUnavailable
 from bide.model.times import to_datetime
 
 EXAMPLE = "bide schedules shop:app"
@@ -22,24 +24,28 @@ COLUMNS = (
     Column("", least=TEXT),
 )
 
-RULE_FACTS = ("when", "timezone")
+RULE_FACTS = ("when", "timezone", "missed")
 
 REMARK_TEXTS = {"running": "running", "retrying": "tried again", "dead": "dead"}
 
 TIME_FORMAT = "%a %Y-%m-%d %H:%M:%S %z"
 
+MOST = 1_000
+"""How many messages are read of each queue, and listed of all, at most."""
+
 
 @on_store(click.argument("target", metavar="[MODULE:APP]", required=False))
-@option.count("-n", "--count", most=1_000, default=3, help="The number of ticks per schedule.")
+@option.count("-n", "--count", most=1_000, default=3, help="The number of due times of each.")
 def schedules(store: CommandStore, out: Output, target: str | None, count: int) -> None:
-    """List schedules and their next ticks.
+    """List schedules and messages that repeat, and when they are due next.
 
-    Without MODULE:APP, list the schedules with a tick in the store, that is, after a worker with
-    them has run. With MODULE:APP, list the schedules of the app, on the store that it names, even
-    if no worker has run yet.
+    Without MODULE:APP, list the schedules that a worker has run on the store, and the messages that
+    repeat: of each queue, those among the first 1,000 messages, and 1,000 in all. With MODULE:APP,
+    list first the schedules of the app, on the store that it names, even if no worker has run yet.
 
-    In a pipe, each line is: queue, when, time zone, state of the next tick, the number of ticks
-    that run, are retried and are dead, error, and the next ticks.
+    In a pipe, each line is: queue, id, when, time zone, state or "held", the number of runs that
+    run and that are retried, the number of dead letters of a schedule, error, and the next due
+    times. With --json, also the last ten runs, if the queue keeps its history.
 
     \b
     Example:
@@ -49,9 +55,7 @@ def schedules(store: CommandStore, out: Output, target: str | None, count: int) 
     """
     if target is None:
         store.must_exist("name another store with --url or BIDE_URL, or name the app: " + EXAMPLE)
-        rows = [
-            facts for name in store.names() if (facts := _stored(store, name, count)) is not None
-        ]
+        rows = _of_store(store, count)
     else:
         rows = _of_app(store, target, count)
     out.items(
@@ -60,60 +64,67 @@ def schedules(store: CommandStore, out: Output, target: str | None, count: int) 
         line=_line,
         cells=_cells,
         empty=f"no schedules in {target or store.shown}",
+        most=MOST,
+        more=f"only the first {MOST:,} are shown; 'bide scan QUEUE' lists messages",
     )
 
 
 def _line(facts: dict[str, Any]) -> list[object]:
     return [
         facts["queue"],
+        facts["id"],
         facts["when"],
         facts["timezone"],
-        facts.get("state", ""),
+        "held" if facts["held"] else facts.get("state", ""),
         facts["running"],
         facts["retrying"],
-        facts["dead"],
+        facts.get("dead", ""),
         first_line(facts.get("error")),
         *[moment.isoformat() for moment in _moments(facts)],
     ]
 
 
-def _of_app(store: CommandStore, target: str, count: int) -> list[dict[str, Any]]:
-    """Return the facts about the schedules of an app."""
+def _of_app(store: CommandStore, target: str, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the facts about the schedules of an app, and what else repeats in its store."""
     from bide.worker.app.loading import load
-    from bide.worker.periodic.progress import schedule_facts
+    from bide.worker.periodic.progress import declared_facts
 
     app = load(target)
     store_of_app = store.of_app(app._url)
+    stored: dict[tuple[str, str], dict[str, Any]] = {}
     try:
-        existing_names = set(store_of_app.names())
+        for facts in _of_store(store_of_app, count):
+            stored[facts["queue"], facts["id"]] = facts
     except StoreUnavailable:  # no worker has run yet
-        existing_names = set()
-    rows = []
+        stored = {}
     for schedule in app.schedules.values():
-        rule = schedule.recurrence
-        facts = schedule_facts(schedule.queue, rule, rule.after(now_ms()), count)
-        stored = None
-        if schedule.queue in existing_names:
-            stored = _stored(store_of_app, schedule.queue, count)
-        if stored is not None and all(stored[key] == facts[key] for key in RULE_FACTS):
-            facts = stored  # else the next worker with this schedule puts another tick
-        rows.append({**facts, "missed": schedule.missed})
-    return rows
+        times = schedule.recurrence
+        facts = declared_facts(schedule.queue, times, times.after(now_ms()), count)
+        facts["missed"] = schedule.rule.missed
+        stored_facts = stored.pop((schedule.queue, facts["id"]), None)
+        if stored_facts is not None and (
+            "edited" in stored_facts or all(stored_facts[key] == facts[key] for key in RULE_FACTS)
+        ):
+            facts = stored_facts  # else the next worker with this schedule changes it
+        yield facts
+    yield from stored.values()
 
 
-def _stored(store: CommandStore, queue: str, count: int) -> dict[str, Any] | None:
-    """Return the facts about a schedule in the store; `None` if the queue belongs to none."""
-    from bide.worker.periodic.progress import schedule_progress
+def _of_store(store: CommandStore, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the facts about all that repeats in a store."""
+    from bide.worker.periodic.progress import repeating_progress
 
-    try:
-        return store.run(schedule_progress(queue, count))
-    except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
-        warn(f"{queue}: {error}")
-        return None
+    for name in store.names():
+        repeating = store.run(repeating_progress(name, count, MOST))
+        for id, error in repeating.unreadable.items():
+            warn(f"{name}: {id}: {error}")
+        yield from repeating.facts
+        if repeating.read is not None:
+            warn(f"{name}: only the first {repeating.read:,} messages were read")
 
 
 def _moments(facts: dict[str, Any]) -> list[Any]:
-    """Return the next ticks as times in the zone of the schedule."""
+    """Return the next due times in the zone of the schedule."""
     from zoneinfo import ZoneInfo
 
     zone = ZoneInfo(facts["timezone"])
@@ -121,17 +132,25 @@ def _moments(facts: dict[str, Any]) -> list[Any]:
 
 
 def _cells(facts: dict[str, Any]) -> list[Cell]:
+    from bide.worker.periodic.ticks import SCHEDULE_ID
+
+    name = facts["queue"] if facts["id"] == SCHEDULE_ID else f"{facts['queue']}\n{facts['id']}"
     when = f"{facts['when']}\n{facts['timezone']}"
     moments = "\n".join(moment.strftime(TIME_FORMAT) for moment in _moments(facts))
     distances = "\n".join(map(relative, facts["ticks"]))
-    return [(facts["queue"], "bold"), when, moments, (distances, "dim"), _remark(facts)]
+    return [(name, "bold"), when, moments or "held", (distances, "dim"), _remark(facts)]
 
 
 def _remark(facts: dict[str, Any]) -> Cell:
-    """Return notes on retried, dead or changed ticks."""
+    """Return notes on retried, dead or changed ticks, and on the last runs."""
     state = facts.get("state", "no worker has run it yet")
     notes = [] if state in ("delayed", "leased") else [state]
-    notes += [f"{facts[name]} {text}" for name, text in REMARK_TEXTS.items() if facts[name]]
+    notes += ["edited"] if "edited" in facts else []
+    notes += [f"{facts[name]} {text}" for name, text in REMARK_TEXTS.items() if facts.get(name)]
+    if runs := facts.get("runs"):
+        ways = Counter(run["how"] for run in runs)
+        last_ones = ", ".join(f"{number} {how}" for how, number in ways.items())
+        notes.append(f"last {len(runs)}: {last_ones}")
     if "error" in facts:
         notes.append(first_line(facts["error"]))
     return ", ".join(notes), "red" if "error" in facts else "yellow"

@@ -12,7 +12,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.replies import Page
 from bide.server.subscriptions.subscription_wire import SubscriptionOut, shown
 from bide.targets.http.subscription import masked
-from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of
 
@@ -73,15 +72,7 @@ async def periodic(view: PageView) -> HtmlPage:
 
 
 def _schedule(queue: str) -> Steps[dict[str, Any] | None]:
-    """Read the facts about a schedule, if the first message of a queue is a tick; else `None`."""
-    first: Page = yield Scan(queue, "next", limit=1)
-    if not first.messages:
-        first = yield Scan(queue, "leased", limit=1)
-    if not first.messages:
-        return None
-    (message,) = first.messages
-    if moment_of(message.id) is None:  # the id of a tick is its time
-        return None
+    """Read the facts about a schedule; `None` if the queue belongs to none."""
     try:
         return (yield from schedule_progress(queue, TICK_COUNT))
     except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from bide.consuming.handler import checked_retry, make_handler, name_of, seconds_of
 from bide.consuming.handling import Handler
@@ -14,11 +14,11 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.recurrence import period, recurrence
+from bide.model.repeat import MISSED, Missed, repeat
 from bide.model.times import Duration, milliseconds
 from bide.worker.app.registrations import Registrations
 from bide.worker.periodic.schedule import Schedule, ScheduleTicks
 from bide.worker.periodic.source import Source, SourceWindows, inspect_source
-from bide.worker.periodic.tick import Missed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -139,12 +139,12 @@ class Periodic(Registrations):
         """Register a function that is called by a cron expression or at a fixed period.
 
         It takes the `bide.Tick`, the delivery, both, or nothing; plain or async. One worker runs
-        each tick: a tick is a message in a queue of the schedule, whose id is its time. A tick puts
-        the next one before it runs, so the schedule continues after any failure. If the function
-        raises, the tick is retried as `retry` says, or becomes a dead letter.
+        each tick, and ticks do not overlap: the schedule is one message that repeats, with the id
+        "schedule" in a queue of its own. If the function raises, the tick is retried as `retry`
+        says, or becomes a dead letter, and the schedule goes on.
 
         Args:
-            queue: the queue of its ticks, which names the schedule; for nothing else.
+            queue: the queue of its message, which names the schedule; for nothing else.
             cron: five fields, as "0 9 * * MON-FRI": minute, hour, day of month, month, weekday.
             every: a period instead, counted from 1970 in UTC: "15m" runs at the full quarters.
             timezone: the time zone of `cron`, such as "Asia/Shanghai".
@@ -166,10 +166,12 @@ class Periodic(Registrations):
             ... def report(tick: bide.Tick) -> None:
             ...     print("report of", tick.due)
         """
-        rule = recurrence(cron, every, timezone)
-        grace_ms = milliseconds(grace, "grace")
-        if missed not in get_args(Missed):
+        times = recurrence(cron, every, timezone)
+        if missed not in MISSED:
             raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')
+        # A rule of a period has no time zone.
+        zone = None if cron is None else timezone
+        rule = repeat(cron, every, zone, None, None, None, missed, grace)
 
         def register(function: F) -> F:
             handler = make_handler(
@@ -181,7 +183,7 @@ class Periodic(Registrations):
                 given=attrgetter("extra_argument"),
             )
             self._check_free(check_queue(queue), "a schedule needs its own queue")
-            schedule = Schedule(queue, handler.name, rule, missed, grace_ms, handler.retry.attempts)
+            schedule = Schedule(queue, handler.name, times, rule, handler.retry.attempts)
             self._queue_handlers[queue] = QueueHandlers(
                 queue,
                 lease_of(lease),

@@ -2,75 +2,32 @@
 
 A chain has its own queue. The id of a link is its time, so it exists once, even if several
 processes put it; the queue remembers acked links, so that they are not put again. If a link is
-claimed while a later one exists, it was done before: only a link that is done (of a schedule: that
-has started) puts the next.
+claimed while a later one exists, it was done before: only a link that is done puts the next.
 """
 
-import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from bide.clock import sleep
-from bide.consuming.store_client import StoreClient
-from bide.engines.losses import listening
 from bide.lane.steps import Steps, arun_steps
-from bide.model.commands import Configure, ForecastCommand, Put, Scan
+from bide.model.commands import Configure, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message
-from bide.model.replies import Forecasted, Outcomes, Page, QueueSettings
+from bide.model.replies import Outcomes, Page, QueueSettings
 from bide.model.times import iso, unix
-from bide.tasks import first_of
-
-POLL = 60.0
-"""Seconds between two checks of each process whether the chain is broken, as by a purge."""
+from bide.worker.periodic.upkeep import PeriodicUpkeep
 
 REMEMBERED = 2 * 3_600_000
 """The least time in ms that an acked link is remembered: a clock may be set back by one hour, and a
 process may sleep between a check and a put."""
 
 
-class Links(ABC):
-    """The links of one chain in the store. A subclass puts them.
-
-    Args:
-        store_client: runs its commands on the store.
-        queue: the queue of the chain.
-    """
-
-    def __init__(self, store_client: StoreClient, queue: str) -> None:
-        self.store_client = store_client
-        self.queue = queue
-
-    async def keep(self) -> None:
-        """Begin, and repair the chain whenever it is broken, at once after a loss."""
-        loop, loss = asyncio.get_running_loop(), asyncio.Event()
-        with listening(lambda: loop.call_soon_threadsafe(loss.set)):
-            await self.begin()
-            while True:
-                await first_of(sleep(self.store_client.clock, POLL), loss.wait())
-                refill = loss.is_set()
-                loss.clear()
-                await self.ensure(refill=refill)
+class Links(PeriodicUpkeep):
+    """The links of one chain in the store. A subclass puts them."""
 
     async def begin(self) -> None:
         """Put the first link if there is none."""
         await self.remember(self.queue, REMEMBERED)
-        await self.ensure()
-
-    @abstractmethod
-    async def ensure(self, *, refill: bool = False) -> None:
-        """Put a link if there is none, and adapt those that wait.
-
-        Args:
-            refill: whether the store has lost changes.
-        """
-
-    async def now(self) -> int:
-        """Return the store's time."""
-        # A forecast is a read that has it; its buckets of 1 ms do not round it.
-        command = ForecastCommand(self.queue, 1, 1)
-        return (await self.store_client.patiently(Forecasted, command)).start
+        await super().begin()
 
     async def alive(self) -> list[Message]:
         """Return all links that wait or are leased."""

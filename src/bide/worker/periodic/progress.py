@@ -1,76 +1,157 @@
-"""The progress of schedules and sources, read from their queues in the store."""
+"""The progress of schedules, messages that repeat and sources, read from their queues."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bide.lane.steps import Steps
-from bide.model.commands import Count, Scan
+from bide.model.commands import Count, Find, History, Scan
+from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.model.recurrence import Recurrence, parse
-from bide.model.replies import Counts, Page
+from bide.model.recurrence import Recurrence
+from bide.model.repeat import Repeat, repeat_of
+from bide.model.replies import Counts, Ends, Found, Page
+from bide.model.runs import Run
 from bide.worker.periodic.chain import alive
-from bide.worker.periodic.schedule import read
 from bide.worker.periodic.source import read_window, source_of
+from bide.worker.periodic.ticks import SCHEDULE_ID, read_body, zone_of_ticks
+
+RUNS_SHOWN = 10
+"""How many of its last runs are listed of a message that repeats."""
+
+
+class Repeating(NamedTuple):
+    """The messages of a queue that repeat."""
+
+    facts: list[dict[str, Any]]
+    """Those of each message."""
+    unreadable: dict[str, str]
+    """Why the rule of a message cannot be read here, by its id."""
+    read: int | None
+    """How many messages were read, if there are more."""
 
 
 def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
     """Read the facts about a schedule; `None` if the queue belongs to none.
 
     Args:
-        queue: the queue of its ticks.
+        queue: of its message.
         count: how many of its next ticks to name.
 
     Raises:
-        InvalidArgument: cronsim or the time zone is not here, or a newer bide put the tick.
+        InvalidArgument: cronsim or the time zone is not here, or a newer bide put the message.
     """
-    links = yield from alive(queue)
-    ticks = [(tick, link) for link in links if (tick := read(link)) is not None]
-    if not ticks:
+    found: Found = yield Find(queue, [SCHEDULE_ID])
+    (message,) = found.messages
+    if message is None or message.rule is None or read_body(message) is None:
         return None
-    ticks.sort(key=lambda tick_and_link: tick_and_link[0].due)
-    last_tick, last_link = ticks[-1]  # those before it have started: each has put the next
-    rule = parse(last_tick.spec)
     counts: Counts = yield Count(queue)
-    sorted_links = [link for _, link in ticks]
-    facts = schedule_facts(queue, rule, last_tick.due, count, sorted_links, counts.sizes.dead)
-    return facts | {"state": last_link.state}
+    return (yield from _progress(message, counts, count))
 
 
-def schedule_facts(
-    queue: str,
-    rule: Recurrence,
-    first: int,
-    count: int,
-    links: Sequence[Message] = (),
-    dead: int = 0,
-) -> dict[str, Any]:
-    """Return the facts about a schedule: times are Unix milliseconds.
+def repeating_progress(queue: str, count: int, most: int) -> Steps[Repeating]:
+    """Read the facts about the messages of a queue that repeat.
 
     Args:
-        queue: the queue of its ticks.
-        rule: when it ticks.
+        queue: their queue.
+        count: how many of the next runs to name of each.
+        most: how many messages are read at most that wait, and that are leased.
+    """
+    messages: dict[str, Message] = {}
+    has_more = False
+    # "next" twice: a message that is released between the two scans would be in neither.
+    for state in ("next", "leased", "next"):
+        page: Page = yield Scan(queue, state, limit=most)
+        messages |= {message.id: message for message in page.messages if message.rule is not None}
+        has_more = has_more or page.cursor is not None
+    repeating = Repeating([], {}, most if has_more else None)
+    if not messages:
+        return repeating
+    counts: Counts = yield Count(queue)
+    for id, message in sorted(messages.items()):
+        try:
+            repeating.facts.append((yield from _progress(message, counts, count)))
+        except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
+            repeating.unreadable[id] = str(error)
+    return repeating
+
+
+def _progress(message: Message, counts: Counts, count: int) -> Steps[dict[str, Any]]:
+    """Read the facts about a message that repeats.
+
+    Args:
+        message: as it is in the store.
+        counts: of its queue.
+        count: how many of its next runs to name.
+    """
+    rule, run = repeat_of(message.rule or ""), Run.of(message.run or "")
+    body, recurrence = read_body(message), rule.recurrence()
+    zone = recurrence.zone if body is None else zone_of_ticks(rule, body)
+    facts: dict[str, Any] = {
+        "queue": message.queue,
+        "id": message.id,
+        "when": recurrence.text,
+        "timezone": zone.key,
+        "missed": rule.missed,
+        "state": message.state,
+        "held": run.held,
+        "ticks": _next_times(message, rule, run, count),
+        "running": int(message.state == "leased"),
+        "retrying": int(message.state != "leased" and message.attempt > 0),
+    }
+    if body is not None:  # the queue is for this schedule alone
+        facts["dead"] = counts.sizes.dead
+        if body.rule != message.rule:
+            facts["edited"] = True
+    if message.error is not None:
+        facts["error"] = message.error
+    if counts.history:
+        remembered: Ends = yield History(message.queue, message.id)
+        facts["runs"] = [
+            {"how": end.how, "due": end.due, "ended": end.moment, "by": end.by}
+            for end in remembered.ends[:RUNS_SHOWN]
+        ]
+    return facts
+
+
+def _next_times(message: Message, rule: Repeat, run: Run, count: int) -> list[int]:
+    """Return when a message that repeats is due next, at most `count` times; empty: it is held."""
+    if run.held and message.state != "leased":
+        return []
+    most = count if run.left is None else min(count, run.left)
+    times: list[int] = []
+    at: int | None = message.due
+    if message.state == "leased":
+        at = None if run.held else rule.after(max(run.at, message.due))
+    while at is not None and len(times) < most:
+        times.append(at)
+        at = rule.after(max(at, run.at))
+    return times
+
+
+def declared_facts(queue: str, recurrence: Recurrence, first: int, count: int) -> dict[str, Any]:
+    """Return the facts about a schedule that no worker has run yet.
+
+    Args:
+        queue: of its message.
+        recurrence: when it ticks.
         first: its next tick, in Unix milliseconds.
         count: how many ticks to name, from that one on.
-        links: its ticks in the store, in the order of their times.
-        dead: how many are dead letters.
     """
     ticks = [first]
     while len(ticks) < count:
-        ticks.append(rule.after(ticks[-1]))
-    facts: dict[str, Any] = {
+        ticks.append(recurrence.after(ticks[-1]))
+    return {
         "queue": queue,
-        "when": rule.text,
-        "timezone": rule.zone.key,
+        "id": SCHEDULE_ID,
+        "when": recurrence.text,
+        "timezone": recurrence.zone.key,
+        "held": False,
         "ticks": ticks,
-        "running": sum(link.state == "leased" for link in links),
-        "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
-        "dead": dead,
+        "running": 0,
+        "retrying": 0,
+        "dead": 0,
     }
-    if errors := [link.error for link in links if link.error is not None]:
-        facts["error"] = errors[-1]
-    return facts
 
 
 def source_progress(home: str) -> Steps[dict[str, Any] | None]:

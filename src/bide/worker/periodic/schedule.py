@@ -1,7 +1,9 @@
-"""A schedule: a function that is called tick after tick, each in one process."""
+"""A schedule: a function that is called tick after tick, by one message that repeats."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -9,29 +11,24 @@ from bide.consuming.handler import Unfit
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Discard
 from bide.consuming.store_client import StoreClient
+from bide.lane.steps import arun_steps
 from bide.logs import logger
-from bide.model.commands import Cancel
+from bide.model.commands import Cancel, Edit, Find, OnConflict, Put, Reschedule
 from bide.model.errors import InvalidArgument
-from bide.model.message import Message
-from bide.model.recurrence import Recurrence, latest, parse
-from bide.model.replies import Outcomes
-from bide.model.times import to_datetime
-from bide.worker.periodic.chain import Links, moment_of
-from bide.worker.periodic.tick import Missed, Tick
+from bide.model.message import Item, Message
+from bide.model.recurrence import Recurrence
+from bide.model.repeat import Repeat
+from bide.model.replies import Found, Outcomes, Page
+from bide.model.runs import Run, following, run_id
+from bide.model.times import HOUR_MS, LATEST
+from bide.worker.periodic.chain import alive
+from bide.worker.periodic.old_ticks import OldTick, is_untouched, read_old_tick
+from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody, read_body, tick_of
+from bide.worker.periodic.upkeep import PeriodicUpkeep
 
-
-class TickBody(msgspec.Struct, frozen=True):
-    """The body of a tick. Times are Unix milliseconds."""
-
-    due: int
-    previous: int | None
-    """The time of the tick before it that was not skipped; `None`: it is the first one."""
-    spec: str
-    """The `Recurrence.spec` of the schedule that put it."""
-    since: int
-    """When the process with this schedule started: of two different schedules the newer counts."""
-    missed: bool = False
-    """Whether it stands for ticks that were missed: it counts as missed even if it is on time."""
+SET_BACK = HOUR_MS
+"""By how much a clock may be set back, in milliseconds, so that no tick runs twice. If the last
+tick is later than that from now, the clock was wrong when it ran."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,73 +36,30 @@ class Schedule:
     """One schedule of an app."""
 
     queue: str
-    """The queue of its ticks."""
+    """The queue of its message."""
     name: str
     """That of its function, for the log."""
     recurrence: Recurrence
-    missed: Missed
-    grace: int
-    """How late a tick may start and still be on time, in milliseconds."""
+    """Its times, in the time zone in which users see them."""
+    rule: Repeat
+    """The rule of its message."""
     attempts: int
     """The maximum number of attempts of a tick."""
 
+    def body(self, since: int) -> ScheduleBody:
+        """Return what it declares, in a process that started at a time in Unix milliseconds."""
+        return ScheduleBody(self.rule.text, self.recurrence.zone.key, self.attempts, since)
 
-@dataclass(frozen=True)
-class Plan:
-    """What to do with a tick. Times are Unix milliseconds."""
-
-    missed: bool
-    """Whether it starts too late; if it is not run, whether the next one stands for missed ones."""
-    following: int
-    """The time of the next tick to put."""
-    previous: int | None
-    """The time of the tick before that."""
-    why: str = ""
-    """Why it is not run; empty: it is run."""
-
-
-def plan(
-    recurrence: Recurrence, tick: TickBody, now: int, missed: Missed, grace: int, *, first: bool
-) -> Plan:
-    """Decide what to do with a claimed tick.
-
-    Args:
-        recurrence: the times of ticks.
-        tick: the one that was claimed.
-        now: when, by the store's clock, in Unix milliseconds.
-        missed: what to do with ticks that start too late.
-        grace: how late a tick may start, in milliseconds; at most the period.
-        first: whether it has never started; a tick that started on time is not missed later.
-    """
-    due = tick.due
-    if recurrence.after(due - 1) != due:
-        return Plan(
-            missed=False,
-            following=recurrence.after(now),
-            previous=tick.previous,
-            why=f"the schedule is {recurrence.spec} now",
-        )
-    most_late = min(grace, recurrence.after(due) - due)
-    if not first or now - due <= most_late:
-        return Plan(missed=tick.missed, following=recurrence.after(due), previous=due)
-    if missed == "skip":
-        # The first one that is on time now, or will be.
-        following = recurrence.after(max(due, now - most_late - 1))
-        return Plan(missed=False, following=following, previous=tick.previous, why="it was missed")
-    if missed == "once" and (last := latest(recurrence, now, due)) > due:
-        why = "a later missed run replaces it"
-        return Plan(missed=True, following=last, previous=tick.previous, why=why)
-    return Plan(missed=True, following=recurrence.after(due), previous=due)
+    def has_time(self, moment: int) -> bool:
+        """Return whether it ticks at a time in Unix milliseconds."""
+        return self.recurrence.after(moment - 1) == moment
 
 
 _log = logger("bide.worker")
 
 
-class ScheduleTicks(Links):
-    """Runs a schedule tick by tick.
-
-    A claimed tick puts the next one before it runs: so neither a failure of its function nor the
-    death of its process stops the schedule.
+class ScheduleTicks(PeriodicUpkeep):
+    """Keeps the message of a schedule in its queue, as the app declares it, and runs its ticks.
 
     Args:
         schedule: the schedule.
@@ -115,45 +69,43 @@ class ScheduleTicks(Links):
     def __init__(self, schedule: Schedule, store_client: StoreClient) -> None:
         super().__init__(store_client, schedule.queue)
         self._schedule = schedule
-        self.started: int | None = None
+        self._started: int | None = None
         """When this process began with the schedule, by the store's clock in Unix milliseconds;
         `None`: it has not yet."""
+        self._has_looked = False
+        """Whether it has looked for ticks of a chain."""
+
+    async def started(self) -> int:
+        """Return when this process began with the schedule, by the store's clock."""
+        if self._started is None:
+            self._started = await self.now()
+        return self._started
 
     async def ensure(self, *, refill: bool = False) -> None:
-        """Put a tick if there is none, or if a set clock or another schedule has put a wrong one.
-
-        A process that begins is the newest: it replaces waiting ticks of other schedules.
-        """
-        is_newest = self.started is None
-        ticks = [(link, tick) for link in await self.alive() if (tick := read(link)) is not None]
-        # The time is read after the ticks: a tick that another process puts in between is not among
-        # them, so it cannot look wrong.
-        now, rule = await self.now(), self._schedule.recurrence
-        self.started = self.started or now
-        following = rule.after(now)
-        wrong_ticks = {
-            link.id: tick
-            for link, tick in ticks
-            if link.state == "delayed"
-            and not link.attempt  # a retry has a due time of its own
-            and (tick.due > following if tick.spec == rule.spec else is_newest)
-        }
-        if ticks and not wrong_ticks:
-            return
-        previous_times = [
-            tick.previous
-            for tick in wrong_ticks.values()
-            if tick.previous is not None and tick.previous <= now
-        ]
-        previous = max(previous_times, default=None)
-        id = await self._put(rule, TickBody(following, previous, rule.spec, self.started))
-        # Cancelled after the put: if this process dies in between, the schedule still has a tick.
-        if replaced := [wrong_id for wrong_id in wrong_ticks if wrong_id != id]:
-            _log.info("%s: the next tick is %s, and not %s", self._schedule.name, id, replaced[0])
-            await self.store_client.patiently(Outcomes, Cancel(self.queue, replaced))
+        """Put the message if there is none; adapt it if it waits, and is not as declared."""
+        message = await self._message()
+        old_ticks = [] if message is not None and self._has_looked else await self._old_ticks()
+        # The time is read after the message: what another process changes in between cannot look
+        # wrong, only outdated.
+        now = await self.now()
+        self._started = self._started or now
+        untouched = [(link, tick) for link, tick in old_ticks if is_untouched(link)]
+        if message is None or message.state == "dead":
+            await self._put(message, old_ticks, now)
+        else:
+            await self._adapt(message, now)
+            first_at = self._run_of(message, now).at
+            untouched = [(link, tick) for link, tick in untouched if tick.due >= first_at]
+        self._has_looked = True
+        if untouched:
+            ids = [link.id for link, _ in untouched]
+            await self.store_client.patiently(Outcomes, Cancel(self.queue, ids))
 
     async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        """Put the next tick, and run this one if the plan says so.
+        """Run a tick, unless it is of an older declaration that has other times.
+
+        Whoever runs a tick of an older declaration puts the newer one in its place: that cannot be
+        edited as long as a worker holds it, which may be always.
 
         Args:
             handling: the claimed tick.
@@ -161,71 +113,207 @@ class ScheduleTicks(Links):
 
         Raises:
             Unfit: the message is no tick.
-            Discard: it is not run, as the plan says.
+            Discard: it is not run.
         """
-        schedule, message = self._schedule, handling.message
-        tick = read(message)
+        message = handling.message
+        tick = tick_of(message, handling.claimed)
         if tick is None:
-            raise Unfit(f"this is not a tick, and {schedule.queue} is the queue of a schedule")
-        rule, rule_since = self._rule(tick)
-        # A tick that has started has put the next, also if a worker that stopped has released it.
-        has_started = await self.has_later(tick.due)
-        is_first = message.attempt == 1 and not message.failures and not has_started
-        tick_plan = plan(
-            rule, tick, handling.claimed, schedule.missed, schedule.grace, first=is_first
-        )
-        if not has_started:
-            # A tick that replaces missed ones counts as missed, even if it starts on time.
-            replaces_missed = tick_plan.missed and bool(tick_plan.why)
-            body = TickBody(
-                tick_plan.following,
-                tick_plan.previous,
-                rule.spec,
-                rule_since,
-                replaces_missed,
-            )
-            await self._put(rule, body)
-        if tick_plan.why:
-            raise Discard(tick_plan.why)
-        handling.extra_argument = Tick(
-            schedule=schedule.queue,
-            due=to_datetime(tick.due).astimezone(rule.zone),
-            previous=(
-                None if tick.previous is None else to_datetime(tick.previous).astimezone(rule.zone)
-            ),
-            missed=tick_plan.missed,
-        )
+            raise Unfit(f"this is not a tick, and {self.queue} is the queue of a schedule")
+        old_tick = read_old_tick(message)
+        if old_tick is not None and not self._has_looked:  # while it is there to go on from
+            await self.ensure()
+        run = await self._outdated_run(message)
+        if message.attempt == 1 and not message.failures:
+            await self._discard_outdated(run, old_tick)
+        handling.extra_argument = tick
         await go_on()
+        if run is not None and not handling.outcome_ignored:
+            now = await self.now()
+            next_run = following(self._schedule.rule, run, handling.claimed, now)
+            if next_run is not None:
+                await self._put_successor(next_run)
 
-    def _rule(self, tick: TickBody) -> tuple[Recurrence, int]:
-        """Return the rule for the next tick, and since when a process has had it, in Unix ms.
+    async def _discard_outdated(self, run: Run | None, old_tick: OldTick | None) -> None:
+        """Leave a tick out that no worker has begun, if the schedule has other times now.
 
-        They are those of this process, unless a newer process put this tick: while new code is
-        rolled out, an old process must not put back the old times.
+        Args:
+            run: that is claimed, of an older declaration.
+            old_tick: that is claimed, of a chain.
+
+        Raises:
+            Discard: it is left out.
         """
-        own, started = self._schedule.recurrence, self.started
-        if tick.spec == own.spec:
-            return own, tick.since
-        if started is not None and tick.since > started:
-            try:
-                return parse(tick.spec), tick.since
-            except InvalidArgument as error:  # of a zone that is not known here
-                _log.warning("%s: a newer process has put a tick: %s", self._schedule.name, error)
-        return own, started or tick.since
+        at = run.at if run is not None else old_tick.due if old_tick is not None else None
+        if at is None or self._schedule.has_time(at):
+            return
+        if run is not None:
+            next_at = self._schedule.recurrence.after(await self.now())
+            await self._put_successor(msgspec.structs.replace(run, at=next_at))
+        raise Discard(f"the schedule is {self._schedule.rule} now")
 
-    async def _put(self, rule: Recurrence, body: TickBody) -> str:
-        """Put a tick, or the first later one that was not acked; return its id."""
+    async def _message(self) -> Message | None:
+        """Return the message of the schedule; `None`: there is none."""
+        found = await self.store_client.patiently(Found, Find(self.queue, [SCHEDULE_ID]))
+        return found.messages[0]
 
-        def encode(due: int) -> bytes:
-            return msgspec.json.encode(msgspec.structs.replace(body, due=due))
+    async def _old_ticks(self) -> list[tuple[Message, OldTick]]:
+        """Return the ticks of a chain that wait or are leased, in the order of their times."""
+        links = await arun_steps(alive(self.queue), partial(self.store_client.patiently, Page))
+        pairs = [(link, read_old_tick(link)) for link in links]
+        old_ticks = [(link, tick) for link, tick in pairs if tick is not None]
+        return sorted(old_ticks, key=lambda link_and_tick: link_and_tick[1].due)
 
-        return await self.put(body.due, rule.after, encode, self._schedule.attempts)
+    async def _put(
+        self, dead: Message | None, old_ticks: list[tuple[Message, OldTick]], now: int
+    ) -> None:
+        """Put the message; if somebody has buried it, that is a dead letter as of any run.
 
+        With ticks of a chain, it goes on with the first one that no worker has begun, or else after
+        the last one.
+        """
+        schedule = self._schedule
+        body = schedule.body(await self.started())
+        run = Run(schedule.recurrence.after(now))
+        on_conflict: OnConflict = "keep"
+        if dead is not None:
+            buried = self._run_of(dead, now)
+            run = msgspec.structs.replace(run, previous=buried.previous)
+            letter = msgspec.structs.replace(
+                dead.as_item(dead.failures, dead.ended),
+                id=run_id(SCHEDULE_ID, buried.at),
+                rule=None,
+                run=None,
+            )
+            await self.store_client.patiently(Outcomes, Put(self.queue, [letter]))
+            on_conflict = "revive"
+        elif old_ticks:
+            _, tick = old_ticks[-1]
+            previous = tick.due if schedule.has_time(tick.due) else tick.previous
+            run = msgspec.structs.replace(run, previous=previous)
+            if untouched := [tick for link, tick in old_ticks if is_untouched(link)]:
+                run = Run(untouched[0].due, previous=untouched[0].previous)
+            run = self._planned(run, now)
+            if tick.spec == schedule.recurrence.spec:
+                body = msgspec.structs.replace(body, since=tick.since)
+        command = Put(self.queue, [self._item(body, run)], on_conflict)
+        await self.store_client.patiently(Outcomes, command)
 
-def read(message: Message) -> TickBody | None:
-    """Return the tick in a message; `None` if it is none, such as a message put by a user."""
-    try:
-        tick = msgspec.json.decode(message.data, type=TickBody) if message.json else None
-    except msgspec.MsgspecError:
-        return None
-    return tick if tick is not None and moment_of(message.id) == tick.due else None
+    async def _put_successor(self, run: Run) -> None:
+        """Let the message, as this process declares it, follow the run that this process holds."""
+        # Only an item with `latest` is stored as a successor; this one bounds nothing.
+        item = self._item(self._schedule.body(await self.started()), run)
+        command = Put(self.queue, [msgspec.structs.replace(item, latest=LATEST)], "replace")
+        await self.store_client.patiently(Outcomes, command)
+        _log.info("%s: the schedule is %s now", self._schedule.name, self._schedule.rule)
+
+    def _item(self, body: ScheduleBody, run: Run) -> Item:
+        """Return the message of the schedule for a put."""
+        return Item(
+            SCHEDULE_ID,
+            msgspec.json.encode(body),
+            at=run.due,
+            attempts=body.attempts,
+            rule=body.rule,
+            run=run.text,
+        )
+
+    async def _outdated_run(self, message: Message) -> Run | None:
+        """Return the run of a claimed message if this process declares the schedule, and newer.
+
+        `None`: the message is as this process declares it, a newer process has declared it, or it
+        is a single run.
+        """
+        if message.id != SCHEDULE_ID or message.rule is None:
+            return None
+        if not self._is_outdated(message, await self.started()):
+            return None
+        return Run.of(message.run or "")
+
+    def _is_outdated(self, message: Message, started: int) -> bool:
+        """Return whether an older process, or nobody, has declared the schedule of a message.
+
+        What somebody has edited since stays until the declaration changes.
+        """
+        body = read_body(message)
+        if body is None:
+            return True
+        return body.since < started and not body.declares(self._schedule.body(started))
+
+    async def _adapt(self, message: Message, now: int) -> None:
+        """Edit a message that waits, if it is outdated, or if a wrong clock has planned its run."""
+        if message.state not in ("delayed", "ready"):
+            if message.state != "leased":
+                _log.warning(
+                    "%s: its message was cancelled while a tick ran; the schedule goes on when the "
+                    "queue remembers that no longer",
+                    self._schedule.name,
+                )
+            return
+        if message.rule is None:  # it was cancelled, and ends with this run
+            return
+        schedule, started = self._schedule, await self.started()
+        is_outdated = self._is_outdated(message, started)
+        run = self._run_of(message, now)
+        planned_run = run
+        if is_untouched(message) and not run.held:
+            planned_run = self._planned(run, now)
+        # A run that somebody has asked for is at no time of the rule.
+        is_wrong = message.rule == schedule.rule.text and run.at > planned_run.at
+        if is_outdated or is_wrong:
+            await self._edit(message, run, planned_run, is_outdated=is_outdated)
+
+    async def _edit(
+        self, message: Message, run: Run, planned_run: Run, *, is_outdated: bool
+    ) -> None:
+        """Let a message that waits be as this process declares it, unless it changes meanwhile."""
+        schedule = self._schedule
+        options: dict[str, Any] = {}
+        if is_outdated:
+            body = schedule.body(await self.started())
+            options = {"data": msgspec.json.encode(body), "attempts": body.attempts}
+        if planned_run.at != run.at:
+            # First, so that no worker can begin with the run that is replaced: a version does not
+            # say which run it is of.
+            move = Reschedule(self.queue, [SCHEDULE_ID], at=planned_run.due, if_due=message.due)
+            reply = await self.store_client.patiently(Outcomes, move)
+            if not reply.outcomes[0].done:
+                return
+        edit = Edit(
+            self.queue,
+            [SCHEDULE_ID],
+            rule=schedule.rule.text,
+            run=planned_run.text,
+            if_version=message.version,
+            **options,
+        )
+        reply = await self.store_client.patiently(Outcomes, edit)
+        if reply.outcomes[0].done:
+            _log.info(
+                "%s: the schedule is %s, and ticks next at %s",
+                schedule.name,
+                schedule.rule,
+                planned_run.text,
+            )
+
+    def _run_of(self, message: Message, now: int) -> Run:
+        """Return the run of the message; of one that ends with this run, that of its due time.
+
+        If it cannot be read here, return the next one.
+        """
+        if message.run is None:
+            return Run(message.due if message.planned is None else message.planned)
+        try:
+            return Run.of(message.run)
+        except InvalidArgument as error:
+            _log.warning("%s: its run begins anew: %s", self._schedule.name, error)
+            return Run(self._schedule.recurrence.after(now))
+
+    def _planned(self, run: Run, now: int) -> Run:
+        """Return a run that waits, at a time of this schedule that is not too far away."""
+        previous, recurrence = run.previous, self._schedule.recurrence
+        if previous is not None and previous > now + SET_BACK:
+            previous = None
+        next_at = recurrence.after(now if previous is None else max(now, previous))
+        stays = self._schedule.has_time(run.at) and run.at <= next_at
+        at = run.at if stays else next_at
+        return msgspec.structs.replace(run, at=at, previous=previous)

@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from bide.lane.shared import present_clock
 from bide.model.recurrence import recurrence
 from bide.model.times import Duration, Moment, to_datetime, unix
-
-Missed = Literal["once", "all", "skip"]
-"""What to do with ticks that no worker ran in time."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Tick:
     previous: datetime | None
     """The time of the tick before it that was not skipped; `None` for the first one."""
     missed: bool
-    """Whether no worker ran it in time."""
+    """Whether no worker began with it in time, or it stands for earlier times that nobody ran."""
 
 
 def next_time(

@@ -11,7 +11,7 @@ from bide.consuming.consumer import Consumer
 from bide.consuming.declared_settings import apply_declared
 from bide.consuming.graceful_stop import stop
 from bide.consuming.isolation import CrashIsolation
-from bide.consuming.queue_handlers import Chain, chained
+from bide.consuming.queue_handlers import Upkeep, with_upkeep
 from bide.consuming.run import with_integrations
 from bide.consuming.store_client import StoreClient
 from bide.engines.registry import absolute, file_of, mask
@@ -207,8 +207,8 @@ class Runner:
         try:
             handled = [self.app.queue_handlers[queue] for queue in self._queues]
             await apply_declared(store_client, handled, holder)
-            chains = self._make_consumers(store_client)
-            chores += [asyncio.create_task(chain.keep()) for chain in chains]
+            upkeeps = self._make_consumers(store_client)
+            chores += [asyncio.create_task(upkeep.keep()) for upkeep in upkeeps]
             consumers = list(self.consumers.values())
             # Other processes read the heartbeat, so a store of this process alone needs none.
             if store_client.lane.capabilities.shared:
@@ -235,19 +235,19 @@ class Runner:
             for consumer in self.consumers.values():
                 await consumer.close()
 
-    def _make_consumers(self, store_client: StoreClient) -> list[Chain]:
-        """Make the consumer of each queue; return the chains of schedules and sources.
+    def _make_consumers(self, store_client: StoreClient) -> list[Upkeep]:
+        """Make the consumer of each queue; return the upkeep of schedules and sources.
 
         Consumers share the isolation of messages that may have killed a process: such a message
         runs alone in the process, not only in its queue.
         """
         crash_isolation = CrashIsolation()
-        chains: list[Chain] = []
+        upkeeps: list[Upkeep] = []
         for queue in self._queues:
             queue_handlers = self.app.queue_handlers[queue]
-            middleware, chain = chained(queue_handlers, store_client, self.app.around)
-            if chain is not None:
-                chains.append(chain)
+            middleware, upkeep = with_upkeep(queue_handlers, store_client, self.app.around)
+            if upkeep is not None:
+                upkeeps.append(upkeep)
             self.consumers[queue] = Consumer(
                 queue_handlers,
                 with_integrations(middleware),
@@ -256,7 +256,7 @@ class Runner:
                 holder=self._holder,
                 crash_isolation=crash_isolation,
             )
-        return chains
+        return upkeeps
 
 
 def chosen(app: Registrations, queues: list[str]) -> list[str]:
