@@ -326,8 +326,10 @@ def dead_letter(message: Message, now: int) -> Item:
     """
     run = Run.of(message.run or "")
     item = message.as_item(message.failures, now)
+    # One that was buried has used up its attempts without having made them.
+    made = message.failures[-1].attempt if message.failures else message.attempt - 1
     return msgspec.structs.replace(
-        item, id=run_id(message.id, run.at), attempt=message.attempt - 1, rule=None, run=None
+        item, id=run_id(message.id, run.at), attempt=made, rule=None, run=None
     )
 
 

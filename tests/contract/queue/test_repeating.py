@@ -123,6 +123,18 @@ def test_runs_that_come_too_late_are_not_delivered(reminders: bide.Queue) -> Non
     assert reminders.audit()
 
 
+def test_the_last_of_the_missed_runs_is_delivered(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(5))
+    (delivery,) = reminders.claim()
+    run_at = delivery.message.run_at
+    assert run_at is not None
+    assert some_hours_ago(1) < run_at <= datetime.now(UTC)
+    delivery.ack()
+    message = reminders.get("ann")
+    assert message is not None
+    assert message.due_at == run_at + timedelta(hours=1)
+
+
 def test_each_missed_run_may_be_made_up_for(reminders: bide.Queue) -> None:
     every = bide.Every("1h", missed="all")
     reminders.put("x", id="ann", repeat=every, at=some_hours_ago(3))

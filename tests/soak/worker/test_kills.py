@@ -147,10 +147,13 @@ def _orders(journal: Path) -> set[int]:
 
 
 def check_ticks(runs: list[Run], killed: dict[int, int]) -> None:
-    """Each moment has its tick; what was run twice was begun by a process that was killed."""
+    """Each moment has its tick, and none overlaps another; one was run twice if it was killed."""
     moments = sorted({run.first for run in runs})
     assert moments == list(range(moments[0], moments[-1] + PERIOD, PERIOD))
     assert all(run.second in (0, run.first - PERIOD) for run in runs)
+    for earlier, later in itertools.pairwise(sorted(runs, key=lambda run: run.begun)):
+        lapsed = later.begun > earlier.begun + LEASE - CLAIMED
+        assert lapsed or (earlier.ended is not None and later.begun >= earlier.ended - SLACK)
     explain(runs, killed)
 
 

@@ -356,6 +356,19 @@ def test_a_handler_sees_the_last_of_the_runs_that_were_missed() -> None:
     assert delivered_run(moved, late + 5) is moved
 
 
+def test_a_retry_is_for_the_same_run_as_the_first_attempt() -> None:
+    late, later = NOON + 150 * 60_000, NOON + 400 * 60_000
+    first = Failure(1, late + 60_000, "w", "no", late)
+    message = claimed(hourly(), attempt=2, due=later, planned=NOON, failures=(first,))
+    assert Run.of(delivered_run(message, later).run or "") == Run(NOON + 2 * HOUR)
+    in_time = replace(message, failures=(replace(first, started=NOON + 5),))
+    interrupted = replace(message, attempt=1, failures=(Failure(0, late, "w", "stopped"),))
+    unknown = replace(message, attempt=30, failures=(Failure(10, late, "w", "no", late),))
+    unremembered = replace(message, attempt=2, failures=())
+    for other in (in_time, interrupted, unknown, unremembered):
+        assert delivered_run(other, later) is other
+
+
 def test_a_run_that_somebody_has_moved_is_not_missed() -> None:
     message = claimed(hourly(missed="skip"), due=NOON + 5 * HOUR)
     assert renewal(message, NOON + 5 * HOUR + 5) is None
@@ -369,6 +382,8 @@ def test_a_dead_letter_of_a_run_is_a_message_of_its_own() -> None:
     assert item.id == "ann@2026-03-02T12:00:00.000Z"
     assert (item.attempt, item.attempts, item.failures, item.died) == (2, 2, (failure,), NOON + 5)
     assert (item.rule, item.run, item.group, item.headers) == (None, None, "g", {"a": "b"})
+    buried = replace(message, attempt=11, attempts=10, failures=(replace(failure, attempt=1),))
+    assert dead_letter(buried, NOON).attempt == 1
     assert len("i" * MAX_REPEATED_ID + item.id.removeprefix("ann")) == MAX_NAME
 
 

@@ -118,9 +118,9 @@ def _of_store(store: CommandStore, count: int) -> Iterator[dict[str, Any]]:
         repeating = store.run(repeating_progress(name, count, MOST))
         for id, error in repeating.unreadable.items():
             warn(f"{name}: {id}: {error}")
-        yield from repeating.facts
         if repeating.read is not None:
             warn(f"{name}: only the first {repeating.read:,} messages were read")
+        yield from repeating.facts
 
 
 def _moments(facts: dict[str, Any]) -> list[Any]:
