@@ -14,7 +14,7 @@ from bide.consuming.store_client import StoreClient
 from bide.lane.steps import arun_steps
 from bide.logs import logger
 from bide.model.commands import Cancel, Edit, Find, OnConflict, Put, Reschedule
-from bide.model.errors import InvalidArgument
+from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.message import Item, Message
 from bide.model.recurrence import Recurrence
 from bide.model.repeat import Repeat
@@ -184,7 +184,16 @@ class ScheduleTicks(PeriodicUpkeep):
                 rule=None,
                 run=None,
             )
-            await self.store_client.patiently(Outcomes, Put(self.queue, [letter]))
+            try:
+                await self.store_client.patiently(Outcomes, Put(self.queue, [letter]))
+            except AccessDenied as error:
+                _log.error(
+                    "%s: somebody has buried its message, and it does not go on until that is "
+                    "revived: %s",
+                    schedule.name,
+                    error,
+                )
+                return
             on_conflict = "revive"
         elif old_ticks:
             _, tick = old_ticks[-1]
@@ -234,6 +243,8 @@ class ScheduleTicks(PeriodicUpkeep):
 
         What somebody has edited since stays until the declaration changes.
         """
+        if not message.data:  # a server withholds it: the token has no right to it
+            return False
         body = read_body(message)
         if body is None:
             return True
